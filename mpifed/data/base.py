@@ -8,18 +8,21 @@ Then each rank loads the shards of the clients it hosts, and of no others.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
+
+Task = Literal["classification", "multi_label", "regression", "unlabelled"]
 
 
 @dataclass(frozen=True)
 class Description:
     """What every rank knows about a data set.
 
-    ``n_train``, ``n_val`` and ``n_test`` are int64 of shape (n_clients,). ``n_classes`` is the
-    number of labels; 2 means binary: models then have a single output, the logit of label 1.
+    ``n_train``, ``n_val`` and ``n_test`` are int64 of shape (n_clients,). ``n_classes`` counts
+    labels (``classification``; 2 means binary: models then have a single output, the logit of
+    label 1), tags (``multi_label``) or target columns (``regression``); it is 0 for ``unlabelled``.
     """
 
     source: str
@@ -28,18 +31,42 @@ class Description:
     n_train: np.ndarray
     n_val: np.ndarray
     n_test: np.ndarray
+    task: Task = "classification"
 
     @property
     def n_clients(self) -> int:
         return len(self.n_train)
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers that a model gives for an input: 1 for binary labels, else ``n_classes``."""
+        binary = self.task == "classification" and self.n_classes == 2
+        return 1 if binary else self.n_classes
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of the target of one sample: () for labels, else (n_classes,)."""
+        return () if self.task == "classification" else (self.n_classes,)
+
+    def target_type(self, dtype: torch.dtype) -> torch.dtype:
+        """Type of ``Split.y`` beside x of type ``dtype``; float64 where that is no floating one."""
+        if self.task == "classification":
+            return torch.int64
+        return dtype if dtype.is_floating_point else torch.float64
 
 
 @dataclass(frozen=True)
 class Split:
     """One split of some clients' shards, client after client.
 
-    ``x`` has shape (samples, *input_shape) in the run's floating type, ``y`` (samples,) int64, and
-    client i (in the order asked for) owns rows ``offsets[i]`` to ``offsets[i + 1]``; ``offsets`` is
+    ``x`` has shape (samples, *input_shape) in the run's floating type. ``y`` depends on the task:
+
+    * ``classification``: labels, int64 (samples,);
+    * ``multi_label``: 1 where a sample has the tag, else 0; floating (samples, n_classes);
+    * ``regression``: floating (samples, n_classes);
+    * ``unlabelled``: floating (samples, 0).
+
+    Client i (in the order asked for) owns rows ``offsets[i]`` to ``offsets[i + 1]``; ``offsets`` is
     int64 numpy of shape (clients + 1,).
     """
 

@@ -4,12 +4,15 @@ Layout, version 1. Every split ``train``, ``val`` and ``test`` has
 
 * ``/SPLIT/x`` (samples, ...): uint8, float32 or float64. A sample is x over the attribute
   ``divisor`` of ``/SPLIT/x`` (1 where absent), so that images stay bytes and their values exact;
-* ``/SPLIT/y`` (samples,): whole numbers, the labels 0 .. n_classes - 1;
+* ``/SPLIT/y``: labels 0 .. n_classes - 1, whole numbers (samples,), or what the task says below;
 * ``/SPLIT/offsets`` (n_clients + 1,): client i owns rows ``offsets[i]`` to ``offsets[i + 1]``.
 
 The root has the attributes ``source``, ``partition`` (texts), ``seed`` and ``n_classes`` (whole
-numbers); files that mpifed writes also carry ``version`` and ``options`` (JSON). Nothing is
-compressed or chunked, so that the rows of a block of clients are one run of bytes.
+numbers) and may have ``task``: ``classification`` (also where absent), ``multi_label`` (y 0 or 1,
+(samples, n_classes)), ``regression`` (y finite, (samples, n_classes)) or ``unlabelled`` (n_classes
+is 0 and y (samples, 0)). Files that mpifed writes also carry ``version`` and ``options`` (JSON).
+Every client has training samples; test samples have all of them or, without a test split, none.
+Nothing is compressed or chunked, so that the rows of a block of clients are one run of bytes.
 """
 
 from __future__ import annotations
@@ -21,17 +24,18 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import h5py
 import numpy as np
 
-from mpifed.data.base import Description, Shards
-from mpifed.errors import InputError, RunError
+from mpifed.data.base import Description, Shards, Task
+from mpifed.errors import InputError, RunError, closest
 
 VERSION = 1
 SPLITS = ("train", "val", "test")
 STORED = ("uint8", "float32", "float64")
+TASKS: tuple[str, ...] = get_args(Task)
 PARTIAL = ".partial"
 """How the name of a file ends that is being written."""
 
@@ -54,13 +58,21 @@ class Contents:
         counts = getattr(self.description, f"n_{split}")
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
+    @property
+    def stored_targets(self) -> str:
+        """The type of y in files written here, and in which y travels between ranks."""
+        task = self.description.task
+        if task == "regression":
+            return self.stored if self.stored != "uint8" else "float64"
+        return {"classification": "int64", "multi_label": "uint8", "unlabelled": "uint8"}[task]
+
     def same_rows(self, other: Contents) -> bool:
         """Whether both hold rows of the same form, for the same clients, in the same places."""
         mine, others = self.description, other.description
         return (
             (self.stored, self.divisor, mine.input_shape, mine.n_classes, mine.source)
             == (other.stored, other.divisor, others.input_shape, others.n_classes, others.source)
-            and (self.partition, self.seed) == (other.partition, other.seed)
+            and (self.partition, self.seed, mine.task) == (other.partition, other.seed, others.task)
             and all(np.array_equal(self.offsets(s), other.offsets(s)) for s in SPLITS)
         )
 
@@ -104,40 +116,62 @@ class _Reading:
         version = self._attribute(self.file, "version", int, VERSION)
         if version != VERSION:
             raise self._refusal(f"its version is {version}, and only {VERSION} is known here")
+        task = self._task()
         n_classes = self._attribute(self.file, "n_classes", int)
-        if n_classes < 1:
+        if task == "unlabelled" and n_classes != 0:
+            raise self._refusal(f"its attribute 'n_classes' is {n_classes}, but it is unlabelled")
+        if task != "unlabelled" and n_classes < 1:
             raise self._refusal(f"its attribute 'n_classes' is {n_classes}, not at least 1")
-        counts = [self._counts(split) for split in SPLITS]
+        counts = [self._counts(split, task, n_classes) for split in SPLITS]
         if len({len(count) for count in counts}) > 1:
             raise self._refusal("train, val and test are not for the same number of clients")
         for split, count in (("training", counts[0]), ("test", counts[2])):
-            if count.min() < 1:
+            if count.min() < 1 and (split == "training" or count.any()):
                 raise self._refusal(f"client {count.argmin()} has no {split} sample")
         shape, stored, divisor = self._form()
         source = self._attribute(self.file, "source", str)
         return Contents(
-            Description(source, shape, n_classes, *counts),
+            Description(source, shape, n_classes, counts[0], counts[1], counts[2], task),
             self._attribute(self.file, "partition", str),
             self._attribute(self.file, "seed", int),
             stored,
             divisor,
         )
 
-    def _counts(self, split: str) -> np.ndarray:
+    def _task(self) -> Task:
+        task = self._attribute(self.file, "task", str, "classification")
+        if task not in TASKS:
+            raise self._refusal(f"its attribute 'task' is '{task}'; {closest(task, TASKS)}")
+        return cast(Task, task)
+
+    def _counts(self, split: str, task: Task, n_classes: int) -> np.ndarray:
         """Samples of each client, after checking that the three data sets of ``split`` agree."""
         x, y, offsets = (self._dataset(f"{split}/{name}") for name in ("x", "y", "offsets"))
-        for name, found in (("y", y), ("offsets", offsets)):
+        labels = y if task == "classification" else offsets
+        for name, found in (("y", labels), ("offsets", offsets)):
             if found.dtype.kind not in "iu" or found.ndim != 1:
                 raise self._refusal(f"/{split}/{name} is not one row of whole numbers")
+        if task != "classification":
+            self._check_targets(split, y, task, n_classes)
         rows = offsets[()].astype(np.int64)
         if len(rows) < 2 or rows[0] != 0 or np.any(np.diff(rows) < 0):
             raise self._refusal(f"/{split}/offsets must begin with 0 and never fall")
-        if not x.shape[:1] == y.shape == (rows[-1],):
+        if not x.shape[:1] == y.shape[:1] == (rows[-1],):
             raise self._refusal(
                 f"/{split} has x of shape {x.shape} and y of shape {y.shape}, but its offsets "
                 f"end at {rows[-1]}"
             )
         return np.diff(rows)
+
+    def _check_targets(self, split: str, y: h5py.Dataset, task: Task, n_classes: int) -> None:
+        kinds, words = ("biu", "whole") if task == "multi_label" else ("biuf", "real")
+        if y.dtype.kind not in kinds:
+            raise self._refusal(f"/{split}/y is {y.dtype}, not {words} numbers, for task '{task}'")
+        if y.ndim != 2 or y.shape[1] != n_classes:
+            raise self._refusal(
+                f"/{split}/y has the shape {y.shape}, but task '{task}' with 'n_classes' "
+                f"{n_classes} asks for (samples, {n_classes})"
+            )
 
     def _form(self) -> tuple[tuple[int, ...], str, int]:
         """Shape of a sample, type and divisor of x: the same in all three splits."""
@@ -239,12 +273,13 @@ def _lay_out(file: h5py.File, contents: Contents, options: Mapping[str, Any]) ->
     _set_text(file, "partition", contents.partition)
     file.attrs["seed"] = contents.seed
     file.attrs["n_classes"] = about.n_classes
+    _set_text(file, "task", about.task)
     _set_text(file, "options", json.dumps(dict(options), sort_keys=True))
     for split in SPLITS:
         offsets = contents.offsets(split)
         group = file.create_group(split)
         group.create_dataset("offsets", data=offsets)
-        group.create_dataset("y", (offsets[-1],), np.int64)
+        group.create_dataset("y", (offsets[-1], *about.target_shape), contents.stored_targets)
         x = group.create_dataset("x", (offsets[-1], *about.input_shape), contents.stored)
         x.attrs["divisor"] = contents.divisor
 
@@ -264,7 +299,8 @@ def _append(file: h5py.File, contents: Contents, block: Shards, done: int) -> No
         rows = slice(*contents.offsets(split)[[done, done + len(clients)]])
         shard = getattr(block, split)
         file[f"{split}/x"][rows] = shard.x.numpy()
-        file[f"{split}/y"][rows] = shard.y.numpy()
+        if shard.y.numel():
+            file[f"{split}/y"][rows] = shard.y.numpy()
 
 
 def _flush(path: Path) -> None:

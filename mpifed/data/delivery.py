@@ -15,13 +15,16 @@ import numpy as np
 import torch
 
 from mpifed.communicator import Communicator
-from mpifed.data.base import Shards, Split
+from mpifed.data.base import Description, Shards, Split
 from mpifed.data.container import SPLITS, Contents, opened, read_contents
 from mpifed.errors import InputError, RunError
 
 T = TypeVar("T")
 PIECE = 8 << 20
 """Bytes of x that are read, or sent to another rank, at once."""
+
+NO_TAG = 255
+"""What stands in a piece for a value of a tag that is neither 0 nor 1."""
 
 Fetch = Callable[[str, int, int], tuple[np.ndarray, np.ndarray]]
 """(split, first row, end row) -> x as stored, y."""
@@ -59,8 +62,8 @@ def deliver(
 
     A rank reads its own rows. One that does not see the file, or sees another under its name, is
     sent them by rank 0, piece by piece. x is divided as the file says if ``dtype`` is a floating
-    type and left as stored if it is ``torch.uint8``. Raises ``InputError`` for labels out of range
-    and for values that are not finite.
+    type and left as stored if it is ``torch.uint8``. Raises ``InputError`` for labels out of range,
+    tags that are neither 0 nor 1, and values that are not finite.
     """
     sees = _sees(path, contents)
     wishes = communicator.gather_object(None if sees else client_ids)
@@ -69,7 +72,7 @@ def deliver(
     if not sees:
         return _assemble(path, contents, client_ids, dtype, _sent(contents, communicator))
     with opened(path) as file:
-        return _assemble(path, contents, client_ids, dtype, _read(file))
+        return _assemble(path, contents, client_ids, dtype, _read(file, contents))
 
 
 def _sees(path: Path, contents: Contents) -> bool:
@@ -91,7 +94,7 @@ def _serve(
     if all(wish is None for wish in wishes):
         return
     with opened(path) as file:
-        fetch = _read(file)
+        fetch = _read(file, contents)
         for rank, client_ids in enumerate(wishes):
             if client_ids is None:
                 continue
@@ -101,13 +104,20 @@ def _serve(
                         communicator.send(values, rank)
 
 
-def _read(file: h5py.File) -> Fetch:
+def _read(file: h5py.File, contents: Contents) -> Fetch:
     def fetch(split: str, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         x, y = file[f"{split}/x"], file[f"{split}/y"]
         native = x.dtype.newbyteorder("=")
-        return x[start:stop].astype(native, copy=False), y[start:stop].astype(np.int64, copy=False)
+        return x[start:stop].astype(native, copy=False), _targets(y[start:stop], contents)
 
     return fetch
+
+
+def _targets(y: np.ndarray, contents: Contents) -> np.ndarray:
+    if contents.description.task == "multi_label":
+        # What is neither 0 nor 1 must not become one of them by being made a byte.
+        y = np.where((y == 0) | (y == 1), y, NO_TAG)
+    return y.astype(contents.stored_targets, copy=False)
 
 
 def _sent(contents: Contents, communicator: Communicator) -> Fetch:
@@ -115,7 +125,8 @@ def _sent(contents: Contents, communicator: Communicator) -> Fetch:
         rows = stop - start
         shape = (rows, *contents.description.input_shape)
         x = communicator.receive(shape, np.dtype(contents.stored), 0)
-        return x, communicator.receive((rows,), np.int64, 0)
+        targets = (rows, *contents.description.target_shape)
+        return x, communicator.receive(targets, np.dtype(contents.stored_targets), 0)
 
     return fetch
 
@@ -142,7 +153,8 @@ def _assemble(
         counts = np.diff(contents.offsets(name))[client_ids]
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         x = allocated((int(offsets[-1]), *contents.description.input_shape), dtype)
-        y = torch.empty(int(offsets[-1]), dtype=torch.int64)
+        about = contents.description
+        y = torch.empty((int(offsets[-1]), *about.target_shape), dtype=about.target_type(dtype))
         done = 0
         for start, stop in _pieces(contents, name, client_ids):
             rows = slice(done, done + stop - start)
@@ -151,7 +163,7 @@ def _assemble(
             if dtype.is_floating_point and contents.divisor != 1:
                 x[rows].div_(contents.divisor)
             y[rows].copy_(torch.from_numpy(labels))
-            bad = _bad_row(x[rows], y[rows], contents.description.n_classes)
+            bad = _bad_row(x[rows], y[rows], about)
             if bad is not None:
                 row, what = bad
                 client = client_ids[np.searchsorted(offsets, done + row, side="right") - 1]
@@ -170,14 +182,21 @@ def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(np.empty(shape, str(dtype).removeprefix("torch.")))
 
 
-def _bad_row(x: torch.Tensor, y: torch.Tensor, n_classes: int) -> tuple[int, str] | None:
+def _bad_row(x: torch.Tensor, y: torch.Tensor, about: Description) -> tuple[int, str] | None:
     """The first row that cannot be used, and why."""
-    wrong = (y < 0) | (y >= n_classes)
-    if wrong.any():
-        row = int(wrong.nonzero()[0])
-        return row, f"the label {int(y[row])}, which is not among 0 .. {n_classes - 1},"
-    # numpy does this twenty times as fast as torch 2.13.
-    finite = np.isfinite(x.numpy())
-    if not finite.all():
-        return int(finite.reshape(len(x), -1).all(axis=1).argmin()), "a value that is not finite"
+    if about.task == "classification":
+        wrong = (y < 0) | (y >= about.n_classes)
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            return row, f"the label {int(y[row])}, which is not among 0 .. {about.n_classes - 1},"
+    elif about.task == "multi_label" and (y == NO_TAG).any():
+        return int((y == NO_TAG).any(dim=1).nonzero()[0]), "a tag that is neither 0 nor 1"
+    for values, what in ((x, "a value"), (y, "a target")):
+        if not values.is_floating_point():
+            continue
+        # numpy does this twenty times as fast as torch 2.13.
+        finite = np.isfinite(values.numpy())
+        if not finite.all():
+            row = int(finite.reshape(len(x), -1).all(axis=1).argmin())
+            return row, f"{what} that is not finite"
     return None
