@@ -12,12 +12,13 @@ from mpifed.algorithms.base import Algorithm
 from mpifed.communicator import Communicator
 from mpifed.components import find
 from mpifed.config import Configuration
-from mpifed.data.base import Dataset, Shards, Split
+from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange
 from mpifed.federation import Federation, contiguous_owners, draw_unseen
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
+from mpifed.models.losses import loss_for
 from mpifed.models.stacked import stack
 from mpifed.placement import partitioned_owners
 
@@ -80,24 +81,45 @@ def make(
     if configuration.placement == "partitioned" and hasattr(component, "links"):
         links = component.links(n_training, configuration.seed, options, stored)
         owner = partitioned_owners(work, unseen, links, communicator)
-    federation = Federation(communicator, owner, unseen, description.n_train)
+    federation = Federation(
+        communicator, owner, unseen, description.n_train, configuration.participation
+    )
     built = find("model", configuration.model["name"])(
         description, **configuration.options("model")
     )
-    model: Model = stack(built) if isinstance(built, torch.nn.Module) else built
+    is_module = isinstance(built, torch.nn.Module)
+    model: Model = stack(built, loss_for(description.task)) if is_module else built
     device = choose_device(configuration.device, communicator)
     longest = int(description.n_train.max())
     solver = LocalSGD(model, configuration.local_options, horizon, longest, device)
     algorithm = find("algorithm", configuration.algorithm["name"])(
         model, solver, **configuration.options("algorithm")
     )
+    _check_task(configuration, description, algorithm)
     if unseen.any() and not hasattr(algorithm, "adapt"):
         raise InputError(
             f"evaluation.unseen_fraction is {configuration.evaluation['unseen_fraction']:g}, but "
             f"algorithm '{configuration.algorithm['name']}' cannot serve unseen clients"
         )
-    exchange = component(federation, configuration.seed, stored, **options)
+    compressor = None
+    if configuration.compression["name"] != "none":
+        make_compressor: Any = find("compression", configuration.compression["name"])
+        compressor = make_compressor(**configuration.options("compression"))
+    exchange = component(federation, configuration.seed, stored, compressor, **options)
     return Setup(configuration, dataset, federation, exchange, model, algorithm, horizon, device)
+
+
+def _check_task(
+    configuration: Configuration, description: Description, algorithm: Algorithm
+) -> None:
+    """Refuses an algorithm that cannot learn from such data."""
+    name, task = configuration.algorithm["name"], description.task
+    tasks = getattr(algorithm, "tasks", ("classification", "multi_label", "regression"))
+    if task not in tasks:
+        raise InputError(
+            f"data.name is '{configuration.data['name']}', whose task is {task}, but algorithm "
+            f"'{name}' learns from: {', '.join(tasks)}"
+        )
 
 
 def choose_device(name: str, communicator: Communicator) -> torch.device:

@@ -28,6 +28,7 @@ DATASETS = {
 MODELS = {
     "linear": "mpifed.models.linear:linear",
     "mlp": "mpifed.models.mlp:mlp",
+    "none": "mpifed.models.none:none",
 }
 EXCHANGES = {
     "server": "mpifed.exchange.server:Server",

@@ -133,6 +133,7 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     n_training = values["clients"] - count_unseen(values["clients"], fraction)
     for section, default in DEFAULTS.items():
         values[section] = _component(section, mapping.get(section, default), n_training)
+    values["model"] = _model(mapping, values)
     values["local"] = _section("local", LocalOptions, mapping)
     values["checkpoint"] = _section("checkpoint", CheckpointOptions, mapping)
     configuration = Configuration(**values)
@@ -213,6 +214,18 @@ def _component(section: str, given: Any, n_training: int) -> dict[str, Any]:
     return {"name": name, **(complete(checked, n_training) if complete else checked)}
 
 
+def _model(mapping: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The section ``model``, which some algorithms have no use for."""
+    name = values["algorithm"]["name"]
+    if getattr(_find("algorithm", name), "uses_model", True):
+        return values["model"]
+    if "model" in mapping and values["model"]["name"] != "none":
+        raise InputError(
+            f"model is given, but algorithm '{name}' trains no predictor; leave it out"
+        )
+    return {"name": "none"}
+
+
 def _find(section: str, name: Any) -> Callable[..., Any]:
     try:
         return components.find(section, name)
@@ -234,8 +247,9 @@ def _named(value: Any, default: Any) -> Any:
 
 
 def _check_together(configuration: Configuration) -> None:
-    algorithm = _find("algorithm", configuration.algorithm["name"])
-    refuse = getattr(algorithm, "refuse", None)
-    reason = refuse(configuration) if refuse else None
-    if reason:
-        raise InputError(reason)
+    for section in ("algorithm", "exchange"):
+        component = _find(section, getattr(configuration, section)["name"])
+        refuse = getattr(component, "refuse", None)
+        reason = refuse(configuration) if refuse else None
+        if reason:
+            raise InputError(reason)

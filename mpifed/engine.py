@@ -20,8 +20,9 @@ from mpifed.assembly import Setup
 from mpifed.config import to_mapping
 from mpifed.data.base import Shards
 from mpifed.errors import PeerFailure, diverged
-from mpifed.evaluation import ClientResults, score_clients, summarise
+from mpifed.evaluation import ClientResults, score_clients, summarise, task_columns
 from mpifed.exchange.base import Channel
+from mpifed.exchange.ledger import Ledger
 from mpifed.federation import Clients, Draws, participants
 from mpifed.progress import Progress
 from mpifed.recorder import COLUMNS, UNSEEN_COLUMNS, Recorder
@@ -55,6 +56,14 @@ class TimedChannel:
     def shared_is_rows(self) -> bool:
         return self.channel.shared_is_rows
 
+    @property
+    def compressor(self) -> Any:
+        return self.channel.compressor
+
+    @property
+    def memory(self) -> Any:
+        return self.channel.memory
+
     def broadcast(self, shared: Tensor) -> Tensor:
         with self.clock.measure("exchange"):
             return self.channel.broadcast(shared)
@@ -63,10 +72,20 @@ class TimedChannel:
         with self.clock.measure("exchange"):
             return self.channel.average(rows, weights, before)
 
+    def send(self, rows: Tensor, whole: bool = False) -> Tensor:
+        with self.clock.measure("exchange"):
+            return self.channel.send(rows, whole)
+
+    def sum(self, rows: Tensor, weights: Tensor) -> Tensor:
+        with self.clock.measure("exchange"):
+            return self.channel.sum(rows, weights)
+
 
 def columns_of(setup: Setup) -> list[str]:
     """The columns of this run's metrics.csv."""
-    return COLUMNS + (UNSEEN_COLUMNS if setup.federation.unseen.any() else [])
+    unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
+    added = getattr(setup.algorithm, "columns", ())
+    return [*COLUMNS, *unseen, *task_columns(setup.model), *added]
 
 
 class Engine:
@@ -80,9 +99,12 @@ class Engine:
         self.training = Clients(federation, shards, np.flatnonzero(~unseen))
         self.unseen = Clients(federation, shards, np.flatnonzero(unseen))
         self.seed = setup.configuration.seed
-        self.state = setup.algorithm.init(
+        first = setup.algorithm.init(
             self.everyone, setup.exchange, Draws(self.seed, 0), setup.dtype
         )
+        shared = states.shared_tensors(first)
+        memory = setup.exchange.remember(shared, len(self.everyone), setup.dtype)
+        self.state = states.RunState(first, memory)
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
@@ -93,14 +115,22 @@ class Engine:
         """Wall seconds of training so far, over all parts of the run."""
         return self.clock.seconds["total"] + time.perf_counter() - self._began
 
+    def prepare(self) -> None:
+        """What clients do on their own before round 1; a resumed run does not repeat it."""
+        prepare = getattr(self.setup.algorithm, "prepare", None)
+        if prepare is not None:
+            with self.clock.measure("local"):
+                draws = Draws(self.seed, 0)
+                made = prepare(self.state.algorithm, self.everyone, self.setup.exchange, draws)
+                self.state = states.RunState(made, self.state.memory)
+
     def restore(self, path: Path, meta: checkpoint.Meta) -> None:
         """Goes on from a checkpoint; collective."""
         exchange = self.setup.exchange
         hosted = self.setup.federation.hosted
         self.state = checkpoint.read_state(path, self.state, exchange.shared_is_rows, hosted)
         self.round = meta.round
-        exchange.ledger.up_bits = meta.ledger["up_bits"]
-        exchange.ledger.down_bits = meta.ledger["down_bits"]
+        exchange.ledger = Ledger(**meta.ledger)
         for phase, seconds in meta.seconds.items():
             self.clock.seconds[phase] += seconds
 
@@ -135,21 +165,20 @@ class Engine:
         self.round += 1
         active = participants(federation, setup.configuration.participation, self.seed, self.round)
         self.active = int(active.sum())
-        if not self.active:
+        if not self.active and not getattr(setup.algorithm, "steps_alone", False):
             return
         began, exchanged = time.perf_counter(), self.clock.seconds["exchange"]
         clients = Clients(federation, self.shards, np.flatnonzero(active[federation.hosted]))
-        channel = TimedChannel(setup.exchange.at(self.round, active), self.clock)
         draws = Draws(self.seed, self.round)
-        is_rows = setup.exchange.shared_is_rows
+        is_rows, everyone = setup.exchange.shared_is_rows, len(clients) == len(self.everyone)
+        rows = torch.from_numpy(clients.rows)
+        part = self.state if everyone else states.select(self.state, rows, is_rows)
+        made = setup.exchange.at(self.round, active, part.memory)
+        channel = TimedChannel(made, self.clock)
         with torch.no_grad():
-            if len(clients) == len(self.everyone):
-                self.state = setup.algorithm.round(self.state, clients, channel, draws)
-            else:
-                rows = torch.from_numpy(clients.rows)
-                part = states.select(self.state, rows, is_rows)
-                part = setup.algorithm.round(part, clients, channel, draws)
-                self.state = states.merge(self.state, part, rows, is_rows)
+            moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
+        after = states.RunState(moved, channel.memory)
+        self.state = after if everyone else states.merge(self.state, after, rows, is_rows)
         spent = time.perf_counter() - began
         self.clock.seconds["local"] += spent - (self.clock.seconds["exchange"] - exchanged)
 
@@ -200,22 +229,37 @@ class Engine:
         """Every client's scores under the predictors of this round; on rank 0. Collective."""
         setup, draws = self.setup, Draws(self.seed, self.round)
         is_rows = setup.exchange.shared_is_rows
-        part = self.state
+        state = self.state.algorithm
+        part = state
         if len(self.unseen):
             part = states.select(part, torch.from_numpy(self.training.rows), is_rows)
         served = [(self.training, setup.algorithm.deploy(part, self.training, draws))]
         if setup.federation.unseen.any():
             adapt = setup.algorithm.adapt  # type: ignore[attr-defined]
-            served.append((self.unseen, adapt(self.state, self.unseen, setup.exchange, draws)))
+            served.append((self.unseen, adapt(state, self.unseen, setup.exchange, draws)))
         return score_clients(setup.federation, setup.model, served)
+
+    def measure(self) -> dict[str, float | None]:
+        """What the algorithm adds to metrics.csv; collective."""
+        algorithm = self.setup.algorithm
+        if not getattr(algorithm, "columns", ()):
+            return {}
+        state = self.state.algorithm
+        if len(self.unseen):
+            rows = torch.from_numpy(self.training.rows)
+            state = states.select(state, rows, self.setup.exchange.shared_is_rows)
+        draws = Draws(self.seed, self.round)
+        measure = algorithm.measure  # type: ignore[attr-defined]
+        return measure(state, self.training, self.setup.exchange, draws)
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
         with self.clock.measure("evaluation"), torch.no_grad():
             exchange = self.setup.exchange
             results = self.score()
-            shared = states.shared_tensors(self.state)
+            shared = states.shared_tensors(self.state.algorithm)
             distance = exchange.consensus_distance(shared) if shared else None
             digest = self.digest()
+            measured = self.measure()
             if recorder is None or results is None:
                 return
             self.scores = {
@@ -227,6 +271,7 @@ class Engine:
                 "down_bits": exchange.ledger.down_bits,
                 "consensus_distance": distance,
                 "state_digest": digest,
+                **measured,
             }
             recorder.row(self.scores)
             recorder.clients(results)
@@ -244,10 +289,7 @@ class Engine:
                 to_mapping(setup.configuration),
                 recorder.columns if recorder else [],
                 recorder.rows if recorder else [],
-                {
-                    "up_bits": setup.exchange.ledger.up_bits,
-                    "down_bits": setup.exchange.ledger.down_bits,
-                },
+                vars(setup.exchange.ledger),
                 {**self.clock.seconds, "total": self.elapsed},
             )
             checkpoint.write(

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from mpifed.algorithms.base import Predictor
 from mpifed.federation import Clients, Federation
 from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
+from mpifed.models.losses import loss_of
 
 
 @dataclass(frozen=True)
 class ClientResults:
-    """One number per client, in client order, float64 (n_clients,); NaN without samples.
+    """One number per client, in client order, float64 (n_clients,); NaN where none applies.
 
-    ``mixture`` is (n_clients, M) where predictors are mixtures, else None.
+    ``mixture`` is (n_clients, M) where predictors are mixtures, else None. ``more`` holds what the
+    task or the method adds, each (n_clients, ...).
     """
 
     n_train: np.ndarray
@@ -27,7 +30,8 @@ class ClientResults:
     test_loss: np.ndarray
     test_accuracy: np.ndarray
     unseen: np.ndarray
-    mixture: np.ndarray | None
+    mixture: np.ndarray | None = None
+    more: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def score_clients(
@@ -44,45 +48,67 @@ def score_clients(
         return None
     every = [part for of_rank in gathered for part in of_rank]
     columns: dict[str, Any] = {}
-    for name in every[0]:
-        if name == "ids" or any(part[name] is None for part in every):
+    for name in dict.fromkeys(name for part in every for name in part if name != "ids"):
+        having = [part for part in every if part.get(name) is not None]
+        if not having:
             continue
-        shape = (federation.n_clients, *every[0][name].shape[1:])
-        columns[name] = (
-            np.full(shape, np.nan) if every[0][name].dtype == float else np.zeros(shape, int)
-        )
-        for part in every:
+        first = having[0][name]
+        shape = (federation.n_clients, *first.shape[1:])
+        columns[name] = np.full(shape, np.nan) if first.dtype == float else np.zeros(shape, int)
+        for part in having:
             columns[name][part["ids"]] = part[name]
-    columns.setdefault("mixture", None)
-    return ClientResults(unseen=federation.unseen, **columns)
+    own = {name: columns.pop(name) for name in list(columns) if name in _FIELDS}
+    return ClientResults(unseen=federation.unseen, **own, more=columns)
+
+
+_FIELDS = set(ClientResults.__dataclass_fields__) - {"more"}
 
 
 def _score(model: Model, clients: Clients, predictor: Predictor) -> dict[str, Any]:
     shards, rows = clients.shards, clients.rows
     of = (predictor.parameters_of, predictor.mixture_of)
-    train_loss, train_accuracy = client_scores(model, *of, shards.train, rows)
-    test_loss, test_accuracy = client_scores(model, *of, shards.test, rows)
-    mixture = predictor.mixture
-    return {
+    mixture, measure = predictor.mixture, loss_of(model).measure
+    found = {
         "ids": clients.ids,
         "n_train": shards.train.counts[rows],
         "n_test": shards.test.counts[rows],
-        "train_loss": train_loss,
-        "train_accuracy": train_accuracy,
-        "test_loss": test_loss,
-        "test_accuracy": test_accuracy,
         "mixture": None if mixture is None else mixture.double().cpu().numpy(),
     }
+    for name, split in (("train", shards.train), ("test", shards.test)):
+        if predictor.parameters is None:
+            nothing = np.full(len(rows), np.nan)
+            found |= {f"{name}_loss": nothing, f"{name}_accuracy": nothing}
+            continue
+        loss, hits, possible = client_scores(model, *of, split, rows)
+        with np.errstate(invalid="ignore"):
+            share = hits / possible
+        accurate = measure == "accuracy"
+        found[f"{name}_loss"] = loss
+        found[f"{name}_accuracy"] = share if accurate else np.full(len(rows), np.nan)
+        if measure is not None and not accurate:
+            found |= {f"{name}_{measure}": share, f"{name}_{measure}_possible": possible}
+    return found | {name: _array(values) for name, values in predictor.results.items()}
+
+
+def _array(values: torch.Tensor) -> np.ndarray:
+    return (values.double() if values.is_floating_point() else values).cpu().numpy()
+
+
+def task_columns(model: Model) -> list[str]:
+    """The columns of ``metrics.csv`` that the task adds."""
+    measure = loss_of(model).measure
+    return [] if measure in (None, "accuracy") else [f"train_{measure}", f"test_{measure}"]
 
 
 def summarise(results: ClientResults) -> dict[str, float | None]:
     """The columns of ``metrics.csv`` that describe how clients are served; None: does not apply.
 
-    Averages are weighted by the samples of the split that is scored; the bottom decile is the
-    ceil(T / 10)-th smallest accuracy of the T clients, not interpolated.
+    Averages are weighted by the samples of the split that is scored (a recall by the tags to be
+    found); the bottom decile is the ceil(T / 10)-th smallest accuracy of the T clients, not
+    interpolated.
     """
     seen = ~results.unseen
-    tested = results.test_accuracy[seen & (results.n_test > 0)]
+    tested = results.test_accuracy[seen & np.isfinite(results.test_accuracy)]
     summary = {
         "train_loss": _average(results.train_loss, results.n_train, seen),
         "train_accuracy": _average(results.train_accuracy, results.n_train, seen),
@@ -92,6 +118,10 @@ def summarise(results: ClientResults) -> dict[str, float | None]:
         "test_accuracy_min": float(tested.min()) if len(tested) else None,
         "test_accuracy_std": float(tested.std()) if len(tested) else None,
     }
+    for name in results.more:
+        if f"{name}_possible" in results.more:
+            weights = results.more[f"{name}_possible"]
+            summary[name] = _average(results.more[name], weights, seen)
     if results.unseen.any():
         train = _average(results.train_accuracy, results.n_train, results.unseen)
         test = _average(results.test_accuracy, results.n_test, results.unseen)
@@ -106,6 +136,6 @@ def bottom_decile(accuracies: np.ndarray) -> float:
 
 def _average(values: np.ndarray, counts: np.ndarray, among: np.ndarray) -> float | None:
     scored = among & (counts > 0)
-    if not scored.any():
+    if not scored.any() or np.isnan(values[scored]).all():
         return None
     return float((values[scored] * counts[scored]).sum() / counts[scored].sum())

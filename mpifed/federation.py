@@ -27,12 +27,14 @@ class Federation:
 
     ``owner`` is int64 (n_clients,), the rank that hosts each client; ``unseen`` is bool
     (n_clients,), True for those that take no part in training; ``n_train`` is int64 (n_clients,).
+    ``participation`` is as ``participants`` takes it.
     """
 
     communicator: Communicator
     owner: np.ndarray
     unseen: np.ndarray
     n_train: np.ndarray
+    participation: float | Mapping[str, Any] = 1.0
 
     @property
     def n_clients(self) -> int:
@@ -52,6 +54,13 @@ class Federation:
     def n_train_total(self) -> int:
         """Training samples of all clients that take part, the n of the papers."""
         return int(self.n_train[self.training].sum())
+
+    @cached_property
+    def inclusion(self) -> float:
+        """The probability with which a training client takes part in a round, the p of FedMM."""
+        if isinstance(self.participation, Mapping):
+            return float(self.participation["p"])
+        return count_participants(self.participation, len(self.training)) / len(self.training)
 
     def hosted_of(self, rank: int) -> np.ndarray:
         """The clients of ``rank``, ascending, int64."""
@@ -120,6 +129,11 @@ def draw_unseen(n_clients: int, fraction: float, seed: int) -> np.ndarray:
     return unseen
 
 
+def count_participants(fraction: float, n_training: int) -> int:
+    """How many take part where a fixed fraction does: max(1, round(f n))."""
+    return max(1, int(np.floor(fraction * n_training + 0.5)))
+
+
 def participants(
     federation: Federation, participation: float | Mapping[str, Any], seed: int, round: int
 ) -> np.ndarray:
@@ -136,7 +150,7 @@ def participants(
     elif participation == 1.0:
         active[training] = True
     else:
-        count = max(1, int(np.floor(participation * len(training) + 0.5)))
+        count = count_participants(participation, len(training))
         order = stream(seed, "participation", round).permutation(len(training))
         active[training[order[:count]]] = True
     return active

@@ -140,7 +140,8 @@ class Recorder:
         try:
             with writing(partial, "w") as file:
                 file["client_id"] = np.arange(len(results.n_train))
-                for name, values in vars(results).items():
+                known = {name: values for name, values in vars(results).items() if name != "more"}
+                for name, values in {**known, **results.more}.items():
                     if values is not None:
                         file[name] = values
         except (OSError, RuntimeError):

@@ -37,16 +37,43 @@ def shared() -> Any:
     return dataclasses.field(metadata={"owner": "shared"})
 
 
+def inline() -> Any:
+    """A nested state whose names stand without the field's own before them."""
+    return dataclasses.field(metadata={"owner": "inline"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Nothing:
+    """A state without fields."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """What a run keeps from round to round: the algorithm's state, and what messages leave behind.
+
+    ``memory`` belongs to the exchange: error feedback, or replicas of neighbours, where messages
+    are compressed.
+    """
+
+    algorithm: Any = inline()
+    memory: Any = dataclasses.field(default_factory=Nothing)
+
+
 def tensors(state: Any, shared_is_rows: bool) -> Iterator[tuple[str, Tensor, bool]]:
     """(name, tensor, is_rows) of every field, nested states included, names joined by dots."""
     for field in dataclasses.fields(state):
         value = getattr(state, field.name)
         if dataclasses.is_dataclass(value):
+            prefix = _prefix(field)
             for name, tensor, rows in tensors(value, shared_is_rows):
-                yield f"{field.name}.{name}", tensor, rows
+                yield f"{prefix}{name}", tensor, rows
         else:
             owner = field.metadata["owner"]
             yield field.name, value, owner == "client" or (owner == "shared" and shared_is_rows)
+
+
+def _prefix(field: dataclasses.Field[Any]) -> str:
+    return "" if field.metadata.get("owner") == "inline" else f"{field.name}."
 
 
 def shared_tensors(state: Any) -> list[Tensor]:
@@ -61,7 +88,7 @@ def replace_tensors(state: State, values: dict[str, Tensor]) -> State:
     for field in dataclasses.fields(state):  # type: ignore[arg-type]
         value = getattr(state, field.name)
         if dataclasses.is_dataclass(value):
-            inner = f"{field.name}."
+            inner = _prefix(field)
             part = {n[len(inner) :]: v for n, v in values.items() if n.startswith(inner)}
             changes[field.name] = replace_tensors(value, part)
         elif field.name in values:

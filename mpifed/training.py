@@ -40,6 +40,8 @@ def train(
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
             _check_digest(engine, task.point)
+        else:
+            agree(communicator, engine.prepare)
         recorder = agree(communicator, lambda: _recorder(setup, task))
         progress = None
         if recorder is not None:

@@ -3,15 +3,23 @@
 A class whose first two parameters are the model and the local solver and whose keyword-only
 parameters are its options. A round is one communication:
 
-    init    the state before round 1, from the seed
-    round   one communication round, on the clients that take part in it
-    deploy  each client's predictor, for evaluation
-    adapt   the predictor of a client that took no part in training (optional)
+    init     the state before round 1, from the seed: cheap, its shapes serve a resumed run too
+    prepare  work of the clients before round 1, on their own (optional); checkpointed, so that a
+             resumed run does not repeat it
+    round    one communication round, on the clients that take part in it
+    deploy   each client's predictor, for evaluation
+    adapt    the predictor of a client that took no part in training (optional)
+    measure  what the method adds to metrics.csv, under the names in ``columns`` (optional)
+
+Attributes say what an algorithm is like where it is not like most: ``communicates = False`` (it
+sends nothing), ``uses_model = False`` (what it trains is no predictor), ``steps_alone = True`` (the
+server moves even in a round in which no client takes part).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -29,14 +37,17 @@ StepScale = Literal["paper", "normalised", "none"]
 class Predictor:
     """What clients deploy: a mixture of M models each.
 
-    ``parameters`` is (M, P), the same for all, or (clients, M, P); ``mixture`` is (clients, M), or
-    None where M is 1.
+    ``parameters`` is (M, P), the same for all, or (clients, M, P); None where nothing is predicted.
+    ``mixture`` is (clients, M), or None where M is 1. ``results`` are further numbers of each
+    client, (clients, ...), that ``clients.h5`` shows.
     """
 
-    parameters: Tensor
+    parameters: Tensor | None
     mixture: Tensor | None = None
+    results: Mapping[str, Tensor] = field(default_factory=dict)
 
     def parameters_of(self, client: int) -> Tensor:
+        assert self.parameters is not None
         return self.parameters if self.parameters.dim() == 2 else self.parameters[client]
 
     def mixture_of(self, client: int) -> Tensor | None:

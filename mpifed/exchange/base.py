@@ -7,16 +7,23 @@ takes part. An algorithm broadcasts what is shared, computes on rows, and averag
     shared = channel.average(trained, weights, before=state.components)
 
 Under a server ``shared`` is one copy, identical on every rank; under gossip it is a row per client,
-``shared_is_rows`` says which. Every verb books in the ledger what the federation would have sent.
+``shared_is_rows`` says which. A method of a server alone sends messages of its own instead:
+
+    arrived = channel.send(rows)                        # what compression leaves of them
+    total = channel.sum(arrived, weights)
+
+Every verb books in the ledger what the federation would have sent.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from mpifed.exchange.compression import Compressor
 from mpifed.exchange.ledger import Ledger
 
 
@@ -27,6 +34,14 @@ class Channel(Protocol):
     def shared_is_rows(self) -> bool:
         """Whether shared values are rows, one per client."""
 
+    @property
+    def compressor(self) -> Compressor | None:
+        """What messages go through; None where every number is sent as it is."""
+
+    @property
+    def memory(self) -> Any:
+        """What the messages of this round leave behind; see ``Exchange.remember``."""
+
     def broadcast(self, shared: Tensor) -> Tensor:
         """What each participant hosted here starts from: (participants, ...)."""
 
@@ -35,7 +50,20 @@ class Channel(Protocol):
 
         ``weights`` is float64 (participants,), renormalised here over all participants of the
         round; a mixing matrix has weights of its own and takes no others. ``before`` is the shared
-        value that the round began with.
+        value that the round began with. Where messages are compressed, what is compressed is the
+        distance from it (a server) or from the neighbours' replica (gossip).
+        """
+
+    def send(self, rows: Tensor, whole: bool = False) -> Tensor:
+        """The participants' ``rows`` as the server receives them, through the compressor.
+
+        ``whole`` sends them as they are. Gossip has no server, and no such verb.
+        """
+
+    def sum(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """sum_t weights[t] rows[t] over all participants, of rows that were sent; float64.
+
+        ``weights`` is float64 (participants,) and is not renormalised.
         """
 
 
@@ -43,15 +71,24 @@ class Exchange(Protocol):
     """How rows move between the clients of a federation.
 
     Made from the federation, the seed, what its ``prepare(communicator, n_training, seed,
-    options)`` gave, and its options. ``prepare`` runs before it is known who lives where, so that
-    clients may be placed by who talks to whom; on a resume, what was stored takes its place.
+    options)`` gave, the compressor, and its options. ``prepare`` runs before it is known who lives
+    where, so that clients may be placed by who talks to whom; on a resume, what was stored takes
+    its place.
     """
 
     shared_is_rows: bool
     ledger: Ledger
 
-    def at(self, round: int, active: np.ndarray) -> Channel:
-        """The channel of ``round`` among ``active``, bool (n_clients,), the same on every rank."""
+    def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
+        """The channel of ``round`` among ``active``, bool (n_clients,), the same on every rank.
+
+        ``memory`` are the participants' rows of what earlier rounds left behind.
+        """
+
+    def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
+        """The memory before round 1 for the ``shared`` fields of a state: a state dataclass with a
+        row for every hosted client, or ``state.Nothing``.
+        """
 
     def spread(self, shared: Tensor) -> Tensor:
         """One initial value as shared state: itself, or a row for every hosted client."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -11,9 +12,18 @@ import torch
 from torch import Tensor
 
 from mpifed.communicator import Communicator
+from mpifed.exchange.compression import Compressor
 from mpifed.exchange.ledger import Ledger, bits_of
 from mpifed.exchange.reduction import weighted_sum
-from mpifed.federation import Federation
+from mpifed.federation import Draws, Federation
+from mpifed.state import Nothing, client
+
+
+@dataclass(frozen=True)
+class ErrorFeedback:
+    """What a biased compressor has kept back of each client's messages, (clients, numbers)."""
+
+    residual: Tensor = client()
 
 
 class Server:
@@ -26,13 +36,14 @@ class Server:
         federation: Federation,
         seed: int,
         stored: Mapping[str, np.ndarray] | None = None,
+        compressor: Compressor | None = None,
         *,
         average_over: Literal["participants", "all"] = "participants",
     ) -> None:
         """``average_over: all`` is what the published FedEM code does under partial participation:
         a client that does not take part contributes the shared value the round began with.
         """
-        self.federation = federation
+        self.federation, self.seed, self.compressor = federation, seed, compressor
         self.average_over = average_over
         self.ledger = Ledger()
 
@@ -43,8 +54,14 @@ class Server:
         """A server needs nothing beforehand."""
         return {}
 
-    def at(self, round: int, active: np.ndarray) -> ServerChannel:
-        return ServerChannel(self, active)
+    def at(self, round: int, active: np.ndarray, memory: Any = None) -> ServerChannel:
+        return ServerChannel(self, round, active, memory or Nothing())
+
+    def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
+        if self.compressor is None or self.compressor.unbiased:
+            return Nothing()
+        numbers = sum(tensor.numel() for tensor in shared)
+        return ErrorFeedback(torch.zeros(n_hosted, numbers, dtype=dtype))
 
     def spread(self, shared: Tensor) -> Tensor:
         return shared
@@ -62,21 +79,36 @@ class Server:
         ranks = self.federation.communicator.size
         # Every rank gives one int64 (two for float64) for each number that a client sends.
         moved = payload // itemsize * (16 if itemsize == 8 else 8) * ranks if ranks > 1 else 0
-        sent = payload * len(self.federation.training)
+        everyone = self.federation.training
+        sent = up = payload * len(everyone)
+        if self.compressor is not None:
+            size = payload // itemsize
+            bits = self.compressor.bits(size, itemsize, Draws(self.seed, 1), everyone)
+            up = -(-int(bits.sum()) // 8)
         return [
-            f"exchange    server; the federation sends {sent:,} bytes up and as many down a round "
+            f"exchange    server; the federation sends {up:,} bytes up and {sent:,} down a round "
             "in which all take part",
             f"            MPI moves {moved:,} bytes a round, an Allreduce of int64",
         ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ServerChannel:
     """A server and the ``active`` clients of one round."""
 
     server: Server
+    round: int
     active: np.ndarray
+    memory: Any = field(default_factory=Nothing)
+    _sent: int = 0
+    """Messages of this round so far."""
+    _place: int = 0
+    """Numbers of the memory that they have used."""
     shared_is_rows = False
+
+    @property
+    def compressor(self) -> Compressor | None:
+        return self.server.compressor
 
     @property
     def _hosted(self) -> np.ndarray:
@@ -88,18 +120,60 @@ class ServerChannel:
         return shared.expand(len(self._hosted), *shared.shape)
 
     def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
-        federation, ids = self.server.federation, self._hosted
-        self.server.ledger.up_bits += int(self.active.sum()) * bits_of(before.shape, before.dtype)
-        w = weights.double().numpy()
-        count = federation.n_clients
-        communicator = federation.communicator
-        total = weighted_sum(communicator, rows, w, ids, count)
-        mass = weighted_sum(
-            communicator, torch.ones(len(ids), 1, dtype=torch.float64), w, ids, count
-        )
+        if not self.active.any():
+            return before
+        update = rows if self.compressor is None else self._arrived(rows - before)
+        if self.compressor is None:
+            self._book(before.shape, before.dtype)
+        mass = float(self.sum(torch.ones(len(rows), 1, dtype=torch.float64), weights)[0])
+        total = self.sum(update, weights)
+        start = before.double().cpu()
         if self.server.average_over == "all":
-            missing = max(0.0, 1.0 - float(mass[0]))
-            result = total + missing * before.double().cpu().numpy()
-        else:
-            result = total / mass[0]
-        return torch.from_numpy(result).to(before)
+            # Who is absent contributes the value before, and so no update.
+            kept = 1.0 if self.compressor else max(0.0, 1.0 - mass)
+            return (total + kept * start).to(before)
+        mean = total / mass
+        return (mean if self.compressor is None else start + mean).to(before)
+
+    def send(self, rows: Tensor, whole: bool = False) -> Tensor:
+        purpose = f"compression {self._sent}"
+        self._sent += 1
+        if self.compressor is None or whole:
+            self._book(rows.shape[1:], rows.dtype)
+            return rows
+        draws = Draws(self.server.seed, self.round)
+        size, everyone = math.prod(rows.shape[1:]), np.flatnonzero(self.active)
+        ledger, compressor = self.server.ledger, self.compressor
+        ledger.up_bits += int(compressor.bits(size, rows.itemsize, draws, everyone, purpose).sum())
+        ledger.up_floats += int(compressor.floats(size, draws, everyone, purpose).sum())
+        return compressor(rows.flatten(1), draws, self._hosted, purpose).view(rows.shape)
+
+    def sum(self, rows: Tensor, weights: Tensor) -> Tensor:
+        federation = self.server.federation
+        w = weights.double().cpu().numpy()
+        total = weighted_sum(federation.communicator, rows, w, self._hosted, federation.n_clients)
+        return torch.from_numpy(total)
+
+    def _arrived(self, update: Tensor) -> Tensor:
+        """What the server receives of an update; a biased compressor's error is sent later.
+
+        Error feedback: what was lost is added to the next round's update (Seide et al. 2014; Stich
+        et al. 2018).
+        """
+        assert self.compressor is not None
+        if self.compressor.unbiased:
+            return self.send(update)
+        size = math.prod(update.shape[1:])
+        part = slice(self._place, self._place + size)
+        self._place += size
+        wanted = update.flatten(1) + self.memory.residual[:, part]
+        arrived = self.send(wanted)
+        residual = self.memory.residual.clone()
+        residual[:, part] = wanted - arrived
+        self.memory = ErrorFeedback(residual)
+        return arrived.view(update.shape)
+
+    def _book(self, shape: torch.Size, dtype: torch.dtype) -> None:
+        count = int(self.active.sum())
+        self.server.ledger.up_bits += count * bits_of(shape, dtype)
+        self.server.ledger.up_floats += count * math.prod(shape)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Split
-from mpifed.models.base import Model, sample_losses, score
+from mpifed.models.base import Model
+from mpifed.models.losses import loss_of, score
 
 CHUNK = 8192
 """Samples scored at a time, at most."""
@@ -36,7 +37,7 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
             logits[:, part] = z
     if logits is None:
         return parameters.new_zeros(components, len(split.y))
-    return sample_losses(logits, split.y.expand(components, -1))
+    return loss_of(model).samples(logits, split.y.expand(components, *split.y.shape))
 
 
 def client_scores(
@@ -45,24 +46,27 @@ def client_scores(
     mixture_of: Callable[[int], Tensor | None],
     split: Split,
     rows: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean loss and accuracy of each client of ``rows``, float64 (len(rows),), NaN without samples.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean loss, hits and possible hits of each client of ``rows``, float64 (len(rows),).
 
-    ``parameters_of(i)`` is (M, P) and ``mixture_of(i)`` (M,) or None, for the i-th of ``rows``.
+    The loss is NaN without samples. ``parameters_of(i)`` is (M, P) and ``mixture_of(i)`` (M,) or
+    None, for the i-th of ``rows``.
     """
-    losses, hits = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    losses = np.full(len(rows), np.nan)
+    hits, possible = np.zeros(len(rows)), np.zeros(len(rows))
     for i, row in enumerate(rows):
         begin, end = int(split.offsets[row]), int(split.offsets[row + 1])
         if begin == end:
             continue
-        loss, hit = 0.0, 0
+        total = 0.0
         for part in _chunks(begin, end):
             z = model.shared_logits(parameters_of(i), split.x[part])
-            sample_loss, sample_hit = score(z, split.y[part], mixture_of(i))
-            loss += float(sample_loss.double().sum())
-            hit += int(sample_hit.sum())
-        losses[i], hits[i] = loss / (end - begin), hit / (end - begin)
-    return losses, hits
+            sample_loss, hit, could = score(loss_of(model), z, split.y[part], mixture_of(i))
+            total += float(sample_loss.double().sum())
+            hits[i] += float(hit.sum())
+            possible[i] += float(could.sum())
+        losses[i] = total / (end - begin)
+    return losses, hits, possible
 
 
 def _chunks(begin: int, end: int) -> list[slice]:

@@ -147,7 +147,7 @@ class LocalSGD:
     ) -> None:
         """One step of SGD on the rows ``w`` with buffers ``v`` and one minibatch each, in place."""
         options, shape = self.options, (len(w), self.width)
-        change = self._gradient(w, x.view(*shape, *x.shape[1:]), y.view(shape), scale.view(shape))
+        change = self._gradient(w, x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:]), scale.view(shape))
         if options.weight_decay:
             change += options.weight_decay * w
         if options.momentum:

@@ -1,4 +1,4 @@
-"""Linear models: logistic regression for two classes, softmax regression for more."""
+"""Linear models: logistic, softmax and least-squares regression, one sigmoid for each tag."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Description
-from mpifed.models.base import loss_slopes, n_outputs
+from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Linear:
     n_inputs: int
     n_outputs: int
     bias: bool = True
+    loss: Loss = CROSS_ENTROPY
 
     @property
     def n_parameters(self) -> int:
@@ -55,10 +56,10 @@ class Linear:
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         x = x.flatten(2)
         z = self._outputs(parameters, x)
-        if self.n_outputs == 1:
+        if self.n_outputs == 1 and self.loss is CROSS_ENTROPY:
             slopes = torch.sigmoid_(z).sub_(y.unsqueeze(1))
         else:
-            slopes = loss_slopes(z.transpose(1, 2), y).transpose(1, 2)
+            slopes = self.loss.slopes(z.transpose(1, 2), y).transpose(1, 2)
         slopes *= weights.unsqueeze(1)
         parts = [torch.bmm(slopes, x).flatten(1)]
         if self.bias:
@@ -66,6 +67,10 @@ class Linear:
         return torch.cat(parts, 1)
 
 
-def linear(data: Description, *, bias: bool = True) -> Linear:
-    """Linear predictor: logistic (two classes) or softmax regression."""
-    return Linear(math.prod(data.input_shape), n_outputs(data.n_classes), bias)
+def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> Linear:
+    """Linear predictor: logistic (two classes), softmax, multi-label or least-squares regression.
+
+    ``loss`` of a regression: the mean squared error (auto), or half the sum of squares.
+    """
+    kind = loss_for(data.task, loss)
+    return Linear(math.prod(data.input_shape), data.n_outputs, bias, kind)

@@ -1,17 +1,17 @@
-"""Multi-layer perceptrons with ReLU activations."""
+"""Multi-layer perceptrons."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed.data.base import Description
-from mpifed.models.base import n_outputs
+from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.stacked import autograd_gradient
 from mpifed.schema import AtLeast
 
@@ -23,13 +23,21 @@ class Mlp:
     """
 
     sizes: tuple[int, ...]
+    activation: Literal["relu", "tanh"] = "relu"
+    loss: Loss = CROSS_ENTROPY
+    initial: Literal["uniform", "normal"] = "uniform"
 
     @property
     def n_parameters(self) -> int:
         return sum((a + 1) * b for a, b in zip(self.sizes, self.sizes[1:], strict=False))
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """Each layer uniform on +-1/sqrt(its inputs), torch's default for a linear layer."""
+        """Each layer uniform on +-1/sqrt(its inputs), torch's default for a linear layer.
+
+        ``initial: normal`` draws every number from N(0, 1) (Gasanov et al. 2021, published code).
+        """
+        if self.initial == "normal":
+            return generator.standard_normal(self.n_parameters)
         layers = zip(self.sizes, self.sizes[1:], strict=False)
         return np.concatenate(
             [generator.uniform(-1, 1, (a + 1) * b) / math.sqrt(a) for a, b in layers]
@@ -42,7 +50,7 @@ class Mlp:
             bias = parameters[:, start + a * b : start + (a + 1) * b]
             start += (a + 1) * b
             if layer:
-                h = torch.relu(h)
+                h = torch.relu(h) if self.activation == "relu" else torch.tanh(h)
             h = torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2))
         return h
 
@@ -50,10 +58,18 @@ class Mlp:
         return self.logits(parameters, x.expand(len(parameters), *x.shape))
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        return autograd_gradient(self.logits, parameters, x, y, weights)
+        return autograd_gradient(self.logits, self.loss, parameters, x, y, weights)
 
 
-def mlp(data: Description, *, hidden: list[Annotated[int, AtLeast(1)]] | None = None) -> Mlp:
-    """Multi-layer perceptron with ReLU; ``hidden`` lists the widths (default: [64])."""
+def mlp(
+    data: Description,
+    *,
+    hidden: list[Annotated[int, AtLeast(1)]] | None = None,
+    activation: Literal["relu", "tanh"] = "relu",
+    loss: LossName = "auto",
+    initial: Literal["uniform", "normal"] = "uniform",
+) -> Mlp:
+    """Multi-layer perceptron; ``hidden`` lists the widths (default: [64])."""
     widths = [64] if hidden is None else hidden
-    return Mlp((math.prod(data.input_shape), *widths, n_outputs(data.n_classes)))
+    sizes = (math.prod(data.input_shape), *widths, data.n_outputs)
+    return Mlp(sizes, activation, loss_for(data.task, loss), initial)

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import InputError
-from mpifed.models.base import sample_losses
+from mpifed.models.losses import CROSS_ENTROPY, Loss
 
 
 def autograd_gradient(
     logits: Callable[[Tensor, Tensor], Tensor],
+    loss: Loss,
     parameters: Tensor,
     x: Tensor,
     y: Tensor,
@@ -28,8 +29,8 @@ def autograd_gradient(
     """``Model.gradient`` by automatic differentiation of ``logits``."""
     with torch.enable_grad():
         leaf = parameters.detach().requires_grad_()
-        loss = (sample_losses(logits(leaf, x), y) * weights).sum()
-        return torch.autograd.grad(loss, leaf)[0]
+        total = (loss.samples(logits(leaf, x), y) * weights).sum()
+        return torch.autograd.grad(total, leaf)[0]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class StackedModule:
 
     module: torch.nn.Module
     shapes: dict[str, torch.Size]
+    loss: Loss = CROSS_ENTROPY
 
     @property
     def n_parameters(self) -> int:
@@ -69,10 +71,10 @@ class StackedModule:
         return torch.func.vmap(self._one, in_dims=(0, None))(parameters, x)
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        return autograd_gradient(self.logits, parameters, x, y, weights)
+        return autograd_gradient(self.logits, self.loss, parameters, x, y, weights)
 
 
-def stack(module: torch.nn.Module) -> StackedModule:
+def stack(module: torch.nn.Module, loss: Loss = CROSS_ENTROPY) -> StackedModule:
     """``module`` as a model; refuses buffers (running statistics), which rows cannot hold."""
     buffers = [name for name, _ in module.named_buffers()]
     if buffers:
@@ -80,4 +82,4 @@ def stack(module: torch.nn.Module) -> StackedModule:
             f"model: a module with buffers ({', '.join(buffers[:3])}) cannot be stacked; use "
             "layers without running statistics, such as GroupNorm for BatchNorm"
         )
-    return StackedModule(module, {name: p.shape for name, p in module.named_parameters()})
+    return StackedModule(module, {name: p.shape for name, p in module.named_parameters()}, loss)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mpifed.errors import InputError
-from mpifed.models import base
+from mpifed.models import losses as costs
 from mpifed.models.linear import Linear, linear
 from mpifed.models.mlp import Mlp, mlp
 from mpifed.models.stacked import autograd_gradient, stack
@@ -55,8 +55,8 @@ def test_logits_and_gradients_are_those_of_torchs_layers(model):
         (losses * weights[row]).sum().backward()
         expected = torch.cat([p.grad.flatten() for p in module.parameters()])
         assert torch.allclose(gradient[row], expected, atol=1e-14)
-        assert torch.allclose(base.sample_losses(z, y[row]), losses, atol=1e-14)
-    by_autograd = autograd_gradient(model.logits, parameters, x, y, weights)
+        assert torch.allclose(costs.cross_entropy(z, y[row]), losses, atol=1e-14)
+    by_autograd = autograd_gradient(model.logits, model.loss, parameters, x, y, weights)
     assert torch.allclose(gradient, by_autograd, atol=1e-14)
 
 
@@ -77,7 +77,7 @@ def test_a_mixture_predicts_the_mixed_probability():
     y = torch.tensor([1, 0, 0])
     pi = torch.tensor([0.7, 0.3], dtype=torch.float64)
     p1 = 0.7 / (1 + np.exp(-z[0, :, 0].numpy())) + 0.3 / (1 + np.exp(-z[1, :, 0].numpy()))
-    loss, hit = base.score(z, y, pi)
+    loss, hit, _ = costs.score(costs.CROSS_ENTROPY, z, y, pi)
     assert np.allclose(loss, -np.log(np.where(y == 1, p1, 1 - p1)))
     assert hit.tolist() == [bool(a > 0.5) == b for a, b in zip(p1, y, strict=True)]
 
@@ -88,17 +88,17 @@ def test_a_mixture_of_multi_class_models():
     y = torch.tensor([0, 1, 2, 3, 0, 1])
     pi = torch.tensor([0.4, 0.6], dtype=torch.float64)
     p = 0.4 * torch.softmax(z[0], -1) + 0.6 * torch.softmax(z[1], -1)
-    loss, hit = base.score(z, y, pi)
+    loss, hit, _ = costs.score(costs.CROSS_ENTROPY, z, y, pi)
     assert torch.allclose(loss, -torch.log(p[torch.arange(6), y]))
     assert torch.equal(hit, p.argmax(-1) == y)
-    single, _ = base.score(z[:1], y, None)
+    single, *_ = costs.score(costs.CROSS_ENTROPY, z[:1], y, None)
     assert torch.allclose(single, torch.nn.functional.cross_entropy(z[0], y, reduction="none"))
 
 
 def test_losses_stay_finite_far_out():
     z = torch.tensor([[1e4], [-1e4]])
-    assert base.sample_losses(z, torch.tensor([0, 1])).tolist() == [1e4, 1e4]
-    assert base.loss_slopes(z, torch.tensor([0, 1]))[:, 0].tolist() == [1.0, -1.0]
+    assert costs.cross_entropy(z, torch.tensor([0, 1])).tolist() == [1e4, 1e4]
+    assert costs.cross_entropy_slopes(z, torch.tensor([0, 1]))[:, 0].tolist() == [1.0, -1.0]
 
 
 def test_a_users_module_is_stacked_and_one_with_buffers_is_refused():
