@@ -35,7 +35,14 @@ EXCHANGES = {
     "gossip": "mpifed.exchange.gossip:Gossip",
 }
 COMPRESSORS = {
-    "none": "mpifed.exchange.compression:none",
+    "none": "mpifed.exchange.compression.base:Identity",
+    "identity": "mpifed.exchange.compression.base:Identity",
+    "rand_k": "mpifed.exchange.compression.sparse:RandK",
+    "top_k": "mpifed.exchange.compression.sparse:TopK",
+    "quantise": "mpifed.exchange.compression.rounding:Quantise",
+    "natural": "mpifed.exchange.compression.rounding:Natural",
+    "bernoulli": "mpifed.exchange.compression.combined:Bernoulli",
+    "composition": "mpifed.exchange.compression.combined:Composition",
 }
 
 TABLES = {

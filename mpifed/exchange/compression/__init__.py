@@ -1,0 +1,5 @@
+"""What a message loses on its way: compressors, one row per client."""
+
+from mpifed.exchange.compression.base import Compressor, build
+
+__all__ = ["Compressor", "build"]

@@ -1,0 +1,150 @@
+"""Compressors made of others: a gate before one, and one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.errors import InputError
+from mpifed.exchange.compression.base import PURPOSE, build, chunks, complete, random_bits
+from mpifed.exchange.compression.sparse import Sparsifier
+from mpifed.federation import Draws
+from mpifed.schema import Above, AtMost
+
+
+class Bernoulli:
+    """A gate: with probability p what ``inner`` makes, over p, else nothing is sent.
+
+    omega = (1 + omega_inner) / p - 1, which is 1 / p - 1 alone. Before a biased ``inner`` the gate
+    does not divide by p, and its contraction is p times the inner one. The gate is drawn from the
+    seed by both ends, so a closed one costs nothing.
+    """
+
+    def __init__(
+        self, *, p: Annotated[float, Above(0), AtMost(1)] = 0.5, inner: Any = "none"
+    ) -> None:
+        self.p, self.inner = p, build(inner, "compression.inner")
+        self.unbiased = self.inner.unbiased
+
+    @staticmethod
+    def complete_options(
+        options: Mapping[str, Any], n_training: int, path: str = "compression"
+    ) -> dict[str, Any]:
+        """The options with those of ``inner`` spelled out; raises ``InputError``."""
+        options = {**options, "inner": complete(options["inner"], f"{path}.inner")}
+        Bernoulli(**options)
+        return options
+
+    def omega(self, size: int) -> float:
+        return (1 + self.inner.omega(size)) / self.p - 1
+
+    def contraction(self, size: int) -> float:
+        return self.p * self.inner.contraction(size)
+
+    def open(self, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE) -> np.ndarray:
+        """Whose gate is open: bool (clients,)."""
+        bits = random_bits(draws, f"{purpose}/gate", ids, 1)[:, 0]
+        return (bits >> np.uint64(11)) * 2.0**-53 < self.p
+
+    def __call__(
+        self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> Tensor:
+        gate = torch.from_numpy(self.open(draws, ids, purpose)).to(rows)[:, None]
+        return self.inner(rows, draws, ids, purpose) * (gate / self.p if self.unbiased else gate)
+
+    def bits(
+        self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        sent = self.inner.bits(size, itemsize, draws, ids, purpose)
+        return np.where(self.open(draws, ids, purpose), sent, 0)
+
+    def floats(
+        self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        sent = self.inner.floats(size, draws, ids, purpose)
+        return np.where(self.open(draws, ids, purpose), sent, 0)
+
+
+class Composition:
+    """``outer`` after ``inner``: the coordinates that inner keeps, as outer writes them.
+
+    omega = (1 + omega_inner(d)) (1 + omega_outer(k)) - 1, k being what inner keeps of d. After a
+    biased inner the result is divided by 1 + omega_outer(k), which makes it a contraction with
+    delta = delta_inner / (1 + omega_outer) (Basu et al. 2019, section 2).
+    """
+
+    def __init__(self, *, outer: Any = "quantise", inner: Any = "rand_k") -> None:
+        first = build(inner, "compression.inner")
+        self.outer = build(outer, "compression.outer")
+        if not isinstance(first, Sparsifier):
+            raise InputError(
+                f"compression.inner is '{_name(inner)}', which sends every coordinate, so that "
+                "nothing is saved by writing them twice; allowed: rand_k, top_k"
+            )
+        if isinstance(self.outer, (Sparsifier, Bernoulli, Composition)):
+            raise InputError(
+                f"compression.outer is '{_name(outer)}', which does not write numbers but leaves "
+                "some out; allowed: none, quantise, natural (a gate goes around a composition: "
+                "bernoulli with the composition as its inner)"
+            )
+        if not self.outer.unbiased:
+            raise InputError(
+                f"compression.outer is '{_name(outer)}', which is biased; what writes the kept "
+                "coordinates must be unbiased, as quantise and natural are"
+            )
+        self.inner: Sparsifier = first
+        self.unbiased = first.unbiased
+
+    @staticmethod
+    def complete_options(
+        options: Mapping[str, Any], n_training: int, path: str = "compression"
+    ) -> dict[str, Any]:
+        """The options with those of both parts spelled out; raises ``InputError``."""
+        parts = {part: complete(options[part], f"{path}.{part}") for part in ("outer", "inner")}
+        Composition(**parts)
+        return {**options, **parts}
+
+    def omega(self, size: int) -> float:
+        outer = self.outer.omega(self.inner.kept(size))
+        return (1 + self.inner.omega(size)) * (1 + outer) - 1
+
+    def contraction(self, size: int) -> float:
+        outer = self.outer.omega(self.inner.kept(size))
+        return self.inner.contraction(size) / (1 + outer)
+
+    def __call__(
+        self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> Tensor:
+        size = rows.shape[1]
+        k, scale = self.inner.kept(size), self.inner.scale(size)
+        if not self.unbiased:
+            scale /= 1 + self.outer.omega(k)
+        # 0 times what is not finite is not finite: a coordinate left out hides nothing.
+        arrived = rows * 0
+        for part in chunks(*rows.shape):
+            kept = self.inner.select(rows[part], draws, ids[part], purpose)
+            mask = torch.from_numpy(kept).to(rows.device)
+            values = rows[part][mask].view(-1, k) * scale
+            written = self.outer(values, draws, ids[part], f"{purpose}/outer")
+            arrived[part][mask] += written.view(-1)
+        return arrived
+
+    def bits(
+        self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        k = self.inner.kept(size)
+        written = self.outer.bits(k, itemsize, draws, ids, f"{purpose}/outer")
+        return k * self.inner.index_bits + written
+
+    def floats(
+        self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        return self.inner.floats(size, draws, ids, purpose)
+
+
+def _name(section: Any) -> Any:
+    return section.get("name") if isinstance(section, Mapping) else section

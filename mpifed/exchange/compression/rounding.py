@@ -1,0 +1,172 @@
+"""Compressors that write every number in fewer bits, rounding it at random without bias."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.exchange.compression.base import PURPOSE, chunks, random_bits
+from mpifed.federation import Draws
+from mpifed.schema import AtLeast, AtMost
+
+SCALE_BITS = 32
+"""What a block's scale takes: a float32, whatever the rows are."""
+
+FORMATS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
+"""The integer as wide as a float, and its bits of fraction."""
+
+
+class Quantise:
+    """Each number as one of 2 s + 1 levels of its block's largest, rounded without bias.
+
+    With r = max|x_j| over a block of B numbers and u = s |x_j| / r, number j becomes sign(x_j) l r
+    / s, l being floor(u) or, with probability u - floor(u), floor(u) + 1. The error is exactly
+    (r / s)^2 sum_j frac(u_j) (1 - frac(u_j)), hence omega = B / (4 s^2). With ``norm: l2`` r is
+    the Euclidean norm and omega = min(B / s^2, sqrt(B) / s): QSGD (Alistarh et al. 2017, Lemma
+    3.1). s is 2^(bits - 1) - 1, or ``levels`` where that is given; a level takes ceil(log2(2 s +
+    1)) bits, which is ``bits``, and -2^(bits - 1) is never sent. ``block`` is B (null: the whole
+    row); its r is sent as a float32, rounded up so that no level exceeds s.
+    """
+
+    unbiased = True
+
+    def __init__(
+        self,
+        *,
+        bits: Annotated[int, AtLeast(2), AtMost(16)] = 8,
+        levels: Annotated[int, AtLeast(1), AtMost(32767)] | None = None,
+        block: Annotated[int, AtLeast(1)] | None = None,
+        norm: Literal["max", "l2"] = "max",
+    ) -> None:
+        self.s = 2 ** (bits - 1) - 1 if levels is None else levels
+        self.block, self.norm = block, norm
+
+    def block_of(self, size: int) -> int:
+        """B, the numbers in a block of a row of ``size``."""
+        return max(1, size if self.block is None else min(self.block, size))
+
+    def omega(self, size: int) -> float:
+        block = self.block_of(size)
+        if self.norm == "max":
+            return block / (4 * self.s**2)
+        return min(block / self.s**2, math.sqrt(block) / self.s)
+
+    def contraction(self, size: int) -> float:
+        return 1 / (1 + self.omega(size))
+
+    def bits(
+        self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        blocks = -(-size // self.block_of(size))
+        return np.full(len(ids), size * (2 * self.s).bit_length() + SCALE_BITS * blocks, np.int64)
+
+    def floats(
+        self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        return np.full(len(ids), size, np.int64)
+
+    def encode(
+        self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The message: levels, int8 or int16 (clients, size), and r, float32 (clients, blocks).
+
+        r is not finite where a number of its block is not.
+        """
+        clients, size = rows.shape
+        block = self.block_of(size)
+        blocks = -(-size // block)
+        x = np.zeros((clients, blocks * block))
+        x[:, :size] = rows.detach().cpu().numpy()
+        blocked = np.abs(x).reshape(clients, blocks, block)
+        scales = _rounded_up(blocked.max(axis=2) if self.norm == "max" else _norms(blocked))
+        divisors = np.where(np.isfinite(scales) & (scales > 0), scales, 1)[..., None]
+        with np.errstate(invalid="ignore", over="ignore"):
+            # First the product: on the grid of levels it is exact, and so is then the quotient.
+            u = np.minimum(blocked * self.s / divisors, self.s).reshape(clients, -1)[:, :size]
+            chance = (random_bits(draws, purpose, ids, size) >> np.uint64(11)) * 2.0**-53
+            lower = np.floor(u)
+            levels = np.where(x[:, :size] < 0, -1.0, 1.0) * (lower + (chance < u - lower))
+        finite = np.repeat(np.isfinite(scales), block, axis=1)[:, :size]
+        levels[~finite] = 0
+        return levels.astype(np.int8 if self.s <= 127 else np.int16), scales
+
+    def decode(self, levels: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        """The numbers of a message, float64 (clients, size)."""
+        size = levels.shape[1]
+        r = np.repeat(scales.astype(np.float64), self.block_of(size), axis=1)[:, :size]
+        with np.errstate(invalid="ignore"):
+            return levels * r / self.s
+
+    def __call__(
+        self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> Tensor:
+        arrived = torch.empty_like(rows)
+        for part in chunks(*rows.shape):
+            message = self.encode(rows[part], draws, ids[part], purpose)
+            arrived[part] = torch.from_numpy(self.decode(*message)).to(rows)
+        return arrived
+
+
+class Natural:
+    """Each number as a power of two, the one below or above, without bias: omega = 1 / 8.
+
+    Natural compression (Horvath et al. 2019, section 2): x with 2^a <= |x| < 2^(a + 1) becomes
+    sign(x) 2^(a + 1) with probability |x| / 2^a - 1, else sign(x) 2^a. A sign and an exponent are
+    sent, 9 bits of a float32 and 12 of a float64. Below the smallest normal number it is 0 or that
+    number, still without bias.
+    """
+
+    unbiased = True
+
+    def omega(self, size: int) -> float:
+        return 1 / 8
+
+    def contraction(self, size: int) -> float:
+        return 1 / (1 + self.omega(size))
+
+    def bits(
+        self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        return np.full(len(ids), size * {4: 9, 8: 12}[itemsize], np.int64)
+
+    def floats(
+        self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        return np.full(len(ids), size, np.int64)
+
+    def __call__(
+        self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> Tensor:
+        arrived = torch.empty_like(rows)
+        integer, fraction_bits = FORMATS[rows.dtype]
+        for part in chunks(*rows.shape):
+            drawn = random_bits(draws, purpose, ids[part], rows.shape[1])
+            drawn >>= np.uint64(64 - fraction_bits)
+            chance = torch.from_numpy(drawn.view(np.int64)).to(rows.device)
+            x = rows[part].contiguous()
+            pattern = x.view(integer)
+            fraction = pattern & ((1 << fraction_bits) - 1)
+            # Without its fraction a float is 2^a with its sign; one exponent up it is 2^(a + 1).
+            up = (chance < fraction).to(integer) << fraction_bits
+            power = (pattern - fraction + up).view(rows.dtype)
+            arrived[part] = torch.where(x.isfinite(), power, x)
+        return arrived
+
+
+def _norms(blocked: np.ndarray) -> np.ndarray:
+    """Euclidean norms over the last axis, one sum per client and block."""
+    # A call of its own for every block: how numpy groups a sum must not depend on the others.
+    flat = (blocked * blocked).reshape(-1, blocked.shape[-1])
+    sums = np.array([np.add.reduce(block) for block in flat])
+    return np.sqrt(sums).reshape(blocked.shape[:-1])
+
+
+def _rounded_up(values: np.ndarray) -> np.ndarray:
+    """The least float32 not below each value; infinite above the largest."""
+    with np.errstate(over="ignore"):
+        nearest = values.astype(np.float32)
+    return np.where(nearest < values, np.nextafter(nearest, np.float32(np.inf)), nearest)

@@ -1,0 +1,170 @@
+"""Compressors that send some of the coordinates: rand-k and top-k."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.errors import InputError
+from mpifed.exchange.compression.base import PURPOSE, Compressor, chunks, random_bits
+from mpifed.federation import Draws
+from mpifed.schema import Above, AtLeast, AtMost
+
+INDEX_BITS = 32
+"""What an explicit index takes: an int32."""
+
+
+@runtime_checkable
+class Sparsifier(Compressor, Protocol):
+    """A compressor C(v) = scale (mask v) whose mask has ``kept(size)`` ones in every row."""
+
+    index_bits: int
+    """Bits of the index of a kept coordinate; 0 where the receiver draws it too."""
+
+    def kept(self, size: int) -> int:
+        """k, how many of ``size`` coordinates are sent; ``InputError`` if there are fewer."""
+
+    def scale(self, size: int) -> float:
+        """What the kept coordinates are multiplied by."""
+
+    def select(self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str) -> np.ndarray:
+        """Which coordinates are kept: bool (clients, size), ``kept(size)`` of each row."""
+
+
+class _Counted:
+    """How many coordinates are kept: ``k`` of them, or a ``fraction`` where k is null."""
+
+    index_bits = INDEX_BITS
+
+    def __init__(self, k: int | None, fraction: float | None) -> None:
+        if k is None and fraction is None:
+            raise InputError(
+                "compression.k and compression.fraction are both empty; one must say how many "
+                "coordinates are sent"
+            )
+        self.k, self.fraction = k, fraction
+
+    def kept(self, size: int) -> int:
+        if self.k is None:
+            return min(size, max(1, int(np.floor((self.fraction or 0) * size + 0.5))))
+        if self.k > size:
+            raise InputError(
+                f"compression.k is {self.k}; it must be at most the numbers in a message, {size}"
+            )
+        return self.k
+
+    def bits(
+        self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        each = 8 * itemsize + self.index_bits
+        return np.full(len(ids), self.kept(size) * each, np.int64)
+
+    def floats(
+        self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        return np.full(len(ids), self.kept(size), np.int64)
+
+
+class RandK(_Counted):
+    """k coordinates, uniformly without replacement, times d / k: omega = d / k - 1.
+
+    Gasanov et al. 2022, section 4. E||C(v) - v||^2 = (d / k - 1) ||v||^2 holds with equality.
+    ``fraction`` of the coordinates, at least one, where ``k`` is null. With ``indices: seed`` the
+    receiver draws the indices too and they cost nothing; ``explicit`` ones are int32.
+    """
+
+    unbiased = True
+
+    def __init__(
+        self,
+        *,
+        k: Annotated[int, AtLeast(1)] | None = None,
+        fraction: Annotated[float, Above(0), AtMost(1)] | None = 0.1,
+        indices: Literal["seed", "explicit"] = "seed",
+    ) -> None:
+        super().__init__(k, fraction)
+        self.index_bits = INDEX_BITS if indices == "explicit" else 0
+
+    def omega(self, size: int) -> float:
+        return size / self.kept(size) - 1
+
+    def contraction(self, size: int) -> float:
+        return self.kept(size) / size
+
+    def scale(self, size: int) -> float:
+        return size / self.kept(size)
+
+    def select(self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str) -> np.ndarray:
+        size = rows.shape[1]
+        k = self.kept(size)
+        if k == size:
+            return np.ones((len(ids), size), bool)
+        # The position in the low bits makes the values of a row distinct, so that the k smallest
+        # are the same however they are found. The bias is below size / 2**(64 - position bits).
+        position_bits = np.uint64((size - 1).bit_length())
+        values = random_bits(draws, purpose, ids, size)
+        values >>= position_bits
+        values <<= position_bits
+        values |= np.arange(size, dtype=np.uint64)
+        return values <= np.partition(values, k - 1, axis=1)[:, k - 1 : k]
+
+    def __call__(
+        self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> Tensor:
+        return _masked(self, rows, draws, ids, purpose)
+
+
+class TopK(_Counted):
+    """The k coordinates of largest magnitude, with their indices: biased, delta = k / d.
+
+    Of equal magnitudes the first are sent. ``fraction`` of the coordinates, at least one, where
+    ``k`` is null.
+    """
+
+    unbiased = False
+
+    def __init__(
+        self,
+        *,
+        k: Annotated[int, AtLeast(1)] | None = None,
+        fraction: Annotated[float, Above(0), AtMost(1)] | None = 0.1,
+    ) -> None:
+        super().__init__(k, fraction)
+
+    def omega(self, size: int) -> float:
+        raise ValueError("top_k is biased: it has no omega")
+
+    def contraction(self, size: int) -> float:
+        return self.kept(size) / size
+
+    def scale(self, size: int) -> float:
+        return 1.0
+
+    def select(self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str) -> np.ndarray:
+        size = rows.shape[1]
+        k = self.kept(size)
+        magnitudes = rows.detach().abs().cpu().numpy()
+        least = np.partition(magnitudes, size - k, axis=1)[:, size - k : size - k + 1]
+        larger, equal = magnitudes > least, magnitudes == least
+        room = k - larger.sum(axis=1, keepdims=True)
+        return larger | (equal & (equal.cumsum(axis=1) <= room))
+
+    def __call__(
+        self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> Tensor:
+        return _masked(self, rows, draws, ids, purpose)
+
+
+def _masked(
+    sparsifier: Sparsifier, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str
+) -> Tensor:
+    sent = torch.empty_like(rows)
+    scale = sparsifier.scale(rows.shape[1])
+    for part in chunks(*rows.shape):
+        mask = torch.from_numpy(sparsifier.select(rows[part], draws, ids[part], purpose))
+        # A product, not a choice: 0 times what is not finite is not finite, and so is not hidden.
+        torch.mul(rows[part], mask.to(rows) * scale, out=sent[part])
+    return sent
