@@ -147,6 +147,8 @@ class TopK(_Counted):
         size = rows.shape[1]
         k = self.kept(size)
         magnitudes = rows.detach().abs().cpu().numpy()
+        # What is no number is sent first, and so is not hidden.
+        magnitudes[np.isnan(magnitudes)] = np.inf
         least = np.partition(magnitudes, size - k, axis=1)[:, size - k : size - k + 1]
         larger, equal = magnitudes > least, magnitudes == least
         room = k - larger.sum(axis=1, keepdims=True)

@@ -1,0 +1,435 @@
+"""Compressors: what their formulas promise, and that a row does not depend on the others."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from commands import TINY, call
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from mpifed.config import resolve
+from mpifed.errors import InputError
+from mpifed.exchange.compression import build
+from mpifed.exchange.compression.rounding import Quantise
+from mpifed.federation import Draws
+
+DTYPES = [torch.float32, torch.float64]
+UNBIASED = [
+    {"name": "identity"},
+    {"name": "rand_k", "k": 3},
+    {"name": "rand_k", "fraction": 0.3, "indices": "explicit"},
+    {"name": "quantise"},
+    {"name": "quantise", "bits": 2},
+    {"name": "quantise", "bits": 12, "block": 4},
+    {"name": "quantise", "levels": 5, "norm": "l2"},
+    {"name": "quantise", "levels": 1, "norm": "l2", "block": 7},
+    {"name": "natural"},
+    {"name": "bernoulli", "p": 0.3},
+    {"name": "bernoulli", "p": 0.6, "inner": {"name": "natural"}},
+    {"name": "composition"},
+    {"name": "composition", "outer": "natural", "inner": {"name": "rand_k", "k": 4}},
+    {
+        "name": "bernoulli",
+        "inner": {"name": "composition", "outer": {"name": "quantise", "bits": 3}},
+    },
+]
+BIASED = [
+    {"name": "top_k", "k": 2},
+    {"name": "top_k", "fraction": 0.5},
+    {"name": "bernoulli", "p": 0.5, "inner": {"name": "top_k", "k": 2}},
+    {
+        "name": "composition",
+        "outer": {"name": "quantise", "levels": 1, "norm": "l2"},
+        "inner": {"name": "top_k", "k": 4},
+    },
+]
+ALL = UNBIASED + BIASED
+
+
+def label(section):
+    return "-".join(str(v) for v in section.values()).replace(" ", "")
+
+
+each = pytest.mark.parametrize("section", ALL, ids=label)
+each_unbiased = pytest.mark.parametrize("section", UNBIASED, ids=label)
+
+
+def random_rows(clients, size, seed=0, dtype=torch.float64):
+    x = np.random.default_rng(seed).standard_t(3, size=(clients, size))
+    return torch.from_numpy(x).to(dtype)
+
+
+def repeated(section, row, times, seed=3):
+    """What arrives of one row from ``times`` clients, float64 (times, size), and the compressor."""
+    compressor = build(section)
+    arrived = compressor(row.expand(times, -1).clone(), Draws(seed, 1), np.arange(times))
+    return arrived.double(), compressor
+
+
+@each_unbiased
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_unbiased_within_five_standard_errors_and_omega(section, dtype):
+    times, row = 20000, random_rows(1, 10, seed=1, dtype=dtype)
+    arrived, compressor = repeated(section, row, times)
+    assert compressor.unbiased and arrived.shape == (times, 10)
+    error = arrived.mean(dim=0) - row[0].double()
+    rounding = 1e-7 * row.abs().max()
+    assert (error.abs() <= 5 * arrived.std(dim=0) / math.sqrt(times) + rounding).all()
+    squares = ((arrived - row.double()) ** 2).sum(dim=1)
+    bound = compressor.omega(10) * float((row.double() ** 2).sum())
+    assert squares.mean() <= bound + 5 * squares.std() / math.sqrt(times) + rounding
+    assert compressor.contraction(10) == pytest.approx(1 / (1 + compressor.omega(10)))
+
+
+@pytest.mark.parametrize("section", BIASED, ids=label)
+def test_biased_ones_have_a_contraction_and_no_omega(section):
+    times, row = 4000, random_rows(1, 10, seed=2)
+    arrived, compressor = repeated(section, row, times)
+    squares = ((arrived - row) ** 2).sum(dim=1)
+    bound = (1 - compressor.contraction(10)) * float((row**2).sum())
+    assert squares.mean() <= bound + 5 * squares.std() / math.sqrt(times)
+    assert not compressor.unbiased
+    with pytest.raises(ValueError, match="biased"):
+        compressor.omega(10)
+
+
+def test_rand_k_is_uniform_over_all_subsets_and_exact_over_their_enumeration():
+    row = torch.tensor([[1.0, -2.0, 0.5, 3.0, -0.25]], dtype=torch.float64)
+    arrived, compressor = repeated({"name": "rand_k", "k": 2}, row, 20000)
+    subsets = list(itertools.combinations(range(5), 2))
+    codes = ((arrived != 0).numpy() @ (1 << np.arange(5))).astype(int)
+    counts = np.array([(codes == (1 << a) + (1 << b)).sum() for a, b in subsets])
+    assert counts.sum() == 20000
+    assert ((counts - 2000) ** 2 / 2000).sum() < 33.7  # 1 - 1e-4 quantile, 9 degrees of freedom
+    # One message for each of the ten subsets: their mean is the exact expectation.
+    outcomes = torch.stack(
+        [arrived[np.flatnonzero(codes == (1 << a) + (1 << b))[0]] for a, b in subsets]
+    )
+    assert torch.allclose(outcomes.mean(dim=0), row[0], atol=1e-15)
+    error = ((outcomes - row) ** 2).sum(dim=1).mean()
+    assert error == pytest.approx(1.5 * float((row**2).sum()), rel=1e-14)
+    assert compressor.omega(5) == 1.5
+
+
+def test_rand_k_of_clients_and_rounds_and_purposes_are_independent():
+    compressor, ones = build({"name": "rand_k", "k": 20}), torch.ones(400, 40).double()
+    kept = [
+        compressor(ones, Draws(0, k), np.arange(400), purpose).numpy() > 0
+        for k, purpose in [(1, "a"), (2, "a"), (1, "b")]
+    ]
+    for one, other in [(kept[0], kept[1]), (kept[0], kept[2]), (kept[0][1:], kept[0][:-1])]:
+        # Both keep a coordinate with probability 1/4; correlation within rows is negative.
+        assert abs((one & other).mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / one.size)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_keeping_all_coordinates_is_the_identity(dtype):
+    rows = random_rows(4, 9, dtype=dtype)
+    for name in ("rand_k", "top_k"):
+        for options in ({"k": 9}, {"fraction": 1.0}):
+            compressor = build({"name": name, **options})
+            assert torch.equal(compressor(rows, Draws(0, 1), np.arange(4)), rows)
+            assert compressor.contraction(9) == 1
+    assert build({"name": "rand_k", "k": 9}).omega(9) == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    arrays(
+        np.float64,
+        st.tuples(st.integers(1, 4), st.integers(1, 12)),
+        elements=st.floats(-10, 10, width=16),
+    ),
+    st.integers(1, 12),
+)
+def test_top_k_keeps_the_largest_and_of_ties_the_first(x, k):
+    rows, size = torch.from_numpy(x), x.shape[1]
+    k = min(k, size)
+    compressor = build({"name": "top_k", "k": k})
+    arrived = compressor(rows, Draws(0, 1), np.arange(len(x))).numpy()
+    expected = np.zeros_like(x)
+    for i, row in enumerate(x):
+        kept = sorted(range(size), key=lambda j: (-abs(row[j]), j))[:k]
+        expected[i, kept] = row[kept]
+    assert np.array_equal(arrived, expected)
+    lost = ((arrived - x) ** 2).sum(axis=1)
+    assert (lost <= (1 - compressor.contraction(size)) * (x**2).sum(axis=1) + 1e-9).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block", [None, 7])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_quantiser_has_exactly_the_variance_of_its_formula(dtype, block, bits):
+    times, row = 20000, random_rows(1, 20, seed=4, dtype=dtype)
+    arrived, compressor = repeated({"name": "quantise", "bits": bits, "block": block}, row, times)
+    s, x = 2 ** (bits - 1) - 1, row[0].double().numpy()
+    exact = 0.0
+    for part in np.split(x, range(block or 20, 20, block or 20)):
+        u = s * np.abs(part) / np.abs(part).max()
+        exact += (np.abs(part).max() / s) ** 2 * ((u % 1) * (1 - u % 1)).sum()
+    squares = ((arrived - row.double()) ** 2).sum(dim=1)
+    # A float64 r becomes a float32, which moves the largest number off the grid of levels.
+    moved = 20 * np.abs(x).max() ** 2 / s * 1e-7
+    assert abs(squares.mean() - exact) < 5 * squares.std() / math.sqrt(times) + moved
+    assert compressor.omega(20) == pytest.approx((block or 20) / (4 * s**2))
+    assert exact <= compressor.omega(20) * (x**2).sum()
+
+
+@pytest.mark.parametrize("norm", ["max", "l2"])
+@pytest.mark.parametrize(("bits", "dtype"), [(2, np.int8), (8, np.int8), (9, np.int16)])
+def test_levels_fit_their_bits_without_the_lowest(bits, dtype, norm):
+    rows = random_rows(50, 33, seed=5) * torch.logspace(-200, 30, 50).double()[:, None]
+    rows[0] = 0
+    rows[1, 1:] = 0
+    compressor = Quantise(bits=bits, norm=norm, block=10)
+    levels, scales = compressor.encode(rows, Draws(1, 1), np.arange(50))
+    assert levels.dtype == dtype and scales.dtype == np.float32 and scales.shape == (50, 4)
+    s = 2 ** (bits - 1) - 1
+    assert levels.min() >= -s and levels.max() <= s
+    assert norm == "l2" or (levels.max() == s and levels.min() == -s)
+    assert (np.sign(levels) * np.sign(rows.numpy()) >= 0).all()
+    arrived = compressor(rows, Draws(1, 1), np.arange(50))
+    received = np.frombuffer(levels.tobytes(), dtype).reshape(levels.shape)
+    assert np.array_equal(compressor.decode(received, scales), arrived.numpy())
+    assert not arrived[0].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(
+    levels=st.lists(st.integers(-127, 127), min_size=1, max_size=40), exponent=st.integers(-9, 9)
+)
+def test_quantiser_leaves_its_own_grid_alone(dtype, levels, exponent):
+    row = torch.tensor([[127, *levels]], dtype=dtype) * 2.0**exponent
+    for k in range(3):
+        assert torch.equal(build("quantise")(row, Draws(0, k), np.array([0])), row)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_natural_compression_rounds_to_the_powers_of_two_beside_a_number(dtype):
+    finfo = torch.finfo(dtype)
+    numbers = [
+        1.0,
+        -4.0,
+        3.0,
+        -0.7,
+        1e-30,
+        5.5e20,
+        0.0,
+        finfo.tiny,
+        finfo.tiny / 4,
+        -finfo.tiny * 3,
+    ]
+    row = torch.tensor([numbers], dtype=dtype)
+    arrived, _ = repeated("natural", row, 4000)
+    for x, column in zip(row[0].double().tolist(), arrived.T, strict=True):
+        low = 0.0 if abs(x) < finfo.tiny else 2.0 ** math.floor(math.log2(abs(x)))
+        high = 2 * low if low else finfo.tiny
+        got = {abs(v) for v in column.tolist()}
+        assert got <= ({low, high} if abs(x) != low else {low})
+        assert all(v * x >= 0 for v in column.tolist())
+        chance = (abs(x) - low) / (high - low)
+        share = float((column.abs() == high).double().mean())
+        assert abs(share - chance) <= 5 * math.sqrt(chance * (1 - chance) / 4000)
+
+
+def test_natural_compression_reaches_its_omega():
+    # The worst x is 4/3 of a power of two: (4/3 - 1) (2 - 4/3) / (4/3)^2 = 1/8.
+    arrived, compressor = repeated("natural", torch.full((1, 1000), 4 / 3).double(), 200)
+    assert ((arrived - 4 / 3) ** 2).mean() / (4 / 3) ** 2 == pytest.approx(1 / 8, rel=0.02)
+    assert compressor.omega(1000) == 1 / 8
+
+
+@each
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [10, 301, 40_001])
+def test_rows_do_not_depend_on_who_else_is_here(section, dtype, size):
+    clients = 23 if size < 1000 else 7
+    compressor, rows = build(section), random_rows(clients, size, seed=6, dtype=dtype)
+    ids = np.random.default_rng(1).permutation(1000)[:clients]
+    draws = Draws(4, 9)
+    whole = compressor(rows, draws, ids)
+    assert whole.dtype == dtype and whole.shape == rows.shape
+    for part in (slice(0, 1), slice(3, 4), slice(2, 7), slice(5, None, 2), [6, 1, 4]):
+        alone = compressor(rows[part].clone(), draws, ids[part])
+        assert torch.equal(alone, whole[part])
+        for count in ("bits", "floats"):
+            sizes = (size, rows.itemsize) if count == "bits" else (size,)
+            counts = getattr(compressor, count)(*sizes, draws, ids)
+            assert counts.dtype == np.int64 and counts.shape == (clients,)
+            assert np.array_equal(
+                getattr(compressor, count)(*sizes, draws, ids[part]), counts[part]
+            )
+
+
+@each
+def test_rows_are_left_as_they_were_and_draws_decide(section):
+    compressor, rows, ids = build(section), random_rows(30, 50, seed=7), np.arange(30)
+    before = rows.clone()
+    one = compressor(rows, Draws(0, 1), ids)
+    assert torch.equal(rows, before)
+    assert torch.equal(one, compressor(rows, Draws(0, 1), ids))
+    deterministic = section["name"] in ("identity", "top_k")
+    for other in (Draws(1, 1), Draws(0, 2)):
+        assert torch.equal(one, compressor(rows, other, ids)) == deterministic
+    assert torch.equal(one, compressor(rows, Draws(0, 1), ids, "other")) == deterministic
+
+
+@each
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_zero_stays_zero_and_what_is_not_finite_is_not_hidden(section, dtype):
+    compressor, ids = build(section), np.arange(40)
+    rows = random_rows(40, 12, seed=8, dtype=dtype)
+    rows[::4] = 0
+    clean = compressor(rows, Draws(0, 1), ids)
+    assert not clean[::4].any() and clean.isfinite().all()
+    for bad in (math.nan, math.inf, -math.inf):
+        spoilt = rows.clone()
+        spoilt[1::4, 5] = bad
+        arrived = compressor(spoilt, Draws(0, 1), ids)
+        assert (~arrived[1::4].isfinite()).any(dim=1).all()
+        assert torch.equal(arrived[2::4], clean[2::4])
+
+
+@pytest.mark.parametrize(
+    ("section", "bits32", "bits64", "floats"),
+    [
+        ("none", 32 * 300, 64 * 300, 300),
+        ({"name": "rand_k", "k": 30}, 32 * 30, 64 * 30, 30),
+        ({"name": "rand_k", "fraction": 0.1, "indices": "explicit"}, 64 * 30, 96 * 30, 30),
+        ({"name": "top_k", "k": 30}, 64 * 30, 96 * 30, 30),
+        ("quantise", 8 * 300 + 32, 8 * 300 + 32, 300),
+        ({"name": "quantise", "bits": 4, "block": 256}, 4 * 300 + 64, 4 * 300 + 64, 300),
+        ({"name": "quantise", "levels": 5, "norm": "l2"}, 4 * 300 + 32, 4 * 300 + 32, 300),
+        ("natural", 9 * 300, 12 * 300, 300),
+        ("composition", 8 * 30 + 32, 8 * 30 + 32, 30),
+        (
+            {"name": "composition", "outer": "natural", "inner": {"name": "top_k", "k": 30}},
+            (32 + 9) * 30,
+            (32 + 12) * 30,
+            30,
+        ),
+    ],
+)
+def test_bits_and_numbers_of_a_message(section, bits32, bits64, floats):
+    compressor, ids = build(section), np.arange(5)
+    assert compressor.bits(300, 4, Draws(0, 1), ids).tolist() == [bits32] * 5
+    assert compressor.bits(300, 8, Draws(0, 1), ids).tolist() == [bits64] * 5
+    assert compressor.floats(300, Draws(0, 1), ids).tolist() == [floats] * 5
+
+
+def test_a_closed_gate_costs_nothing_and_an_open_one_what_is_inside():
+    compressor = build({"name": "bernoulli", "p": 0.25, "inner": {"name": "rand_k", "k": 4}})
+    draws, ids = Draws(2, 3), np.arange(4000)
+    sent = compressor(torch.ones(4000, 20).double(), draws, ids).any(dim=1).numpy()
+    assert np.array_equal(compressor.bits(20, 8, draws, ids), np.where(sent, 4 * 64, 0))
+    assert np.array_equal(compressor.floats(20, draws, ids), np.where(sent, 4, 0))
+    assert abs(sent.mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 4000)
+    assert compressor.omega(20) == pytest.approx(20 - 1)
+
+
+def test_constants_of_combined_compressors():
+    parts = {"outer": {"name": "quantise", "bits": 4}, "inner": {"name": "rand_k", "k": 7}}
+    both = build({"name": "composition", **parts})
+    assert both.omega(70) == pytest.approx(10 * (1 + 7 / (4 * 7**2)) - 1)
+    after_top = build({"name": "composition", **parts, "inner": {"name": "top_k", "k": 7}})
+    assert after_top.contraction(70) == pytest.approx(0.1 / (1 + 7 / (4 * 7**2)))
+    gated = build({"name": "bernoulli", "p": 0.5, "inner": {"name": "top_k", "k": 7}})
+    assert gated.contraction(70) == 0.05
+    l2 = build({"name": "quantise", "levels": 3, "norm": "l2"})
+    assert l2.omega(4) == pytest.approx(4 / 9) and l2.omega(400) == pytest.approx(20 / 3)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"name": "rand_k", "k": 0}, "compression.k is 0"),
+        ({"name": "rand_k", "fraction": None}, "both empty"),
+        ({"name": "top_k", "fraction": 1.5}, "at most 1"),
+        ({"name": "rand_q"}, "did you mean 'rand_k'"),
+        ({"name": "quantise", "bits": 1}, "at least 2"),
+        ({"name": "quantise", "norm": "l1"}, "compression.norm"),
+        ({"name": "bernoulli", "inner": {"name": "rand_k", "kk": 3}}, "compression.inner.kk"),
+        ({"name": "bernoulli", "inner": 3}, "compression.inner is 3"),
+        ({"name": "composition", "inner": "quantise"}, "sends every coordinate"),
+        ({"name": "composition", "outer": "rand_k"}, "leaves some out"),
+        ({"name": "composition", "outer": "bernoulli"}, "gate goes around"),
+        ({"name": "test_compression:signs_of"}, "is no compressor"),
+        ({"name": "composition", "outer": "test_compression:Sign"}, "is biased"),
+    ],
+)
+def test_senseless_sections_are_refused_with_the_reason(section, words):
+    with pytest.raises(InputError, match=words):
+        build(section)
+
+
+def test_more_coordinates_than_there_are_is_refused():
+    compressor = build({"name": "rand_k", "k": 11})
+    for use in (compressor.omega, compressor.contraction):
+        with pytest.raises(InputError, match=r"k is 11; it must be at most .* 10"):
+            use(10)
+    with pytest.raises(InputError):
+        compressor(torch.ones(1, 10), Draws(0, 1), np.array([0]))
+
+
+def signs_of(*, power: float = 1.0):
+    """A mistake: what comes back is no compressor."""
+    return power
+
+
+class Sign:
+    """The signs times the mean magnitude; a user's own, biased."""
+
+    unbiased = False
+
+    def omega(self, size):
+        raise ValueError("biased")
+
+    def contraction(self, size):
+        return 1 / size
+
+    def __call__(self, rows, draws, ids, purpose="compression"):
+        return rows.sign() * rows.abs().mean(dim=1, keepdim=True)
+
+    def bits(self, size, itemsize, draws, ids, purpose="compression"):
+        return np.full(len(ids), size + 8 * itemsize, np.int64)
+
+    def floats(self, size, draws, ids, purpose="compression"):
+        return np.full(len(ids), 1, np.int64)
+
+
+def test_a_users_own_compressor_works_alone_and_inside():
+    row = torch.tensor([[1.0, -3.0]])
+    section = {"name": "test_compression:Sign"}
+    assert build(section)(row, Draws(0, 1), np.array([0])).tolist() == [[2.0, -2.0]]
+    gated = build({"name": "bernoulli", "p": 0.5, "inner": section})
+    assert not gated.unbiased and gated.contraction(2) == 0.25
+
+
+def test_configurations_spell_out_the_options_inside():
+    configuration = resolve({"compression": {"name": "composition", "inner": {"k": 5}}})
+    assert configuration.compression == {
+        "name": "composition",
+        "outer": {"name": "quantise", "bits": 8, "levels": None, "block": None, "norm": "max"},
+        "inner": {"name": "rand_k", "k": 5, "fraction": 0.1, "indices": "seed"},
+    }
+    assert resolve({"compression": configuration.compression}) == configuration
+    with pytest.raises(InputError, match=r"compression\.inner\.outer\.bits is 99"):
+        inner = {"name": "composition", "outer": {"name": "quantise", "bits": 99}}
+        resolve({"compression": {"name": "bernoulli", "inner": inner}})
+
+
+def test_the_command_lists_them_and_refuses_what_is_wrong(tmp_path, capfd):
+    lines = call(["--list", "compressors"], capfd).out.splitlines()
+    names = [line.split()[0] for line in lines]
+    assert names[:3] == ["none", "identity", "rand_k"] and len(names) == 8
+    assert all(len(line.split()) > 4 for line in lines)
+    words = [*TINY, "compression=composition", "compression.inner=natural"]
+    outcome = call([*words, "--output", tmp_path / "run"], capfd)
+    assert outcome.code == 2 and "sends every coordinate" in outcome.err
+    assert not (tmp_path / "run").exists()
