@@ -15,6 +15,7 @@ from mpifed.config import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange
+from mpifed.exchange.compression import build
 from mpifed.federation import Federation, contiguous_owners, draw_unseen
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
@@ -103,8 +104,10 @@ def make(
         )
     compressor = None
     if configuration.compression["name"] != "none":
-        make_compressor: Any = find("compression", configuration.compression["name"])
-        compressor = make_compressor(**configuration.options("compression"))
+        compressor = build(configuration.compression)
+        if algorithm.payload():
+            # Refuses a k above the numbers in a message before anything is written.
+            compressor.contraction(algorithm.payload())
     exchange = component(federation, configuration.seed, stored, compressor, **options)
     return Setup(configuration, dataset, federation, exchange, model, algorithm, horizon, device)
 

@@ -429,7 +429,11 @@ def test_the_command_lists_them_and_refuses_what_is_wrong(tmp_path, capfd):
     names = [line.split()[0] for line in lines]
     assert names[:3] == ["none", "identity", "rand_k"] and len(names) == 8
     assert all(len(line.split()) > 4 for line in lines)
-    words = [*TINY, "compression=composition", "compression.inner=natural"]
-    outcome = call([*words, "--output", tmp_path / "run"], capfd)
-    assert outcome.code == 2 and "sends every coordinate" in outcome.err
-    assert not (tmp_path / "run").exists()
+    for options, message in [
+        (["compression=composition", "compression.inner=natural"], "sends every coordinate"),
+        (["compression=rand_k", "compression.k=400"], "compression.k is 400; it must be at most"),
+        (["compression=test_compression:signs_of"], "is no compressor"),
+    ]:
+        outcome = call([*TINY, *options, "--output", tmp_path / "run"], capfd)
+        assert outcome.code == 2 and message in outcome.err and outcome.err.count("\n") == 1
+        assert not (tmp_path / "run").exists()
