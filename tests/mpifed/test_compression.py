@@ -8,13 +8,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from commands import TINY, call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mpifed.config import resolve
-from mpifed.errors import InputError
 from mpifed.exchange.compression import build
 from mpifed.exchange.compression.rounding import Quantise
 from mpifed.federation import Draws
@@ -343,97 +340,3 @@ def test_constants_of_combined_compressors():
     assert gated.contraction(70) == 0.05
     l2 = build({"name": "quantise", "levels": 3, "norm": "l2"})
     assert l2.omega(4) == pytest.approx(4 / 9) and l2.omega(400) == pytest.approx(20 / 3)
-
-
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ({"name": "rand_k", "k": 0}, "compression.k is 0"),
-        ({"name": "rand_k", "fraction": None}, "both empty"),
-        ({"name": "top_k", "fraction": 1.5}, "at most 1"),
-        ({"name": "rand_q"}, "did you mean 'rand_k'"),
-        ({"name": "quantise", "bits": 1}, "at least 2"),
-        ({"name": "quantise", "norm": "l1"}, "compression.norm"),
-        ({"name": "bernoulli", "inner": {"name": "rand_k", "kk": 3}}, "compression.inner.kk"),
-        ({"name": "bernoulli", "inner": 3}, "compression.inner is 3"),
-        ({"name": "composition", "inner": "quantise"}, "sends every coordinate"),
-        ({"name": "composition", "outer": "rand_k"}, "leaves some out"),
-        ({"name": "composition", "outer": "bernoulli"}, "gate goes around"),
-        ({"name": "test_compression:signs_of"}, "is no compressor"),
-        ({"name": "composition", "outer": "test_compression:Sign"}, "is biased"),
-    ],
-)
-def test_senseless_sections_are_refused_with_the_reason(section, words):
-    with pytest.raises(InputError, match=words):
-        build(section)
-
-
-def test_more_coordinates_than_there_are_is_refused():
-    compressor = build({"name": "rand_k", "k": 11})
-    for use in (compressor.omega, compressor.contraction):
-        with pytest.raises(InputError, match=r"k is 11; it must be at most .* 10"):
-            use(10)
-    with pytest.raises(InputError):
-        compressor(torch.ones(1, 10), Draws(0, 1), np.array([0]))
-
-
-def signs_of(*, power: float = 1.0):
-    """A mistake: what comes back is no compressor."""
-    return power
-
-
-class Sign:
-    """The signs times the mean magnitude; a user's own, biased."""
-
-    unbiased = False
-
-    def omega(self, size):
-        raise ValueError("biased")
-
-    def contraction(self, size):
-        return 1 / size
-
-    def __call__(self, rows, draws, ids, purpose="compression"):
-        return rows.sign() * rows.abs().mean(dim=1, keepdim=True)
-
-    def bits(self, size, itemsize, draws, ids, purpose="compression"):
-        return np.full(len(ids), size + 8 * itemsize, np.int64)
-
-    def floats(self, size, draws, ids, purpose="compression"):
-        return np.full(len(ids), 1, np.int64)
-
-
-def test_a_users_own_compressor_works_alone_and_inside():
-    row = torch.tensor([[1.0, -3.0]])
-    section = {"name": "test_compression:Sign"}
-    assert build(section)(row, Draws(0, 1), np.array([0])).tolist() == [[2.0, -2.0]]
-    gated = build({"name": "bernoulli", "p": 0.5, "inner": section})
-    assert not gated.unbiased and gated.contraction(2) == 0.25
-
-
-def test_configurations_spell_out_the_options_inside():
-    configuration = resolve({"compression": {"name": "composition", "inner": {"k": 5}}})
-    assert configuration.compression == {
-        "name": "composition",
-        "outer": {"name": "quantise", "bits": 8, "levels": None, "block": None, "norm": "max"},
-        "inner": {"name": "rand_k", "k": 5, "fraction": 0.1, "indices": "seed"},
-    }
-    assert resolve({"compression": configuration.compression}) == configuration
-    with pytest.raises(InputError, match=r"compression\.inner\.outer\.bits is 99"):
-        inner = {"name": "composition", "outer": {"name": "quantise", "bits": 99}}
-        resolve({"compression": {"name": "bernoulli", "inner": inner}})
-
-
-def test_the_command_lists_them_and_refuses_what_is_wrong(tmp_path, capfd):
-    lines = call(["--list", "compressors"], capfd).out.splitlines()
-    names = [line.split()[0] for line in lines]
-    assert names[:3] == ["none", "identity", "rand_k"] and len(names) == 8
-    assert all(len(line.split()) > 4 for line in lines)
-    for options, message in [
-        (["compression=composition", "compression.inner=natural"], "sends every coordinate"),
-        (["compression=rand_k", "compression.k=400"], "compression.k is 400; it must be at most"),
-        (["compression=test_compression:signs_of"], "is no compressor"),
-    ]:
-        outcome = call([*TINY, *options, "--output", tmp_path / "run"], capfd)
-        assert outcome.code == 2 and message in outcome.err and outcome.err.count("\n") == 1
-        assert not (tmp_path / "run").exists()

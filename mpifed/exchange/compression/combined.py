@@ -17,7 +17,7 @@ from mpifed.schema import Above, AtMost
 
 
 class Bernoulli:
-    """A gate: with probability p what ``inner`` makes, over p, else nothing is sent.
+    """A gate: with probability p what inner makes, over p, else nothing is sent.
 
     omega = (1 + omega_inner) / p - 1, which is 1 / p - 1 alone. Before a biased ``inner`` the gate
     does not divide by p, and its contraction is p times the inner one. The gate is drawn from the
@@ -70,7 +70,7 @@ class Bernoulli:
 
 
 class Composition:
-    """``outer`` after ``inner``: the coordinates that inner keeps, as outer writes them.
+    """Outer after inner: the coordinates that inner keeps, as outer writes them.
 
     omega = (1 + omega_inner(d)) (1 + omega_outer(k)) - 1, k being what inner keeps of d. After a
     biased inner the result is divided by 1 + omega_outer(k), which makes it a contraction with
