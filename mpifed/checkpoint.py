@@ -3,20 +3,19 @@
 ``/meta`` holds the format version, configuration, round and seed; ``/server/<name>`` what has no
 client axis; ``/clients/<name>`` what has, clients in order; ``/metrics`` the rows recorded so far.
 
-A file is written beside its final name, sealed (``seal``), flushed to disk, read back and renamed.
+A file is written beside its final name, read back, sealed (``seal``), flushed to disk and renamed.
 
-Rank 0 lays the file out. Where h5py has parallel HDF5, every rank then writes the rows of its own
-clients; else they travel rank by rank to rank 0, so that nobody holds more than its own share.
+Rank 0 lays the file out (``layout``). Where h5py has parallel HDF5, every rank then writes the rows
+of its own clients; else they travel piece by piece to rank 0 (``streaming``), so that nobody holds
+more than its own share. ``background`` does all of this while the run goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,32 +25,28 @@ import torch
 
 from mpifed import state as states
 from mpifed.communicator import Communicator
-from mpifed.errors import RunError
+from mpifed.errors import PeerFailure, RunError
 from mpifed.federation import Federation
-from mpifed.hdf5 import writing
-from mpifed.seal import BLOCK, FORMAT, Damaged, disk_reason, seal, verify
+from mpifed.layout import LIBRARY, Meta, Place, lay_out, read_description
+from mpifed.seal import Damaged, disk_reason, seal, verify
+from mpifed.snapshot import Part
+from mpifed.streaming import feed, fill
+
+__all__ = [
+    "Meta",
+    "listed",
+    "path_of",
+    "prune",
+    "read_arrays",
+    "read_meta",
+    "read_state",
+    "round_of",
+    "what_is_left",
+    "write",
+    "writes_together",
+]
 
 NAME = re.compile(r"round-(\d{6,})\.h5")
-
-LIBRARY = ("v110", "v110")
-"""The form of the HDF5 file: one that every HDF5 since 1.10 writes and reads."""
-
-
-@dataclass(frozen=True)
-class Meta:
-    """What a checkpoint says of itself, besides the state.
-
-    ``horizon`` is the R of learning-rate schedules; ``columns`` and ``rows`` are metrics.csv.
-    """
-
-    round: int
-    seed: int
-    horizon: int
-    configuration: dict[str, Any]
-    columns: list[str]
-    rows: list[list[str]]
-    ledger: dict[str, int]
-    seconds: dict[str, float]
 
 
 def path_of(directory: Path, round: int) -> Path:
@@ -79,44 +74,88 @@ def prune(directory: Path, keep: int) -> None:
 def write(
     path: Path,
     meta: Meta,
-    state: Any,
-    shared_is_rows: bool,
-    arrays: dict[str, np.ndarray],
+    parts: Sequence[Part],
+    arrays: Mapping[str, np.ndarray],
     federation: Federation,
+    communicator: Communicator,
+    keep: int | None = None,
 ) -> None:
-    """Writes a checkpoint; collective. ``arrays`` is what the exchange wants stored.
+    """Writes a checkpoint of ``parts``; collective over ``communicator``.
 
-    Checkpoints of later rounds, which a run that goes on from further back no longer has, are
-    removed when this one stands. Raises ``RunError`` if it cannot be written; all others, and an
-    older one of the same name, are then as before.
+    ``arrays`` is what the exchange wants stored. Checkpoints of later rounds, which a run that goes
+    on from further back no longer has, are removed when this one stands, and so are all but the
+    ``keep`` newest. Raises ``RunError`` if it cannot be written; all others, and an older one of
+    the same name, are then as before. Where the failure is another rank's, ``PeerFailure``.
     """
     partial = path.with_name(f".{path.name}.partial")
-    communicator = federation.communicator
-    rows = [item for item in states.tensors(state, shared_is_rows) if item[2]]
+    failure: RunError | None = None
     try:
+        _write(partial, meta, parts, arrays, federation, communicator)
         if communicator.rank == 0:
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            with writing(partial, "w", userblock_size=BLOCK, libver=LIBRARY) as file:
-                _lay_out(file, meta, state, shared_is_rows, arrays, federation.n_clients)
-        if writes_together(communicator):
-            _write_together(partial, rows, federation)
-        else:
-            _write_in_turn(partial, rows, federation)
-        if communicator.rank == 0:
-            seal(partial)
-            verify(partial)
             partial.replace(path)
             _sync(path.parent)
-            for later in listed(path.parent):
-                if round_of(later) > meta.round:
-                    later.unlink(missing_ok=True)
+            _tidy(path.parent, meta.round, keep)
     except (OSError, RuntimeError, Damaged) as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-        left = what_is_left(path.parent)
-        raise RunError(
-            f"the checkpoint {path} cannot be written: {disk_reason(error)}; {left}"
-        ) from error
+        failure = RunError(
+            f"the checkpoint {path} cannot be written: {disk_reason(error)}; "
+            f"{what_is_left(path.parent)}"
+        )
+        failure.__cause__ = error
+    if failure is not None and writes_together(communicator):
+        # The others may be waiting for this rank inside HDF5, so nobody can be told.
+        raise failure
+    # Nobody is done before the file stands, or before it is known that it never will.
+    written = communicator.broadcast_object(failure is None)
+    if failure is not None:
+        raise failure
+    if not written:
+        raise PeerFailure
+
+
+def _write(
+    partial: Path,
+    meta: Meta,
+    parts: Sequence[Part],
+    arrays: Mapping[str, np.ndarray],
+    federation: Federation,
+    communicator: Communicator,
+) -> None:
+    """The complete file under its preliminary name, flushed to disk; collective."""
+    places: list[Place] | None = None
+    failure: Exception | None = None
+    if communicator.rank == 0:
+        try:
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            places = lay_out(partial, meta, parts, arrays, federation.n_clients)
+            if writes_together(communicator):
+                _reserve(partial)
+        except (OSError, RuntimeError) as error:
+            failure = error
+    order = communicator.broadcast_object([p.name for p in places] if places is not None else None)
+    if failure is not None:
+        raise failure
+    if order is None:
+        return
+    if writes_together(communicator):
+        _write_together(partial, parts, federation, communicator)
+        communicator.barrier()
+        if communicator.rank == 0:
+            seal(partial)
+            verify(partial)
+    elif places is not None:
+        fill(partial, places, parts, federation, communicator)
+    else:
+        feed(order, parts, federation, communicator)
+
+
+def _tidy(directory: Path, round: int, keep: int | None) -> None:
+    for later in listed(directory):
+        if round_of(later) > round:
+            later.unlink(missing_ok=True)
+    if keep is not None:
+        prune(directory, keep)
 
 
 def what_is_left(directory: Path) -> str:
@@ -133,55 +172,16 @@ def writes_together(communicator: Communicator) -> bool:
     return communicator.size > 1 and bool(h5py.get_config().mpi)
 
 
-def _lay_out(
-    file: h5py.File,
-    meta: Meta,
-    state: Any,
-    shared_is_rows: bool,
-    arrays: dict[str, np.ndarray],
-    n_clients: int,
-) -> None:
-    """Everything but the clients' rows, for which there is then room."""
-    about = file.create_group("meta")
-    about.attrs["format"] = FORMAT
-    about.attrs["round"] = meta.round
-    about.attrs["seed"] = meta.seed
-    about.attrs["horizon"] = meta.horizon
-    about.attrs["configuration"] = json.dumps(meta.configuration)
-    about.attrs["ledger"] = json.dumps(meta.ledger)
-    about.attrs["seconds"] = json.dumps(meta.seconds)
-    text = h5py.string_dtype()
-    file["metrics/columns"] = np.array(meta.columns, dtype=object).astype(text)
-    shape = (len(meta.rows), len(meta.columns))
-    table = np.array(meta.rows, dtype=object).reshape(shape)
-    file.create_dataset("metrics/rows", shape, dtype=text, data=table.astype(text))
-    server, clients = file.create_group("server"), file.create_group("clients")
-    for name, array in arrays.items():
-        server[f"exchange.{name}"] = array
-    # Room on disk at once: with parallel HDF5 it could not be made while the ranks write.
-    room = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    room.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    room.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    for name, tensor, is_rows in states.tensors(state, shared_is_rows):
-        values = tensor.detach().cpu().numpy()
-        if is_rows:
-            clients.create_dataset(name, (n_clients, *values.shape[1:]), values.dtype, dcpl=room)
-        else:
-            server[name] = values
-
-
 def _write_together(
-    path: Path, rows: list[tuple[str, torch.Tensor, bool]], federation: Federation
+    path: Path, parts: Sequence[Part], federation: Federation, communicator: Communicator
 ) -> None:
-    communicator = federation.communicator
-    if communicator.rank == 0:
-        _reserve(path)
-    communicator.barrier()
+    """Every rank writes its own rows, rank 0 the server's too, by parallel HDF5."""
     with h5py.File(path, "r+", driver="mpio", comm=communicator.mpi4py, libver=LIBRARY) as file:
-        for name, tensor, _ in rows:
-            if len(federation.hosted):
-                own = tensor.detach().cpu().numpy()
-                file["clients"][name][_selection(federation.hosted)] = own
+        for part in parts:
+            if part.is_rows and len(federation.hosted):
+                file["clients"][part.name][_selection(federation.hosted)] = part.values
+            elif part.values.ndim and not part.is_rows and communicator.rank == 0:
+                file["server"][part.name][...] = part.values
         file.flush()
 
 
@@ -192,28 +192,6 @@ def _reserve(path: Path) -> None:
         os.posix_fallocate(descriptor, 0, os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
-
-
-def _write_in_turn(
-    path: Path, rows: list[tuple[str, torch.Tensor, bool]], federation: Federation
-) -> None:
-    communicator = federation.communicator
-    if communicator.rank != 0:
-        for _, tensor, _ in rows:
-            if len(tensor):
-                communicator.send(tensor.detach().cpu().numpy(), 0)
-        return
-    with writing(path, "r+", libver=LIBRARY) as file:
-        for name, tensor, _ in rows:
-            dataset = file["clients"][name]
-            for rank in range(communicator.size):
-                ids = federation.hosted_of(rank)
-                if not len(ids):
-                    continue
-                shape = (len(ids), *dataset.shape[1:])
-                own = tensor.detach().cpu().numpy() if rank == 0 else None
-                values = communicator.receive(shape, dataset.dtype, rank) if own is None else own
-                dataset[_selection(ids)] = values
 
 
 def _selection(ids: np.ndarray) -> slice | np.ndarray:
@@ -247,17 +225,7 @@ def read_meta(path: Path) -> Meta:
     """What an intact checkpoint says of itself; raises ``Damaged``."""
     verify(path)
     with _opened(path) as file:
-        about = file["meta"].attrs
-        return Meta(
-            int(about["round"]),
-            int(about["seed"]),
-            int(about["horizon"]),
-            json.loads(about["configuration"]),
-            [str(name) for name in file["metrics/columns"].asstr()[:]],
-            [[str(item) for item in row] for row in file["metrics/rows"].asstr()[:]],
-            json.loads(about["ledger"]),
-            json.loads(about["seconds"]),
-        )
+        return read_description(file)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -29,6 +29,12 @@ class Communicator(Protocol):
     def mpi4py(self) -> Any:
         """The communicator of mpi4py, for a library that itself speaks MPI; None for ``Alone``."""
 
+    def beside(self) -> Communicator | None:
+        """The same ranks for another thread, whose messages meet no others; collective.
+
+        None where the MPI library does not let two threads call it at once.
+        """
+
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         """Whether ``mine`` is true on every rank; None where nobody can say.
 
@@ -64,7 +70,7 @@ class Communicator(Protocol):
         """Everybody's rows on every rank, in rank order; ``counts`` says how many each has."""
 
     def neighbourhood(self, sources: Sequence[int], destinations: Sequence[int]) -> Any:
-        """A lasting pattern: the ranks that this one receives from, and sends to."""
+        """A lasting pattern: the ranks that this one receives from, and sends to, ascending."""
 
     def exchange_in(
         self,
@@ -74,7 +80,10 @@ class Communicator(Protocol):
         receive: Sequence[int],
         most: int,
     ) -> np.ndarray:
-        """As ``exchange_rows``, within a neighbourhood; nobody sends or gets more than ``most``."""
+        """As ``exchange_rows``, within a neighbourhood, and nothing to oneself.
+
+        Nobody sends or gets more than ``most`` rows.
+        """
 
     def send(self, values: np.ndarray, to: int) -> None:
         """Sends an array to one rank; blocks until it may be reused."""
@@ -101,6 +110,9 @@ class Alone:
 
     def __init__(self) -> None:
         self.bytes_sent = 0
+
+    def beside(self) -> Communicator | None:
+        return Alone()
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         return mine

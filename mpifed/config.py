@@ -92,6 +92,7 @@ class Configuration:
     dtype: Literal["float32", "float64"] = "float32"
     threads: Annotated[int, AtLeast(1), AtMost(MOST_THREADS)] = 1
     placement: Literal["contiguous", "partitioned"] = "contiguous"
+    on_divergence: Literal["stop", "drop"] = "stop"
     data: Any = None
     model: Any = None
     algorithm: Any = None

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed import checkpoint
+from mpifed import checkpoint, divergence
 from mpifed import state as states
 from mpifed.assembly import Setup
+from mpifed.background import Writer
 from mpifed.config import to_mapping
 from mpifed.data.base import Shards
-from mpifed.errors import PeerFailure, diverged
+from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.evaluation import ClientResults, score_clients, summarise, task_columns
 from mpifed.exchange.base import Channel
 from mpifed.exchange.ledger import Ledger
@@ -108,6 +109,7 @@ class Engine:
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
+        self.writer = Writer(federation)
         self._began = time.perf_counter()
 
     @property
@@ -142,6 +144,22 @@ class Engine:
         stop_requested: Callable[[], bool],
     ) -> str:
         """Runs to the last round; returns 'finished', or 'stopped' on request."""
+        try:
+            status = self._rounds(directory, recorder, progress, stop_requested)
+        except BaseException:
+            self.writer.settle()
+            raise
+        with self.clock.measure("checkpoint"):
+            self.writer.finish()
+        return status
+
+    def _rounds(
+        self,
+        directory: Path,
+        recorder: Recorder | None,
+        progress: Progress | None,
+        stop_requested: Callable[[], bool],
+    ) -> str:
         configuration = self.setup.configuration
         if self.round == 0:
             self.evaluate(recorder, progress)
@@ -160,13 +178,41 @@ class Engine:
         return "finished"
 
     def advance(self) -> None:
-        """One round among the clients that take part in it."""
-        setup, federation = self.setup, self.setup.federation
+        """One round among the clients that take part in it.
+
+        Under ``on_divergence: drop`` those that diverge take no part after all: the round is run
+        again without them.
+        """
+        setup, exchange = self.setup, self.setup.exchange
+        federation, communicator = setup.federation, setup.federation.communicator
         self.round += 1
         active = participants(federation, setup.configuration.participation, self.seed, self.round)
-        self.active = int(active.sum())
-        if not self.active and not getattr(setup.algorithm, "steps_alone", False):
-            return
+        drops = setup.configuration.on_divergence == "drop"
+        while True:
+            self.active = int(active.sum())
+            if not self.active and not getattr(setup.algorithm, "steps_alone", False):
+                return
+            booked = dict(vars(exchange.ledger))
+            try:
+                after = self._round(active)
+                if drops:
+                    where = f"state after round {self.round}"
+                    is_rows, ids = exchange.shared_is_rows, self.everyone.ids
+                    divergence.refuse(communicator, after, is_rows, ids, where)
+                break
+            except (Diverged, PeerDiverged) as error:
+                bad = divergence.all_diverged(communicator, error) if drops else []
+                if not active[bad].any() or not active.sum() > active[bad].sum():
+                    raise
+                exchange.ledger = Ledger(**booked)
+                active[bad] = False
+                if communicator.rank == 0:
+                    divergence.report(bad, self.round)
+        self.state = after
+
+    def _round(self, active: np.ndarray) -> states.RunState:
+        """The state after this round among ``active`` clients, bool (n_clients,)."""
+        setup, federation = self.setup, self.setup.federation
         began, exchanged = time.perf_counter(), self.clock.seconds["exchange"]
         clients = Clients(federation, self.shards, np.flatnonzero(active[federation.hosted]))
         draws = Draws(self.seed, self.round)
@@ -178,35 +224,28 @@ class Engine:
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
         after = states.RunState(moved, channel.memory)
-        self.state = after if everyone else states.merge(self.state, after, rows, is_rows)
+        after = after if everyone else states.merge(self.state, after, rows, is_rows)
         spent = time.perf_counter() - began
         self.clock.seconds["local"] += spent - (self.clock.seconds["exchange"] - exchanged)
+        return after
 
     def agree(self, stop: bool) -> bool:
-        """Whether any rank was asked to stop; and refuses a state that is not finite.
-        Collective.
-        """
-        bad = self._first_diverged()
-        flags = np.array([float(stop), -float(bad)])
-        answer = self.setup.federation.communicator.max(flags)
-        if np.isfinite(answer[1]):
-            if -answer[1] != bad:
-                raise PeerFailure
-            raise diverged(int(bad), f"state after round {self.round}")
-        return bool(answer[0])
+        """Whether any rank was asked to stop. Collective.
 
-    def _first_diverged(self) -> float:
-        """The first hosted client whose rows are not finite; infinity if all are."""
-        first = np.inf
-        for _, tensor, is_rows in states.tensors(self.state, self.setup.exchange.shared_is_rows):
-            if not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()):
-                continue
-            if is_rows:
-                bad = (~torch.isfinite(tensor.flatten(1)).all(1)).nonzero()[0]
-                first = min(first, float(self.everyone.ids[int(bad)]))
-            elif len(self.everyone):
-                first = min(first, float(self.everyone.ids[0]))
-        return first
+        Raises where a state is not finite, or the last checkpoint could not be written.
+        """
+        is_rows, ids = self.setup.exchange.shared_is_rows, self.everyone.ids
+        own = divergence.bad_clients(self.state, is_rows, ids)
+        first = -float(own[0]) if own else -np.inf
+        flags = np.array([float(stop), first, float(self.writer.failed)])
+        answer = self.setup.federation.communicator.max(flags)
+        raise_first_diverged(-answer[1], own, f"state after round {self.round}")
+        if divergence.server_diverged(self.state, is_rows):
+            raise divergence.of_the_server(self.round)
+        if answer[2]:
+            self.writer.finish()
+            raise PeerFailure
+        return bool(answer[0])
 
     def digest(self) -> str | None:
         """SHA-256 over the server's and each client's, in client order; on rank 0. Collective."""
@@ -238,6 +277,11 @@ class Engine:
             adapt = setup.algorithm.adapt  # type: ignore[attr-defined]
             served.append((self.unseen, adapt(state, self.unseen, setup.exchange, draws)))
         return score_clients(setup.federation, setup.model, served)
+
+    def remarks(self) -> list[str]:
+        """What the algorithm says of itself before its rounds begin; collective."""
+        say = getattr(self.setup.algorithm, "remarks", None)
+        return say(self.state.algorithm, self.training, self.setup.exchange) if say else []
 
     def measure(self) -> dict[str, float | None]:
         """What the algorithm adds to metrics.csv; collective."""
@@ -288,17 +332,15 @@ class Engine:
                 setup.horizon,
                 to_mapping(setup.configuration),
                 recorder.columns if recorder else [],
-                recorder.rows if recorder else [],
-                vars(setup.exchange.ledger),
+                list(recorder.rows) if recorder else [],
+                dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
             )
-            checkpoint.write(
+            self.writer.start(
                 checkpoint.path_of(folder, self.round),
                 meta,
                 self.state,
                 setup.exchange.shared_is_rows,
                 setup.exchange.arrays(),
-                setup.federation,
+                setup.configuration.checkpoint["keep"],
             )
-            if setup.federation.communicator.rank == 0:
-                checkpoint.prune(folder, setup.configuration.checkpoint["keep"])

@@ -8,6 +8,7 @@ code 1. Both carry one sentence: what was wrong, where, and what is allowed.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 EXIT_FINISHED = 0
@@ -32,11 +33,36 @@ class PeerFailure(RuntimeError):
     """Another rank has failed and reports it; this one has nothing to add."""
 
 
-def diverged(client: int, where: str) -> RunError:
-    """The failure of a client whose training went out of all bounds."""
-    return RunError(
-        f"client {client} has a value in its {where} that is not finite: the training diverged; a "
-        "smaller local.lr may help"
+class Diverged(RunError):
+    """Clients of this rank whose numbers are no longer finite, ascending."""
+
+    def __init__(self, message: str, clients: list[int]) -> None:
+        super().__init__(message)
+        self.clients = clients
+
+
+class PeerDiverged(PeerFailure):
+    """A client of another rank has diverged; ``clients`` are those of this rank that did too."""
+
+    def __init__(self, clients: list[int]) -> None:
+        super().__init__()
+        self.clients = clients
+
+
+def raise_first_diverged(first: float, own: list[int], where: str) -> None:
+    """Raises if ``first``, the least client of any rank that diverged, is one; infinity is none.
+
+    ``own`` are those of this rank, ascending; ``where`` says what of them is not finite. Raises
+    ``Diverged``, which names the client, on the rank that hosts it, and ``PeerDiverged`` elsewhere.
+    """
+    if not math.isfinite(first):
+        return
+    if not own or own[0] != first:
+        raise PeerDiverged(own)
+    raise Diverged(
+        f"client {own[0]} has a value in its {where} that is not finite: the training diverged; a "
+        "smaller local.lr may help",
+        own,
     )
 
 

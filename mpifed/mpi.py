@@ -21,6 +21,9 @@ PIECE = 1 << 28
 SHORTEST_PAUSE, LONGEST_PAUSE = 1e-4, 3e-3
 """Seconds between two looks for a message, where ranks share cores."""
 
+PATIENT_PAUSE = 2e-2
+"""As ``LONGEST_PAUSE``, for a thread that works beside the run."""
+
 
 class Mpi:
     """The verbs over an mpi4py communicator.
@@ -29,23 +32,30 @@ class Mpi:
     from the rank that is waited for, so ranks then sleep between looks.
     """
 
-    def __init__(self, comm: Any, aside: Any, local: Any) -> None:
+    def __init__(self, comm: Any, aside: Any, local: Any, beside: bool = False) -> None:
         """``aside`` duplicates ``comm``: what is asked there meets nothing else. ``local`` is the
-        part of ``comm`` on this node.
+        part of ``comm`` on this node. ``beside``: for a thread beside the one that computes.
         """
         self._mpi, self._comm, self._aside, self._local = MPI, comm, aside, local
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.bytes_sent = 0
-        self._sleeps = local.Get_size() > (os.cpu_count() or 1)
+        self._sleeps = beside or local.Get_size() > (os.cpu_count() or 1)
+        self._longest_pause = PATIENT_PAUSE if beside else LONGEST_PAUSE
 
     @classmethod
     def world(cls) -> Mpi:
         """Over all ranks of the job."""
-        return cls(MPI.COMM_WORLD, *_beside_the_world())
+        return cls(MPI.COMM_WORLD, *_beside_the_world()[:2])
 
     @property
     def mpi4py(self) -> Any:
         return self._comm
+
+    def beside(self) -> Mpi | None:
+        if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
+            return None
+        aside, local, other = _beside_the_world()
+        return Mpi(other, aside, local, beside=True)
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         answer = np.zeros(1, np.int64)
@@ -66,7 +76,7 @@ class Mpi:
             pause = SHORTEST_PAUSE
             while not self._mpi.Request.Testall(list(requests)):
                 time.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, self._longest_pause)
         else:
             self._mpi.Request.Waitall(list(requests))
 
@@ -212,6 +222,9 @@ def world_size() -> int:
 
 
 @functools.cache
-def _beside_the_world() -> tuple[Any, Any]:
-    """A duplicate of the world, and its part on this node: once for the whole process."""
-    return MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+def _beside_the_world() -> tuple[Any, Any, Any]:
+    """A duplicate of the world, its part on this node, and another duplicate for a second thread:
+    once for the whole process.
+    """
+    world = MPI.COMM_WORLD
+    return world.Dup(), world.Split_type(MPI.COMM_TYPE_SHARED), world.Dup()

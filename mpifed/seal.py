@@ -29,9 +29,9 @@ class Damaged(InputError):
 
 def seal(path: Path) -> None:
     """Writes the seal of ``path`` into its first block and flushes the file to disk."""
-    header = _header(path)
+    found = _header_of(path)
     with path.open("r+b") as file:
-        file.write(header)
+        file.write(found)
         file.flush()
         os.fsync(file.fileno())
 
@@ -48,22 +48,27 @@ def verify(path: Path) -> None:
             raise Damaged(
                 f"{path} has checkpoint format {version.decode()}; this mpifed reads {FORMAT}"
             )
-        expected = _header(path)
+        expected = _header_of(path)
     except OSError as error:
         raise Damaged(f"{path} cannot be read: {disk_reason(error)}") from None
     if found != expected:
         raise Damaged(f"{path} is damaged: its content does not match its seal")
 
 
-def _header(path: Path) -> bytes:
+def header(digest: str, size: int) -> bytes:
+    """The seal of a file of ``size`` bytes whose SHA-256 behind the first block is ``digest``."""
+    text = f"{FORMAT}\nsha256 {digest}\nsize {size}\n"
+    return (MAGIC + text.encode()).ljust(BLOCK, b"\0")
+
+
+def _header_of(path: Path) -> bytes:
     digest, size = hashlib.sha256(), BLOCK
     with path.open("rb") as file:
         file.seek(BLOCK)
         while piece := file.read(1 << 22):
             digest.update(piece)
             size += len(piece)
-    text = f"{FORMAT}\nsha256 {digest.hexdigest()}\nsize {size}\n"
-    return (MAGIC + text.encode()).ljust(BLOCK, b"\0")
+    return header(digest.hexdigest(), size)
 
 
 def disk_reason(error: Exception) -> str:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from mpifed.communicator import Communicator
-from mpifed.errors import PeerFailure, diverged
+from mpifed.errors import raise_first_diverged
 
 COLUMNS = 1 << 22
 """Numbers expanded to float64 at a time."""
@@ -33,26 +33,21 @@ def common_exponents(
 ) -> list[int]:
     """For each tensor of rows, the least e with |value| < 2**e over all ranks.
 
-    Raises ``RunError`` on the rank of the first client (of ``ids``) whose row is not finite, and
-    ``PeerFailure`` on the others. Costs one small Allreduce.
+    Raises ``Diverged`` on the rank of the first client (of ``ids``) whose row is not finite, and
+    ``PeerDiverged`` on the others. Costs one small Allreduce.
     """
     largest = [float(t.abs().max()) if t.numel() else 0.0 for t in tensors]
     finite = all(np.isfinite(largest))
-    bad = -1 if finite else _first_bad(tensors)
-    first_bad = float(ids[bad]) if bad >= 0 else np.inf
-    answer = communicator.max(
-        np.array([*(largest if finite else [0.0] * len(largest)), -first_bad])
-    )
-    if np.isfinite(answer[-1]):
-        if -answer[-1] == first_bad:
-            raise diverged(int(first_bad), what)
-        raise PeerFailure
+    own = [] if finite else _bad_clients(tensors, ids)
+    first = -float(own[0]) if own else -np.inf
+    answer = communicator.max(np.array([*(largest if finite else [0.0] * len(largest)), first]))
+    raise_first_diverged(-answer[-1], own, what)
     return [int(np.frexp(value)[1]) for value in answer[:-1]]
 
 
-def _first_bad(tensors: list[Tensor]) -> int:
+def _bad_clients(tensors: list[Tensor], ids: np.ndarray) -> list[int]:
     rows = [torch.isfinite(t.flatten(1)).all(1) for t in tensors if len(t)]
-    return int((~torch.stack(rows).all(0)).nonzero()[0])
+    return [int(client) for client in ids[~torch.stack(rows).all(0).cpu().numpy()]]
 
 
 def weighted_sum(

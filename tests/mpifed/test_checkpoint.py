@@ -23,6 +23,7 @@ from mpifed.communicator import Alone, world
 from mpifed.errors import RunError
 from mpifed.federation import Federation
 from mpifed.seal import Damaged
+from mpifed.snapshot import parts
 
 # One place for all examples of a test: the file there is always written anew.
 EXAMPLES = settings(
@@ -97,6 +98,12 @@ def alone(n_clients: int) -> Federation:
     return Federation(Alone(), 0 * clients, clients < 0, clients + 1)
 
 
+def write(path, about, value, shared_is_rows, arrays, federation, keep=None) -> None:
+    """A checkpoint of ``value``, written by the calling thread; collective."""
+    taken = parts(value, shared_is_rows)
+    checkpoint.write(path, about, taken, arrays, federation, federation.communicator, keep)
+
+
 def blank(value: State) -> State:
     zeros = {name: torch.zeros_like(t) for name, t, _ in state.tensors(value, True)}
     return state.replace_tensors(value, zeros)
@@ -115,7 +122,7 @@ def test_a_state_comes_back_bit_for_bit(tmp_path, drawn):
     value, n, is_rows = drawn
     path = tmp_path / "round-000003.h5"
     arrays = {"edges": np.arange(6).reshape(3, 2), "weights": np.array([0.1, 0.2, 0.3])}
-    checkpoint.write(path, meta(), value, is_rows, arrays, alone(n))
+    write(path, meta(), value, is_rows, arrays, alone(n))
     assert checkpoint.read_meta(path) == meta()
     found = checkpoint.read_state(path, blank(value), is_rows, np.arange(n))
     assert digests(found, is_rows, n) == digests(value, is_rows, n)
@@ -130,7 +137,7 @@ def test_a_state_comes_back_bit_for_bit(tmp_path, drawn):
 def test_any_clients_can_be_read_alone(tmp_path, drawn, data):
     value, n, is_rows = drawn
     path = tmp_path / "round-000003.h5"
-    checkpoint.write(path, meta(), value, is_rows, {}, alone(n))
+    write(path, meta(), value, is_rows, {}, alone(n))
     hosted = data.draw(st.lists(st.integers(0, n - 1), unique=True).map(sorted))
     part = state.select(value, torch.tensor(hosted, dtype=torch.int64), is_rows)
     ids = np.array(hosted, np.int64)
@@ -146,7 +153,7 @@ def written(tmp_path_factory) -> Path:
         *(tensor_of(generator, (3, 4), np.float32) for _ in range(3)),
         Inner(*(tensor_of(generator, (3, 0), np.int64) for _ in range(2))),
     )
-    checkpoint.write(path, meta(), value, True, {}, alone(3))
+    write(path, meta(), value, True, {}, alone(3))
     return path
 
 
@@ -223,7 +230,7 @@ def test_the_last_k_are_kept_and_later_ones_of_a_cut_branch_go(tmp_path):
     value = Inner(torch.zeros(2, 3), torch.zeros(2))
     for round in (2, 4, 6, 8):
         path = checkpoint.path_of(tmp_path, round)
-        checkpoint.write(path, meta(round), value, False, {}, alone(2))
+        write(path, meta(round), value, False, {}, alone(2))
         checkpoint.prune(tmp_path, 3)
     names = [path.name for path in checkpoint.listed(tmp_path)]
     assert names == ["round-000008.h5", "round-000006.h5", "round-000004.h5"]
@@ -231,7 +238,7 @@ def test_the_last_k_are_kept_and_later_ones_of_a_cut_branch_go(tmp_path):
     # must not take the place of a good one among those that are kept.
     (tmp_path / "round-000008.h5").write_bytes(b"damaged")
     path = checkpoint.path_of(tmp_path, 5)
-    checkpoint.write(path, meta(5), value, False, {}, alone(2))
+    write(path, meta(5), value, False, {}, alone(2))
     checkpoint.prune(tmp_path, 1)
     assert [path.name for path in checkpoint.listed(tmp_path)] == ["round-000005.h5"]
     checkpoint.read_meta(path)
@@ -248,7 +255,7 @@ def test_names_sort_by_round_and_others_are_not_ours(tmp_path):
 def test_what_cannot_be_written_leaves_the_others_alone(tmp_path, monkeypatch):
     value = Inner(torch.zeros(2, 3), torch.zeros(2))
     path = checkpoint.path_of(tmp_path, 4)
-    checkpoint.write(path, meta(4), value, False, {}, alone(2))
+    write(path, meta(4), value, False, {}, alone(2))
     before = path.read_bytes()
 
     def refuse(*arguments):
@@ -258,12 +265,20 @@ def test_what_cannot_be_written_leaves_the_others_alone(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(place, refuse)
             with pytest.raises(RunError, match=r"No space left on device; round-000004\.h5 is"):
-                checkpoint.write(path, meta(4), value, False, {}, alone(2))
+                write(path, meta(4), value, False, {}, alone(2))
+    read = os.pread
+
+    def other_bytes(descriptor, count, offset):
+        found = bytearray(read(descriptor, count, offset))
+        if count == 24:  # the rows of ``velocity``
+            found[5] ^= 4
+        return bytes(found)
+
     with monkeypatch.context() as patch:
         # Written without complaint, but not what was to be written.
-        patch.setattr("mpifed.checkpoint.verify", lambda path: seal.verify(tmp_path / "nothing"))
-        with pytest.raises(RunError, match="cannot be read: No such file"):
-            checkpoint.write(path, meta(4), value, False, {}, alone(2))
+        patch.setattr("os.pread", other_bytes)
+        with pytest.raises(RunError, match=r"did not take what was written to it; round-000004"):
+            write(path, meta(4), value, False, {}, alone(2))
     assert path.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["round-000004.h5"]
 
@@ -323,14 +338,14 @@ def check_that_ranks_write_what_one_writes(folder: Path) -> None:
             part = state.select(value, torch.from_numpy(federation.hosted), is_rows)
             many, one = (folder / f"{name}-{case}-{is_rows}" for name in ("many", "one"))
             path = many / "round-000003.h5"
-            checkpoint.write(path, meta(), part, is_rows, {"w": np.ones(2)}, federation)
+            write(path, meta(), part, is_rows, {"w": np.ones(2)}, federation)
             communicator.barrier()
             found = checkpoint.read_state(path, blank(part), is_rows, federation.hosted)
             here = len(federation.hosted)
             assert digests(found, is_rows, here) == digests(part, is_rows, here)
             if communicator.rank == 0:
                 same = one / path.name
-                checkpoint.write(same, meta(), value, is_rows, {"w": np.ones(2)}, alone(n))
+                write(same, meta(), value, is_rows, {"w": np.ones(2)}, alone(n))
                 assert content(path) == content(same)
             communicator.barrier()
 

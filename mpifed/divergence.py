@@ -1,0 +1,69 @@
+"""Numbers that are no longer finite: whose they are, and what happens then.
+
+A client diverges where an update that it would send, or what it keeps, is infinite or NaN. That is
+found before anything is averaged, or else at the end of the round, alike on every rank.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+
+from mpifed import state as states
+from mpifed.communicator import Communicator
+from mpifed.errors import Diverged, PeerDiverged, RunError, raise_first_diverged
+
+
+def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
+    """Those of the hosted clients ``ids`` with a value that is not finite, ascending."""
+    bad = np.zeros(len(ids), bool)
+    for _, tensor, is_rows in states.tensors(state, shared_is_rows):
+        if is_rows and not _finite(tensor):
+            bad |= ~torch.isfinite(tensor.flatten(1)).all(1).cpu().numpy()
+    return [int(client) for client in ids[bad]]
+
+
+def server_diverged(state: Any, shared_is_rows: bool) -> bool:
+    """Whether a value that the server owns is not finite."""
+    found = states.tensors(state, shared_is_rows)
+    return not all(_finite(tensor) for _, tensor, is_rows in found if not is_rows)
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
+
+
+def refuse(
+    communicator: Communicator, state: Any, shared_is_rows: bool, ids: np.ndarray, where: str
+) -> None:
+    """Raises ``Diverged`` or ``PeerDiverged`` if any client's state is not finite; collective."""
+    own = bad_clients(state, shared_is_rows, ids)
+    answer = communicator.max(np.array([-float(own[0]) if own else -np.inf]))
+    raise_first_diverged(-answer[0], own, where)
+
+
+def all_diverged(communicator: Communicator, error: Diverged | PeerDiverged) -> list[int]:
+    """The clients of all ranks that diverged, ascending; collective, on every rank."""
+    gathered = communicator.gather_object(error.clients)
+    union = sorted({client for own in gathered for client in own}) if gathered else None
+    return list(communicator.broadcast_object(union))
+
+
+def of_the_server(round: int) -> RunError:
+    """The failure of a run whose shared state is not finite, though every client's update was."""
+    return RunError(
+        f"the server's state after round {round} is not finite: the training diverged; a smaller "
+        "local.lr may help"
+    )
+
+
+def report(clients: list[int], round: int) -> None:
+    """Says in the log that ``clients`` were left out of ``round``."""
+    listing = ", ".join(map(str, clients))
+    many = "clients" if len(clients) > 1 else "client"
+    logging.getLogger("mpifed").warning(
+        f"round {round} was run without {many} {listing}, whose numbers were not finite"
+    )
