@@ -1,0 +1,1 @@
+"""SLURM jobs: ``python -m mpifed.jobs``, explained in docs/slurm.md."""

@@ -1,0 +1,275 @@
+"""``python -m mpifed.jobs``: run experiments as SLURM jobs that survive what clusters do to jobs.
+
+    python -m mpifed.jobs submit synthetic-fedem clients=100 job.ranks=100 --output runs/first
+    python -m mpifed.jobs status runs/first
+    python -m mpifed.jobs stop runs/first        writes a checkpoint and ends
+    python -m mpifed.jobs resume runs/first      goes on, with job.ranks=50 on fewer ranks
+
+The words are those of mpifed.run; job.key=value sets an option of the job, as does the section
+``job`` of an experiment file. A value that is a list is swept over: the job is then an array with
+one run directory each, and a report at the end. docs/slurm.md explains the options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, closest
+from mpifed.launch import Parser
+
+SITE_VARIABLE = "MPIFED_SITE"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    try:
+        options = _parser().parse_intermixed_args(words)
+        actions: dict[str, Callable[[Any], None]] = {
+            "render": _render,
+            "check": _check,
+            "submit": _submit,
+            "status": _status,
+            "stop": _stop,
+            "cancel": _cancel,
+            "resume": _resume,
+        }
+        if options.action not in actions:
+            raise InputError(f"'{options.action}' is no action; {closest(options.action, actions)}")
+        actions[options.action](options)
+    except InputError as error:
+        print(f"mpifed.jobs: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except (RunError, OSError) as error:
+        print(f"mpifed.jobs: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_FINISHED
+
+
+# Before a job. What these import brings torch, which the others do without.
+
+
+def _plan(options: Any) -> Any:
+    from mpifed.jobs.plan import plan
+
+    site = options.site or os.environ.get(SITE_VARIABLE)
+    return plan(options.words, site, options.output, options.smoke)
+
+
+def _render(options: Any) -> None:
+    from mpifed.jobs import render
+
+    job = _plan(options)
+    if options.report and not job.sweep:
+        raise InputError("--report is for a sweep; the job is one run")
+    text = render.report_script(job) if options.report else render.script(job)
+    if options.file is None:
+        print(text, end="")
+        return
+    try:
+        options.file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--file {options.file} cannot be written: {error.strerror}") from None
+    folder, file = shlex.quote(f"{job.output}/job"), shlex.quote(str(options.file))
+    print(f"to submit it: mkdir -p {folder} && sbatch {file}")
+
+
+def _check(options: Any) -> None:
+    from mpifed.jobs import plan, render
+    from mpifed.jobs.check import checks
+
+    job = _plan(options)
+    plan.check_output(job)
+    for line in checks(job, render.script(job)):
+        print(line)
+
+
+def _submit(options: Any) -> None:
+    from mpifed.jobs import plan
+
+    job = _plan(options)
+    plan.check_output(job)
+    tasks = list(range(len(job.runs)))
+    if _submitted(job, tasks, [], options.dry_run):
+        print(f"status: python -m mpifed.jobs status {shlex.quote(str(job.output))}")
+
+
+def _submitted(job: Any, tasks: list[int], history: list[Any], dry_run: bool) -> bool:
+    """Submits these runs of ``job`` and records it; SLURM judges before anything is written."""
+    from mpifed.jobs import record, render, slurm
+
+    script = render.script(job, tasks)
+    if dry_run:
+        print(f"sbatch --parsable <<'SCRIPT'\n{script}SCRIPT")
+        if job.sweep:
+            print("sbatch --parsable --dependency=afterany:... <<'SCRIPT'")
+            print(f"{render.report_script(job)}SCRIPT")
+        return False
+    collect = render.report_script(job) if job.sweep else None
+    slurm.test_only(script)
+    if collect is not None:
+        slurm.test_only(collect)
+    record.prepare(job)
+    number, report = slurm.submit(script), None
+    # Recorded first: a job that nobody knows of cannot be stopped.
+    record.write(job, [*history, record.entry(number, report)], script)
+    if collect is not None:
+        report = slurm.submit(collect, [f"--dependency=afterany:{number}"])
+        record.write(job, [*history, record.entry(number, report)], script)
+    runs = f"{len(tasks)} runs, report by job {report}" if job.sweep else "1 run"
+    print(f"job {number}: {runs}, {job.output}")
+    return True
+
+
+# A job that was submitted.
+
+
+def _chosen(words: Sequence[str]) -> list[tuple[Any, list[int]]]:
+    """The records of the directories named, each with the numbers of the runs that are meant."""
+    from mpifed.jobs import record
+
+    if not words:
+        raise InputError("a run directory is missing; give the --output of what was submitted")
+    found = []
+    for word in words:
+        known, task = record.read(Path(word))
+        found.append((known, list(range(len(known.job.runs))) if task is None else [task]))
+    return found
+
+
+def _status(options: Any) -> None:
+    from mpifed.jobs import slurm, status
+
+    rows = []
+    for known, tasks in _chosen(options.words):
+        rows += status.of(known, tasks, slurm.queue([known.last]))
+    if options.json:
+        plain = [{**dataclasses.asdict(row), "directory": str(row.directory)} for row in rows]
+        print(json.dumps(plain, indent=2))
+        return
+    for row in rows:
+        print(_line(row))
+
+
+def _line(row: Any) -> str:
+    known = row.progress
+    parts = [f"job {row.job}", row.state]
+    if row.restarts:
+        parts.append(f"restarted {row.restarts}x")
+    if known.round is not None:
+        parts.append(f"round {known.round} of {known.rounds or '?'}")
+    if known.test_accuracy is not None:
+        parts.append(f"test accuracy {known.test_accuracy:.4f}")
+    if known.checkpoint is not None and not known.finished:
+        parts.append(f"checkpoint of round {known.checkpoint}")
+    line = f"{row.directory}: {', '.join(parts)}"
+    return line if known.finished or known.event is None else f"{line}\n  {known.event}"
+
+
+def _stop(options: Any) -> None:
+    """Each job writes a checkpoint and ends; what only waits is taken from the queue."""
+    from mpifed.jobs import record, slurm, status
+
+    for known, tasks in _chosen(options.words):
+        jobs = _names(known, tasks)
+        if not status.alive(known, tasks, slurm.queue([known.last])):
+            raise InputError(f"{_place(known, tasks)} has no job in the queue; nothing is to stop")
+        if options.dry_run:
+            print(f"scancel --signal=USR1 --batch {' '.join(jobs)}")
+            continue
+        record.ask_to_stop(_place(known, tasks))
+        slurm.cancel(jobs, ["--state=PENDING"])
+        slurm.cancel(jobs, ["--signal=USR1", "--batch", "--state=RUNNING"])
+        print(f"asked to stop: {_place(known, tasks)}")
+
+
+def _cancel(options: Any) -> None:
+    """Ends jobs at once; they stay cancelled, and what they reached stays too."""
+    from mpifed.jobs import record, slurm
+
+    for known, tasks in _chosen(options.words):
+        jobs = _names(known, tasks)
+        whole = len(tasks) == len(known.job.runs)
+        jobs += known.ids[1:] if whole else []
+        if options.dry_run:
+            print(f"scancel {' '.join(jobs)}")
+            continue
+        record.ask_to_stop(_place(known, tasks))
+        slurm.cancel(jobs)
+        print(f"cancelled: {_place(known, tasks)}")
+
+
+def _resume(options: Any) -> None:
+    """Submits what is not finished again, with the options and overrides that are given."""
+    from mpifed.jobs import plan, record, slurm, status
+
+    known, tasks = _chosen(options.words[:1])[0]
+    if status.alive(known, tasks, slurm.queue([known.last])):
+        raise InputError(
+            f"{_place(known, tasks)} has a job in the queue, {known.last}; stop or cancel it first"
+        )
+    job = plan.again(known.job, options.words[1:])
+    todo = plan.unfinished(job, tasks)
+    if not todo:
+        raise InputError(f"{_place(known, tasks)} is finished; more rounds=N would go on with it")
+    if not options.dry_run:
+        for place in {job.output, *(job.runs[task].directory for task in todo)}:
+            record.let_go_on(place)
+        for task in todo:
+            (job.runs[task].directory / "DONE").unlink(missing_ok=True)
+    _submitted(job, todo, list(known.history), options.dry_run)
+
+
+def _names(known: Any, tasks: Sequence[int]) -> list[str]:
+    """The jobs of these runs as SLURM's commands take them."""
+    if len(tasks) == len(known.job.runs):
+        return [known.last]
+    return [f"{known.last}_{task}" for task in tasks]
+
+
+def _place(known: Any, tasks: Sequence[int]) -> Path:
+    """The directory of a whole job, or of the one run of it that is meant."""
+    if len(tasks) == len(known.job.runs):
+        return Path(known.job.output)
+    return Path(known.job.runs[tasks[0]].directory)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m mpifed.jobs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "action", help="render, check or submit a job; status, stop, cancel or resume one"
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="EXPERIMENT | key=value | DIR",
+        help="what to run, and the options of the job; or the directories of jobs",
+    )
+    parser.add_argument("--output", type=Path, metavar="DIR", help="default: runs/<name>-<time>")
+    parser.add_argument(
+        "--site",
+        metavar="NAME | FILE",
+        help=f"a site file, shipped or your own; without it, that of ${SITE_VARIABLE}",
+    )
+    parser.add_argument("--smoke", action="store_true", help="one round on two ranks, to try it")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
+    parser.add_argument("--file", type=Path, metavar="FILE", help="where render writes the script")
+    parser.add_argument("--report", action="store_true", help="render the report of a sweep")
+    parser.add_argument("--json", action="store_true", help="status as JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Whether a script would run, as far as that can be told before it does."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mpifed import sweep
+from mpifed.errors import InputError
+from mpifed.jobs import slurm
+from mpifed.jobs.plan import Job, experiment_file
+
+PATIENCE = 60
+
+
+def checks(job: Job, script: str) -> Iterator[str]:
+    """Checks ``job`` and its script; one line for every check that it passed or that was left out.
+
+    The configuration and the options were checked when the job was planned. Raises ``InputError``
+    for what would fail.
+    """
+    layout, options = job.layout, job.options
+    nodes = f" on {layout.nodes} nodes" if layout.nodes else ""
+    yield f"{len(job.runs)} run{'s' * (len(job.runs) > 1)} of {layout.ranks} ranks{nodes}"
+    if options.image is None and options.stage is None:
+        yield _interpreter(options.python or sys.executable)
+    for name in ("stage", "image"):
+        path = getattr(options, name)
+        if path is not None and not Path(path).exists():
+            raise InputError(f"job.{name} is '{path}'; there is no such file here")
+    with experiment_file(job.experiment, job.text) as source:
+        sweep.check_data(source, job.runs)
+    yield "the data can be read here"
+    _tool("bash", "-n", script=script)
+    yield "bash reads the script"
+    # shellcheck's hints on style are for whoever writes templates; what is quoted may look odd
+    if shutil.which("shellcheck"):
+        _tool("shellcheck", "--severity=warning", "-", script=script)
+        yield "shellcheck finds no fault"
+    else:
+        yield "shellcheck is not installed: left out"
+    yield slurm.test_only(script) if slurm.present() else "there is no SLURM here: left out"
+
+
+def _interpreter(python: str) -> str:
+    if not shutil.which(python):
+        raise InputError(f"job.python is '{python}'; there is no such program here")
+    return f"the interpreter is {python}"
+
+
+def _tool(*command: str, script: str) -> None:
+    answer = subprocess.run(
+        command, input=script, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    if answer.returncode:
+        said = (answer.stdout + answer.stderr).strip().splitlines()
+        raise InputError(f"{command[0]} finds a fault in the script: {'; '.join(said[:4])}")

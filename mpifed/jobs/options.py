@@ -1,0 +1,290 @@
+"""What a job asks SLURM for: the options, where they come from, and how many ranks they mean.
+
+An option is looked for on the command line (``job.key=value``), then in the section ``job`` of the
+experiment, then in the site file; after that its default holds. docs/slurm.md says what each means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+
+from mpifed.errors import InputError, closest
+from mpifed.jobs.files import folder
+from mpifed.schema import AtLeast, check_options, shown
+
+Count = Annotated[int, AtLeast(1)]
+Text = int | str
+"""A text which YAML takes for a number if it looks like one: an account, a size of memory."""
+
+TIME = re.compile(
+    r"(?P<minutes>\d+)|((?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)"
+    r"|(?P<days>\d+)-(?P<dh>\d+)(:(?P<dm>\d+)(:(?P<ds>\d+))?)?"
+)
+SIZE = re.compile(r"\d+[KMGT]?")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RANGE = re.compile(r"(\d+)-(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """The options of a job; None leaves the choice to SLURM or to mpifed."""
+
+    name: Text | None = None
+    template: str | None = None
+    ranks: Count | None = None
+    nodes: Count | str | None = None
+    ranks_per_node: Count | None = None
+    cpus_per_task: Count = 1
+    mem: Text | None = None
+    mem_per_cpu: Text | None = None
+    time: Text = "01:00:00"
+    warn_seconds: Count = 60
+    max_restarts: Annotated[int, AtLeast(0)] = 20
+    partition: Text | None = None
+    account: Text | None = None
+    qos: Text | None = None
+    constraint: Text | None = None
+    exclusive: bool = False
+    gpus_per_node: Annotated[int, AtLeast(0)] = 0
+    gpu_mode: Literal["all_visible", "per_task"] = "all_visible"
+    array_limit: Count | None = None
+    launcher: Literal["mpirun", "srun"] = "mpirun"
+    mpi: str = "auto"
+    mpirun: str | None = None
+    python: str | None = None
+    stage: str | None = None
+    scratch: str = "/tmp"
+    image: str | None = None
+    container: str = "apptainer"
+    container_options: list[Text] | None = None
+    login_shell: bool = False
+    modules: list[Text] | None = None
+    prologue: list[str] | None = None
+    environment: Any = None
+    extra_directives: list[str] | None = None
+    skip_directives: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Ranks and nodes. ``ranks`` is the least that may be had; ``nodes`` is None, N, or N-M."""
+
+    ranks: int
+    nodes: str | None
+    ranks_per_node: int | None
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the number of ranks is SLURM's to choose."""
+        return self.nodes is not None and "-" in self.nodes
+
+
+def check(given: Mapping[str, Any]) -> JobOptions:
+    """The complete options; raises ``InputError`` for one that is wrong, alone or with others."""
+    options = JobOptions(**check_options(JobOptions, given, "job"))
+    _check_lines(options)
+    _check_environment(options.environment)
+    for name in ("mem", "mem_per_cpu"):
+        value = getattr(options, name)
+        if value is not None and not SIZE.fullmatch(str(value)):
+            raise InputError(
+                f"job.{name} is {shown(value)}; it must be a number with K, M, G or T, such as 4G"
+            )
+    if options.mem is not None and options.mem_per_cpu is not None:
+        raise InputError(
+            f"job.mem is {options.mem} and job.mem_per_cpu is {options.mem_per_cpu}; a job takes "
+            "one of them"
+        )
+    if seconds(options.time) <= options.warn_seconds:
+        raise InputError(
+            f"job.warn_seconds is {options.warn_seconds}; it must be below job.time, which is "
+            f"{options.time}"
+        )
+    if options.gpu_mode == "per_task" and options.launcher != "srun":
+        raise InputError(
+            "job.gpu_mode is 'per_task', which needs job.launcher=srun: mpirun starts one task on "
+            "each node"
+        )
+    if options.stage is not None and options.image is not None:
+        raise InputError("job.stage and job.image are both given; a job takes one of them")
+    layout(options)
+    return options
+
+
+def seconds(time: Text) -> int:
+    """A time limit as SLURM writes it: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
+    found = TIME.fullmatch(str(time))
+    total = 0
+    if found:
+        part = {name: int(value or 0) for name, value in found.groupdict().items()}
+        total = 60 * part["minutes"] + 3600 * (part["h"] + part["dh"] + 24 * part["days"])
+        total += 60 * (part["m"] + part["dm"]) + part["s"] + part["ds"]
+    if not total:
+        raise InputError(
+            f"job.time is {shown(time)}; it must be minutes, hours:minutes:seconds or "
+            "days-hours:minutes:seconds"
+        )
+    return total
+
+
+def layout(options: JobOptions) -> Layout:
+    """Ranks and nodes, the ones from the others; raises ``InputError`` where they do not agree."""
+    ranks, nodes, each = options.ranks, options.nodes, options.ranks_per_node
+    if isinstance(nodes, str):
+        found = RANGE.fullmatch(nodes)
+        if not found or not 0 < int(found[1]) <= int(found[2]):
+            raise InputError(
+                f"job.nodes is {shown(nodes)}; it must be a whole number, at least 1, or two as "
+                "in 2-4"
+            )
+        if each is None or ranks is not None:
+            raise InputError(
+                f"job.nodes is {nodes}, which needs job.ranks_per_node and takes no job.ranks"
+            )
+        return Layout(int(found[1]) * each, nodes, each)
+    if nodes is not None and each is not None:
+        if ranks not in (None, nodes * each):
+            raise InputError(
+                f"job.nodes x job.ranks_per_node is {nodes} x {each} = {nodes * each}, but "
+                f"job.ranks is {ranks}; leave one of them out"
+            )
+        return Layout(nodes * each, str(nodes), each)
+    if ranks is None:
+        raise InputError(
+            "job.ranks is missing; it must be a whole number, at least 1, unless job.nodes and "
+            "job.ranks_per_node are given"
+        )
+    if nodes is None and each is None:
+        return Layout(ranks, None, None)
+    divisor = nodes if nodes is not None else each
+    assert divisor is not None
+    if ranks % divisor:
+        field = "nodes" if nodes is not None else "ranks_per_node"
+        raise InputError(
+            f"job.ranks is {ranks}, which job.{field}, {divisor}, does not divide; every node "
+            "must have the same number of ranks"
+        )
+    nodes, each = (nodes, ranks // nodes) if nodes is not None else (ranks // divisor, divisor)
+    return Layout(ranks, str(nodes), each)
+
+
+def _check_lines(options: JobOptions) -> None:
+    """Refuses what would break out of its line, above all in a directive."""
+    for name, value in vars(options).items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and (not text.strip() or not text.isprintable()):
+                raise InputError(f"job.{name} is {shown(text)}; it must be one line of text")
+    for text in options.extra_directives or ():
+        if not text.startswith("-"):
+            raise InputError(
+                f"job.extra_directives has {shown(text)}; each must be an option of sbatch, such "
+                "as --reservation=NAME"
+            )
+
+
+def _check_environment(environment: Any) -> None:
+    if environment is None:
+        return
+    if not isinstance(environment, Mapping):
+        raise InputError(
+            f"job.environment is {shown(environment)}; it must be a mapping of names to texts"
+        )
+    for name, value in environment.items():
+        if not VARIABLE.fullmatch(name):
+            raise InputError(f"job.environment has {shown(name)}; that is no name of a variable")
+        if not isinstance(value, (int, float, str)) or "\0" in str(value):
+            raise InputError(f"job.environment.{name} is {shown(value)}; it must be a text")
+
+
+# Where options come from.
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data, no key twice, and texts that YAML 1.1 takes for numbers of base 60 or 8.
+
+    2:00:00 is a time limit and not 7200, 0815 an account and not an error.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        repeated = next((key for key in keys if keys.count(key) > 1), None)
+        if repeated is not None:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key '{repeated}' stands there twice", node.start_mark
+            )
+        return super().construct_mapping(node, deep)
+
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_NUMBERS[0], re.compile(r"-?(0|[1-9]\d*)$"), list("-0123456789"))
+
+
+def parse(text: str, where: str) -> Any:
+    """YAML in which only plain decimals are numbers; raises ``InputError`` naming ``where``."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        problem = getattr(error, "problem", None)
+        reason = f": {' '.join(str(problem).split())[:200]}" if problem else ""
+        raise InputError(f"{where} is not valid YAML{reason}") from None
+
+
+def read_site(name: str) -> dict[str, Any]:
+    """The options in a shipped site file, or in the YAML file at the path ``name``."""
+    path = folder("sites") / f"{name}.yaml"
+    names = [file.stem for file in folder("sites").glob("*.yaml")]
+    if name not in names:
+        path = Path(name)
+        if path.suffix not in (".yaml", ".yml"):
+            raise InputError(
+                f"--site is {shown(name)}; {closest(name, names)}, or the path of a .yaml file"
+            )
+    return _mapping(parse(_read(path), str(path)), str(path))
+
+
+def read_section(path: Path) -> dict[str, Any]:
+    """The section ``job`` of the experiment in the file ``path``; empty if there is none."""
+    whole = parse(_read(path), str(path))
+    section = whole.get("job") if isinstance(whole, Mapping) else None
+    return _mapping(section, f"job in {path}") if section is not None else {}
+
+
+def read_words(words: Sequence[str]) -> dict[str, Any]:
+    """``job.key=value`` words as options; ``job.environment.NAME=value`` adds one variable."""
+    options: dict[str, Any] = {}
+    for word in words:
+        key, _, text = word.removeprefix("job.").partition("=")
+        name, dot, variable = key.partition(".")
+        value = parse(text, f"job.{key}")
+        if dot and name == "environment":
+            options[name] = {**options.get(name, {}), variable: value}
+        else:
+            options[key] = value
+    return options
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not valid YAML: it is no text in UTF-8") from None
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"{where} does not hold a mapping of options to values")
+    return dict(value)

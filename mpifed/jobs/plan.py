@@ -1,0 +1,240 @@
+"""From words to a job: which runs, in which directories, and what SLURM is asked for.
+
+Nothing is written here. A list in an experiment, or behind ``key=``, is swept over as by
+``mpifed.sweep``; the job is then an array with one task a run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from mpifed import config, resume, sweep
+from mpifed.components import find
+from mpifed.config import BernoulliOptions, CheckpointOptions, Configuration, EvaluationOptions
+from mpifed.errors import InputError
+from mpifed.experiment import DEFAULTS, is_experiment
+from mpifed.filenames import safe
+from mpifed.jobs import options as job_options
+from mpifed.jobs.options import JobOptions, Layout
+from mpifed.local.options import LocalOptions
+from mpifed.request import DEFAULT_EXPERIMENT
+from mpifed.schema import check_value, options_of
+from mpifed.sweep import Planned
+
+SECTIONS = {
+    "local": LocalOptions,
+    "evaluation": EvaluationOptions,
+    "checkpoint": CheckpointOptions,
+    "participation": BernoulliOptions,
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be submitted.
+
+    ``experiment`` names a shipped experiment; where the user brought a file, ``text`` holds what
+    stands in it, and ``experiment`` its name. ``given`` are the options as they were given.
+    ``output`` is the run directory, or the one above the run directories of a sweep.
+    """
+
+    experiment: str
+    text: str | None
+    output: Path
+    sweep: bool
+    runs: tuple[Planned, ...]
+    given: dict[str, Any]
+
+    @property
+    def options(self) -> JobOptions:
+        return job_options.check(self.given)
+
+    @property
+    def layout(self) -> Layout:
+        return job_options.layout(self.options)
+
+    @property
+    def name(self) -> str:
+        return safe(str(self.options.name or f"mpifed-{self.experiment}"))
+
+
+def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: bool) -> Job:
+    """The job that ``words`` ask for, checked; raises ``InputError``."""
+    experiments = [word for word in words if is_experiment(word)]
+    if len(experiments) > 1:
+        raise InputError(
+            f"'{experiments[0]}' and '{experiments[1]}' both stand for an experiment; name one, "
+            "and write overrides as key=value"
+        )
+    experiment = experiments[0] if experiments else DEFAULT_EXPERIMENT
+    overrides = [word for word in words if word not in experiments]
+    mapping = config.read_experiment(experiment)
+    is_file = experiment not in config.experiment_names()
+    given = {
+        **(job_options.read_site(site) if site else {}),
+        **(job_options.read_section(Path(experiment)) if is_file else {}),
+        **job_options.read_words([word for word in overrides if word.startswith("job.")]),
+    }
+    overrides = [word for word in overrides if not word.startswith("job.")]
+    if is_file:
+        mapping = {key: value for key, value in mapping.items() if key != "job"}
+        overrides = [*_axes_as_words(mapping, overrides), *overrides]
+    if smoke:
+        given, overrides = _smoke(given), [*overrides, "rounds=1"]
+    text = yaml.safe_dump(mapping, sort_keys=False, default_flow_style=None) if is_file else None
+    name = safe(str(mapping["experiment"]))
+    parsed = config.parse_overrides(overrides)
+    swept = bool(sweep.split_axes(parsed)[0])
+    place = (output or _default_output(name, swept)).absolute()
+    if smoke:
+        place = place.with_name(f"{place.name}-smoke")
+    ranks = job_options.layout(job_options.check(given)).ranks
+    with experiment_file(experiment, text) as source:
+        runs = sweep.plan(source, overrides, place, ranks)
+    if smoke or not swept:
+        runs, swept = [dataclasses.replace(runs[0], directory=place)], False
+    return Job(experiment if text is None else name, text, place, swept, tuple(runs), given)
+
+
+def check_output(job: Job) -> None:
+    """Refuses a directory that holds something already; raises ``InputError``."""
+    output = job.output
+    if "\\" in str(output) or not str(output).isprintable():
+        raise InputError(f"--output is {str(output)!r}; SLURM takes no such characters in a path")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"--output {output} is a file; it must be a directory, or not exist yet")
+    if (output / "job" / "job.json").exists() or resume.holds_run(output):
+        raise InputError(
+            f"--output {output} already holds a run; python -m mpifed.jobs resume goes on with "
+            "it, or choose another directory"
+        )
+
+
+def again(job: Job, words: Sequence[str]) -> Job:
+    """``job`` with other options and overrides, for its unfinished runs to go on; checked."""
+    given = {**job.given, **job_options.read_words([w for w in words if w.startswith("job.")])}
+    wrong = next((word for word in words if "=" not in word), None)
+    if wrong is not None:
+        raise InputError(f"'{wrong}' is no override of the form key=value")
+    more = config.parse_overrides([word for word in words if not word.startswith("job.")])
+    ranks = job_options.layout(job_options.check(given)).ranks
+    with experiment_file(job.experiment, job.text) as source:
+        mapping = config.read_experiment(source)
+    runs = []
+    for run in job.runs:
+        complete = config.resolve(config.apply_overrides(mapping, run.overrides | more), ranks)
+        runs.append(Planned(run.directory, run.overrides | more, complete.data))
+    return dataclasses.replace(job, given=given, runs=tuple(runs))
+
+
+@contextmanager
+def experiment_file(experiment: str, text: str | None) -> Iterator[str]:
+    """The experiment as ``mpifed.run`` takes it: its name, or a file while it is needed."""
+    if text is None:
+        yield experiment
+        return
+    with tempfile.TemporaryDirectory(prefix="mpifed-job-") as directory:
+        path = Path(directory) / "experiment.yaml"
+        path.write_text(text, encoding="utf-8")
+        yield str(path)
+
+
+def _default_output(name: str, swept: bool) -> Path:
+    return Path("runs") / f"{name}{'-sweep' * swept}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _smoke(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a job of one round on two ranks, on two nodes if the job itself has more."""
+    layout = job_options.layout(job_options.check(given))
+    nodes = 2 if layout.nodes not in (None, "1") else 1
+    change = {"ranks": 2, "nodes": nodes, "ranks_per_node": 2 // nodes, "time": 10}
+    return {**given, **change, "max_restarts": 0, "warn_seconds": 30}
+
+
+def _axes_as_words(mapping: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """The lists in an experiment that are swept over, as overrides; those of ``overrides`` go
+    before them.
+    """
+    replaced = [word.partition("=")[0].removesuffix(".name") for word in overrides]
+    axes = _axes(mapping)
+    kept = {
+        key: values
+        for key, values in axes.items()
+        if not any(key == other or key.startswith(f"{other}.") for other in replaced)
+    }
+    return [f"{key}={sweep.as_text(values)}" for key, values in kept.items()]
+
+
+def _axes(mapping: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Dotted keys and lists: every list but those that an option takes as its value."""
+    hints = get_type_hints(Configuration, include_extras=True)
+    found: dict[str, list[Any]] = {}
+    for key, value in mapping.items():
+        if isinstance(value, Mapping):
+            found |= _axes_within(value, key, _annotations(key, value))
+        elif isinstance(value, list) and not _takes(hints.get(key, Any), value):
+            found[key] = value
+    return found
+
+
+def _axes_within(
+    section: Mapping[str, Any], path: str, annotations: Mapping[str, Any]
+) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for key, value in section.items():
+        where = f"{path}.{key}"
+        if isinstance(value, Mapping):
+            found |= _axes_within(value, where, {})
+        elif isinstance(value, list) and not _takes(annotations.get(key, Any), value):
+            if key == "name" and len(section) > 1:
+                raise InputError(
+                    f"{where} is a list beside other options, which do not go with every name; "
+                    f"write {path}: [{{name: {value[0] if value else '...'}, ...}}, ...]"
+                )
+            found[path if key == "name" else where] = value
+    return found
+
+
+def _annotations(section: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the options of a section are annotated with; nothing where its name is not known yet."""
+    component: Any = SECTIONS.get(section)
+    name = given.get("name", DEFAULTS.get(section))
+    if section in DEFAULTS and isinstance(name, str):
+        component = find(section, name)
+    if component is None:
+        return {}
+    return {key: option.annotation for key, option in options_of(component).items()}
+
+
+def _takes(annotation: Any, value: list[Any]) -> bool:
+    """Whether an option takes ``value`` as it stands."""
+    if annotation is Any:
+        return False
+    try:
+        check_value(value, annotation, "")
+    except InputError:
+        return False
+    return True
+
+
+def unfinished(job: Job, tasks: Sequence[int]) -> list[int]:
+    """Which of these runs have not come to the number of rounds that they are to have."""
+    with experiment_file(job.experiment, job.text) as source:
+        mapping = config.read_experiment(source)
+    ranks = job.layout.ranks
+    left = []
+    for task in tasks:
+        run = job.runs[task]
+        complete = config.resolve(config.apply_overrides(mapping, run.overrides), ranks)
+        if not resume.finished(run.directory, complete.rounds):
+            left.append(task)
+    return left

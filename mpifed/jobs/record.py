@@ -1,0 +1,149 @@
+"""What a run directory says of its job: ``job/job.json``, the script, and a request to stop.
+
+A sweep has one record, in the directory above its runs; each of those names it. All of it is
+private to the user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from mpifed.errors import InputError
+from mpifed.jobs.plan import Job
+from mpifed.sweep import Planned
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """A job that was submitted. ``history`` are the jobs of SLURM, oldest first, each with
+    ``job``, ``report`` (None without one) and ``submitted``.
+    """
+
+    job: Job
+    history: tuple[dict[str, Any], ...]
+
+    @property
+    def last(self) -> str:
+        """The number of the newest job."""
+        return str(self.history[-1]["job"])
+
+    @property
+    def ids(self) -> list[str]:
+        """The numbers of the newest job and of its report."""
+        return [str(self.history[-1][key]) for key in ("job", "report") if self.history[-1][key]]
+
+
+def prepare(job: Job) -> None:
+    """Makes the directories of ``job``, private to the user."""
+    for directory in dict.fromkeys([job.output, *(run.directory for run in job.runs)]):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        (directory / "job").mkdir(mode=0o700, exist_ok=True)
+
+
+def write(job: Job, history: Sequence[dict[str, Any]], script: str) -> None:
+    """Records a job that was submitted."""
+    known = {
+        "version": VERSION,
+        "experiment": job.experiment,
+        "text": job.text,
+        "output": str(job.output),
+        "sweep": job.sweep,
+        "job": job.given,
+        "runs": [{"directory": str(run.directory), "overrides": run.overrides} for run in job.runs],
+        "history": list(history),
+    }
+    _replace(job.output / "job" / "job.sbatch", script)
+    _replace(job.output / "job" / "job.json", json.dumps(known, indent=2) + "\n")
+    if job.sweep:
+        for number, run in enumerate(job.runs):
+            part = {"version": VERSION, "part_of": str(job.output), "task": number}
+            _replace(run.directory / "job" / "job.json", json.dumps(part, indent=2) + "\n")
+
+
+def entry(number: str, report: str | None) -> dict[str, Any]:
+    """An entry of the history, as of now."""
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"job": number, "report": report, "submitted": now}
+
+
+def read(directory: Path) -> tuple[Record, int | None]:
+    """The record of a run directory, and which task it is if it is one run of a sweep.
+
+    Raises ``InputError`` where there is none, or it is damaged.
+    """
+    found = _load(directory)
+    if "part_of" in found:
+        record, _ = read(Path(found["part_of"]))
+        return record, int(found["task"])
+    path = directory / "job" / "job.json"
+    try:
+        runs = tuple(
+            Planned(Path(run["directory"]), dict(run["overrides"]), {}) for run in found["runs"]
+        )
+        job = Job(
+            str(found["experiment"]),
+            found["text"],
+            Path(found["output"]),
+            bool(found["sweep"]),
+            runs,
+            dict(found["job"]),
+        )
+        history = tuple(dict(item) for item in found["history"])
+        if not runs or not all("job" in item and "report" in item for item in history):
+            raise ValueError("something is missing")
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"'{path}' is damaged: {type(error).__name__}: {error}") from None
+    here = directory.absolute()
+    if job.output != here:  # the directory was moved since
+        job = replace(job, output=here, runs=tuple(_moved(run, job.output, here) for run in runs))
+    return Record(job, history), None
+
+
+def ask_to_stop(directory: Path) -> None:
+    """From now on the jobs of this directory end instead of being queued again."""
+    (directory / "job" / "stop").touch(mode=0o600)
+
+
+def let_go_on(directory: Path) -> None:
+    """Takes back ``ask_to_stop``."""
+    (directory / "job" / "stop").unlink(missing_ok=True)
+
+
+def _load(directory: Path) -> dict[str, Any]:
+    path = directory / "job" / "job.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"'{directory}' holds no job: there is no job/job.json in it; python -m mpifed.jobs "
+            "submit makes one"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"'{path}' cannot be read: {error}") from None
+    if not isinstance(found, dict) or found.get("version") != VERSION:
+        raise InputError(f"'{path}' is no record of a job that this mpifed understands")
+    return found
+
+
+def _moved(run: Planned, before: Path, now: Path) -> Planned:
+    with contextlib.suppress(ValueError):
+        return replace(run, directory=now / run.directory.relative_to(before))
+    return run
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    partial.replace(path)

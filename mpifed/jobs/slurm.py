@@ -1,0 +1,153 @@
+"""SLURM's commands, and the environment they are given."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mpifed.errors import InputError, RunError
+
+FOREIGN = (
+    "SLURM_",
+    "SLURMD_",
+    "SBATCH_",
+    "SALLOC_",
+    "SRUN_",
+    "PMI_",
+    "PMIX_",
+    "OMPI_COMM_",
+    "PRTE_JOB",
+)
+"""Beginnings of variables of the job in which this command is given, if it is in one."""
+
+KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+PATIENCE = 60.0
+ENDED = (
+    "COMPLETED",
+    "CANCELLED",
+    "FAILED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "OUT_OF_MEMORY",
+    "BOOT_FAIL",
+    "DEADLINE",
+    "REVOKED",
+)
+"""States of a job that is over; SLURM shows them for some minutes."""
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A job in SLURM's queue, or the task of an array with that number."""
+
+    job: str
+    task: int | None
+    state: str
+    reason: str
+    nodes: str
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in ENDED
+
+
+def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """``environment`` without what another job has left in it.
+
+    sbatch takes variables before the directives of a script, and an ``mpirun`` in the new job would
+    take them for its own.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in KEPT or not name.startswith(FOREIGN)
+    }
+
+
+def present() -> bool:
+    """Whether there is a SLURM to submit to."""
+    return shutil.which("sbatch") is not None
+
+
+def test_only(script: str) -> str:
+    """What SLURM says of when a script would start; raises ``InputError`` if it refuses it."""
+    answer = _call("sbatch", "--test-only", input=script)
+    said = _words(answer.stderr or answer.stdout)
+    if answer.returncode:
+        raise InputError(f"sbatch refuses the job: {said}")
+    return said
+
+
+def submit(script: str, options: Sequence[str] = ()) -> str:
+    """Submits a script; returns the number of the job."""
+    answer = _call("sbatch", "--parsable", *options, input=script)
+    found = re.match(r"(\d+)", answer.stdout)
+    if answer.returncode or not found:
+        raise InputError(f"sbatch refuses the job: {_words(answer.stderr or answer.stdout)}")
+    return found[1]
+
+
+def queue(jobs: Sequence[str]) -> list[Queued]:
+    """What the queue holds of ``jobs``; a job that SLURM has forgotten is not among it."""
+    if not jobs or not shutil.which("squeue"):
+        return []
+    form = "%A|%F|%K|%T|%R|%N"
+    wanted = [f"--jobs={','.join(jobs)}", "--states=all", "--array", f"--format={form}"]
+    answer = _call("squeue", "--noheader", *wanted)
+    if answer.returncode and "Invalid job id" in answer.stderr:
+        if len(jobs) == 1:
+            return []
+        return [entry for job in jobs for entry in queue([job])]
+    if answer.returncode:
+        raise RunError(f"squeue failed: {_words(answer.stderr)}")
+    return [entry for line in answer.stdout.splitlines() for entry in _entries(line)]
+
+
+def _entries(line: str) -> list[Queued]:
+    _, job, index, state, reason, nodes = (part.strip() for part in line.split("|", 5))
+    tasks = [int(index)] if index.isdigit() else [None]
+    return [Queued(job, task, state, reason.strip("()"), nodes) for task in tasks]
+
+
+def restarts(job: str) -> int | None:
+    """How often SLURM has started a job again; None once it is forgotten."""
+    answer = _call("scontrol", "show", "job", job)
+    found = re.search(r"Restarts=(\d+)", answer.stdout)
+    return int(found[1]) if found else None
+
+
+def cancel(jobs: Sequence[str], options: Sequence[str] = ()) -> None:
+    """``scancel``; a job that is over already is none to complain of."""
+    answer = _call("scancel", *options, *jobs)
+    if answer.returncode and "Invalid job id" not in answer.stderr:
+        raise RunError(f"scancel failed: {_words(answer.stderr)}")
+
+
+def _call(command: str, *words: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+    if not shutil.which(command):
+        raise InputError(
+            f"there is no {command} on the PATH; this needs SLURM (render and check do not)"
+        )
+    try:
+        return subprocess.run(
+            [command, *words],
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            env=clean_environment(os.environ),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"{command} did not answer within {PATIENCE:.0f} s") from None
+
+
+def _words(text: str) -> str:
+    """What SLURM said, on one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(re.sub(r"^s\w+: (error: )?", "", line) for line in lines) or "it says nothing"

@@ -1,0 +1,18 @@
+# shellcheck shell=bash disable=SC2034  # used by the scripts that source it
+# What scripts/slurm/start and stop share; start explains the variables.
+ROOT=${LOCAL_SLURM_ROOT:-/tmp/mpifed-slurm}
+NODES=${LOCAL_SLURM_NODES:-4}
+CPUS=${LOCAL_SLURM_CPUS:-32}
+GPUS=${LOCAL_SLURM_GPUS:-0}
+PORT=${LOCAL_SLURM_PORT:-16817}
+REQUEUE_DELAY=${LOCAL_SLURM_REQUEUE_DELAY:-5}
+KILL_WAIT=${LOCAL_SLURM_KILL_WAIT:-5}
+GRACE=${LOCAL_SLURM_GRACE:-10}
+PREEMPT_SIGNAL=${LOCAL_SLURM_PREEMPT_SIGNAL:-yes}
+
+MARK=.mpifed-slurm # what tells our directory from another
+UNSHARE=(unshare --uts --ipc --mount --propagation private)
+APART=no
+if "${UNSHARE[@]}" true 2>/dev/null; then APART=yes; fi
+PATH=$PATH:/usr/sbin:/sbin
+export SLURM_CONF=$ROOT/slurm.conf
