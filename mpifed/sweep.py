@@ -213,8 +213,16 @@ def _default_output(experiment: str) -> Path:
 
 
 def _directory_name(chosen: dict[str, Any]) -> str:
-    name = ",".join(f"{key}={as_text(value)}" for key, value in chosen.items())
+    name = ",".join(f"{key}={_brief(value)}" for key, value in chosen.items())
     return safe(name) if name else "run"
+
+
+def _brief(value: Any) -> str:
+    """``value`` for a file name: a component with options is ``erdos_renyi,p=0.1``."""
+    if not (isinstance(value, dict) and isinstance(value.get("name"), str)):
+        return as_text(value)
+    options = (f"{key}={as_text(option)}" for key, option in value.items() if key != "name")
+    return ",".join([value["name"], *options])
 
 
 def _state(run: Planned) -> str:

@@ -2,7 +2,8 @@
 
 Each RUN_DIR is a run directory or holds some. Runs that differ only in the seed become one entry,
 with mean and deviation. DIR gets table.md, table.csv and one PNG a figure; without --output the
-table is only printed.
+table is only printed. With --against or --target there is a second table, of the differences from
+one method with the same seed, and of the rounds and bits that an accuracy took.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError
 from mpifed.launch import Parser
+from mpifed.report import paired
 from mpifed.report.groups import Group, group_runs
 from mpifed.report.reading import find_runs
 from mpifed.report.tables import csv_text, markdown, terminal
@@ -27,28 +29,46 @@ def main(words: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
     try:
         options = _parser().parse_args(words)
+        if options.target is not None and not 0 < options.target < 1:
+            raise InputError(f"--target is {options.target:g}; it must be a fraction in (0, 1)")
         groups, notes = group_runs(find_runs(options.run_dirs))
-        files = write(groups, notes, options.output) if options.output else []
+        tables = {"table.md": markdown(groups, notes), "table.csv": csv_text(groups)}
+        comparison = compare(groups, options.against, options.target)
+        output = options.output
+        files = write(groups, tables | comparison, output, options.against) if output else []
     except InputError as error:
         print(f"mpifed.report: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     console.print(terminal(groups))
+    if comparison:
+        print(comparison["comparison.md"])
     for line in [*(f"* {note}" for note in notes), *map(str, files)]:
         print(line)
     return EXIT_FINISHED
 
 
-def write(groups: Sequence[Group], notes: Sequence[str], output: Path) -> list[Path]:
+def compare(groups: Sequence[Group], against: str | None, target: float | None) -> dict[str, str]:
+    """The second table by file name; nothing where neither option is given."""
+    if against is None and target is None:
+        return {}
+    return {
+        "comparison.md": paired.markdown(groups, against, target),
+        "comparison.csv": paired.csv_text(groups, against, target),
+    }
+
+
+def write(
+    groups: Sequence[Group], tables: dict[str, str], output: Path, against: str | None
+) -> list[Path]:
     """Tables and plots in ``output``; returns the files. Files of an older report are replaced."""
     from mpifed.report.plots import draw
 
-    tables = {"table.md": markdown(groups, notes), "table.csv": csv_text(groups)}
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, text in tables.items():
             (output / name).write_text(text, encoding="utf-8")
-        return [*(output / name for name in tables), *draw(groups, output)]
+        return [*(output / name for name in tables), *draw(groups, output, against)]
     except OSError as error:
         raise InputError(f"--output {output} cannot be written: {error.strerror}") from None
 
@@ -64,6 +84,8 @@ def _parser() -> Parser:
         "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="a run directory, or one above"
     )
     parser.add_argument("--output", type=Path, metavar="DIR", help="where tables and plots go")
+    parser.add_argument("--against", metavar="METHOD", help="a method as the table names it")
+    parser.add_argument("--target", type=float, metavar="FRACTION", help="a test accuracy")
     return parser
 
 

@@ -45,8 +45,11 @@ NO_DIFFERENCE = (
     "checkpoint.",
     "evaluation.every",
     "placement",
+    "exchange.transport",
     "experiment",
 )
+# What a name leaves out, because it goes without saying.
+UNSAID = {"exchange.schedule.name": "static"}
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,34 @@ def _labels(titles: list[str], parts: list[dict[str, str]]) -> list[str]:
     labels = []
     for title, part in zip(titles, parts, strict=True):
         same = [p for t, p in zip(titles, parts, strict=True) if t == title]
-        keys = [key for key in part if any(other.get(key) != part[key] for other in same)]
-        labels.append(", ".join([title, *(f"{key.split('.', 1)[-1]}={part[key]}" for key in keys)]))
+        labels.append(", ".join([title, *_differences(part, same)]))
     return labels
+
+
+def _differences(part: dict[str, str], same: Sequence[dict[str, str]]) -> list[str]:
+    """What tells ``part`` from ``same``: 'lr=0.1', and components as 'erdos_renyi p=0.05'.
+
+    An option of a component is compared only where that component is used: a ring has no p.
+    """
+    words: list[str] = []
+    named = ""  # the section whose component the last word names
+    for key, value in part.items():
+        section = key.rpartition(".")[0]
+        is_name = key == f"{section}.name"
+        alike = [p for p in same if is_name or _name(p, section) == _name(part, section)]
+        # No component where others have one: what stands in its place has a name of its own.
+        absent = value == "null" and any(f"{key}.name" in other for other in same)
+        if absent or UNSAID.get(key) == value or all(p.get(key) == value for p in alike):
+            continue
+        if is_name and section:
+            words.append(value)
+            named = section
+        elif section == named and words:
+            words[-1] += f" {key.rpartition('.')[2]}={value}"
+        else:
+            words.append(f"{key.split('.', 1)[-1]}={value}")
+    return words
+
+
+def _name(part: dict[str, str], section: str) -> str | None:
+    return part.get(f"{section}.name")

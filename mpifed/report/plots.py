@@ -12,7 +12,8 @@ import numpy as np
 from mpifed.filenames import safe
 from mpifed.report.groups import Curve, Group
 from mpifed.report.lines import GREY, STYLE, Line, Look, draw_lines, look, new_axes
-from mpifed.report.tables import bit_prefix
+from mpifed.report.paired import minus, partner
+from mpifed.report.tables import ACCURACY, bit_prefix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,8 +27,11 @@ CURVES = {
 WIDE = 10.0  # from this ratio of most to fewest bits on, their axis is logarithmic
 
 
-def draw(groups: Sequence[Group], output: Path) -> list[Path]:
-    """Draws every figure that the runs have numbers for; returns the files."""
+def draw(groups: Sequence[Group], output: Path, against: str | None = None) -> list[Path]:
+    """Draws every figure that the runs have numbers for; returns the files.
+
+    ``against`` is a method that the others are drawn minus, seed by seed.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -39,7 +43,11 @@ def draw(groups: Sequence[Group], output: Path) -> list[Path]:
         for data in datas:
             chosen = [group for group in groups if group.data == data]
             prefix = f"{safe(data.replace(' ', ''))}-" if len(datas) > 1 else ""
-            for name, figure in _figures(chosen, looks, data).items():
+            figures = _figures(chosen, looks, data)
+            other = None if against is None else partner(groups, data, against)
+            if other is not None:
+                figures |= _differences(chosen, other, looks, data)
+            for name, figure in figures.items():
                 files.append(output / f"{prefix}{name}.png")
                 figure.savefig(files[-1])
     return files
@@ -63,6 +71,16 @@ def _figures(groups: Sequence[Group], looks: dict[str, Look], data: str) -> dict
     if scored:
         figures["clients"] = _over_clients(scored, looks, data)
     return figures
+
+
+def _differences(
+    groups: Sequence[Group], other: Group, looks: dict[str, Look], data: str
+) -> dict[str, Figure]:
+    """Accuracy minus that of ``other`` with the same seed; no figure where no seed is shared."""
+    title = f"Test accuracy minus that of {other.method} (points)"
+    curves = [(g, minus(g, other, ACCURACY, 100)) for g in groups if g is not other]
+    drawn = [(group, curve) for group, curve in curves if np.isfinite(curve.mean).any()]
+    return {"difference-rounds": _against_rounds(drawn, looks, title, data)} if drawn else {}
 
 
 def _against_rounds(

@@ -26,16 +26,16 @@ def markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
     methods = _distinct([group.method for group in groups])
     cells = {(group.data, group.method): group for group in groups}
     lines = [CAPTION + (DEVIATION if _any_deviation(groups) else ""), ""]
-    lines += _markdown_header(["Data", *methods], texts=1)
+    lines += markdown_header(["Data", *methods], texts=1)
     for data in _distinct([group.data for group in groups]):
         row = [cells.get((data, method)) for method in methods]
         best = {column: _best(row, column) for column in (ACCURACY, DECILE)}
-        lines.append(_markdown_row([data, *(_accuracy_cell(group, best) for group in row)]))
+        lines.append(markdown_row([data, *(_accuracy_cell(group, best) for group in row)]))
     lines += ["", SENT, ""]
     header = ["Data", "Method", "Seeds", "Rounds", "Seconds", "Sent up", "Sent down"]
-    lines += _markdown_header(header, texts=2)
+    lines += markdown_header(header, texts=2)
     lines += [
-        _markdown_row(
+        markdown_row(
             [group.data, group.method, str(len(group.runs)), _rounds(group), *_cost(group)]
         )
         for group in groups
@@ -162,11 +162,12 @@ def _cost(group: Group) -> list[str]:
     return ["–" if math.isnan(seconds) else f"{seconds:.1f}", *map(bits, sent)]
 
 
-def _markdown_header(names: Sequence[str], texts: int) -> list[str]:
+def markdown_header(names: Sequence[str], texts: int) -> list[str]:
     """Header and rule; the first ``texts`` columns are words, the others numbers."""
     rule = ["---" if index < texts else "---:" for index in range(len(names))]
-    return [_markdown_row(names), _markdown_row(rule)]
+    return [markdown_row(names), markdown_row(rule)]
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
+    """One line of a Markdown table."""
     return "| " + " | ".join(cells) + " |"

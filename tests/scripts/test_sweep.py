@@ -54,6 +54,15 @@ def test_plan_is_the_product_with_one_directory_each() -> None:
     assert all(run.overrides["rounds"] == 7 for run in runs)
 
 
+def test_a_component_with_options_has_a_directory_of_plain_words() -> None:
+    words = ["exchange=gossip", "exchange.topology=[ring,{name: erdos_renyi, p: 0.1}]", "seed=[0]"]
+    runs = sweep.plan("synthetic-fedem", words, Path("out"), 1)
+    assert [run.directory.name for run in runs] == [
+        "exchange.topology=ring,seed=0",
+        "exchange.topology=erdos_renyi,p=0.1,seed=0",
+    ]
+
+
 @pytest.mark.parametrize(
     "value", [None, True, 3, 0.1, "fedem", "1e-3", "null", "a: b", [1, [2]], {"a": 1}]
 )

@@ -1,0 +1,139 @@
+"""Methods beside one of them, seed by seed, and what each took to reach an accuracy.
+
+Runs of one seed have the same data and the same draws, so that the difference between two methods
+varies less from seed to seed than either of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+
+from mpifed.errors import InputError, closest
+from mpifed.report.groups import Curve, Group, mean_and_deviation
+from mpifed.report.reading import Run
+from mpifed.report.tables import ACCURACY, DECILE, bits, markdown_header, markdown_row
+
+
+def minus(group: Group, other: Group, column: str, factor: float = 1.0) -> Curve:
+    """``column`` of ``group`` minus that of ``other``, over the seeds that both have run.
+
+    At the rounds that all these runs have evaluated; ``bits`` are those of ``group``.
+    """
+    pairs = _pairs(group, other)
+    evaluated = [run.metrics["round"] for pair in pairs for run in pair]
+    rounds = reduce(np.intersect1d, evaluated) if evaluated else np.zeros(0)
+    if not len(rounds):
+        return Curve(rounds, rounds, rounds, rounds)
+    values = np.array([_at(a, column, rounds) - _at(b, column, rounds) for a, b in pairs]) * factor
+    sent = [_at(run, "up_bits", rounds) + _at(run, "down_bits", rounds) for run, _ in pairs]
+    deviation = values.std(axis=0, ddof=1) if len(pairs) > 1 else np.zeros(len(rounds))
+    return Curve(rounds, np.mean(sent, axis=0), values.mean(axis=0), deviation)
+
+
+def last_difference(group: Group, other: Group, column: str) -> tuple[float, float]:
+    """Mean and sample deviation of the last value of :func:`minus`; NaN where there are too few."""
+    curve = minus(group, other, column)
+    if not len(curve.rounds):
+        return np.nan, np.nan
+    few = len(_pairs(group, other)) < 2
+    return float(curve.mean[-1]), np.nan if few else float(curve.deviation[-1])
+
+
+def reached(run: Run, target: float) -> tuple[float, float]:
+    """(round, bits sent up so far) where the test accuracy first was ``target``; NaN if never."""
+    hits = np.flatnonzero(run.metrics[ACCURACY] >= target)
+    if not len(hits):
+        return np.nan, np.nan
+    return float(run.metrics["round"][hits[0]]), float(run.metrics["up_bits"][hits[0]])
+
+
+def partner(groups: Sequence[Group], data: str, method: str) -> Group | None:
+    """The group of ``method`` on ``data``; None where it has not been run there.
+
+    Raises ``InputError`` if it has not been run on any data.
+    """
+    methods = {group.method for group in groups}
+    if method not in methods:
+        raise InputError(
+            f"--against is '{method}', which is none of the methods; {closest(method, methods)}"
+        )
+    return next((g for g in groups if (g.data, g.method) == (data, method)), None)
+
+
+def markdown(groups: Sequence[Group], against: str | None, target: float | None) -> str:
+    """Differences from ``against`` in points, and the round and bits at ``target``."""
+    notes, names = [], ["Data", "Method", "Pairs"]
+    if against is not None:
+        notes.append(f"Test accuracy minus that of {against} with the same seed, in points.")
+        names += ["Average", "Bottom decile"]
+    if target is not None:
+        notes.append(f"Where the average first was {100 * target:g} per cent, mean over seeds.")
+        names += ["Round", "Sent up"]
+    rows = []
+    for group in groups:
+        other = None if against is None else partner(groups, group.data, against)
+        pairs = "–" if other is None else str(len(_pairs(group, other)))
+        cells = [group.data, group.method, pairs]
+        if against is not None:
+            cells += [_points(group, other, column) for column in (ACCURACY, DECILE)]
+        if target is not None:
+            cells += _arrival(group, target)
+        rows.append(markdown_row(cells))
+    return "\n".join([" ".join(notes), "", *markdown_header(names, texts=2), *rows]) + "\n"
+
+
+def csv_text(groups: Sequence[Group], against: str | None, target: float | None) -> str:
+    """The same, one row per data set and method; fractions, and an empty field is no number."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    differences = [f"{column}_difference" for column in (ACCURACY, DECILE)]
+    names = [word for name in differences for word in (name, f"{name}_deviation")]
+    writer.writerow(["data", "method", "pairs", *names, "target", "round", "up_bits"])
+    for group in groups:
+        other = None if against is None else partner(groups, group.data, against)
+        numbers = [np.nan] * 4
+        if other is not None:
+            found = [last_difference(group, other, column) for column in (ACCURACY, DECILE)]
+            numbers = [number for pair in found for number in pair]
+        arrival = [np.nan, np.nan]
+        if target is not None:
+            arrival = list(np.mean([reached(run, target) for run in group.runs], axis=0))
+        pairs = 0 if other is None else len(_pairs(group, other))
+        cells = [*numbers, np.nan if target is None else target, *arrival]
+        numbers_as_text = ["" if np.isnan(n) else f"{n:.10g}" for n in cells]
+        writer.writerow([group.data, group.method, pairs, *numbers_as_text])
+    return text.getvalue()
+
+
+def _pairs(group: Group, other: Group) -> list[tuple[Run, Run]]:
+    partners = {str(run.seed): run for run in other.runs}
+    return [(run, partners[str(run.seed)]) for run in group.runs if str(run.seed) in partners]
+
+
+def _at(run: Run, column: str, rounds: np.ndarray) -> np.ndarray:
+    return run.metrics[column][np.isin(run.metrics["round"], rounds)]
+
+
+def _points(group: Group, other: Group | None, column: str) -> str:
+    mean, deviation = (np.nan, np.nan) if other is None else last_difference(group, other, column)
+    if np.isnan(mean):
+        return "–"
+    if group is other:
+        return "0"
+    return f"{100 * mean:+.2f}" + ("" if np.isnan(deviation) else f" ± {100 * deviation:.2f}")
+
+
+def _arrival(group: Group, target: float) -> list[str]:
+    """Round and bits, or how many of the seeds arrived where not all did."""
+    found = np.array([reached(run, target) for run in group.runs])
+    arrived = int(np.isfinite(found[:, 0]).sum())
+    if not arrived:
+        return ["never", "–"]
+    if arrived < len(found):
+        return [f"{arrived} of {len(found)} seeds", "–"]
+    return [f"{mean_and_deviation(found[:, 0])[0]:.0f}", bits(float(found[:, 1].mean()))]

@@ -1,0 +1,181 @@
+"""Names of methods that differ in components, and the table of paired differences."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from run_directories import write_run
+
+from mpifed.errors import InputError
+from mpifed.report.__main__ import main
+from mpifed.report.groups import Group, group_runs
+from mpifed.report.paired import last_difference, markdown, minus, partner, reached
+from mpifed.report.reading import find_runs
+
+SERVER = {"name": "server", "average_over": "participants"}
+PEER = {
+    "name": "gossip",
+    "topology": None,
+    "weights": None,
+    "schedule": {"name": "one_peer_exponential", "local_rounds": 1},
+    "transport": "auto",
+}
+METROPOLIS = {"name": "metropolis_hastings"}
+
+
+def gossip(
+    topology: dict[str, Any], weights: dict[str, Any] = METROPOLIS, local_rounds: int = 1
+) -> dict[str, Any]:
+    schedule = {"name": "static", "local_rounds": local_rounds}
+    return PEER | {"topology": topology, "weights": weights, "schedule": schedule}
+
+
+def random_graph(p: float) -> dict[str, Any]:
+    return {"name": "erdos_renyi", "p": p, "seed": None}
+
+
+def groups_in(place: Path) -> list[Group]:
+    groups, notes = group_runs(find_runs([place]))
+    assert not notes
+    return groups
+
+
+@pytest.mark.parametrize(
+    "exchanges",
+    [
+        {
+            "FedEM": SERVER,
+            "D-FedEM, ring, metropolis_hastings": gossip({"name": "ring"}),
+            "D-FedEM, ring, fmmc": gossip({"name": "ring"}, {"name": "fmmc", "tolerance": 0.001}),
+            "D-FedEM, erdos_renyi p=0.1, metropolis_hastings": gossip(random_graph(0.1)),
+            "D-FedEM, erdos_renyi p=0.5, metropolis_hastings": gossip(random_graph(0.5)),
+            "D-FedEM, one_peer_exponential": PEER,
+        },
+        {
+            "D-FedEM, p=0.1": gossip(random_graph(0.1)),
+            "D-FedEM, p=0.5": gossip(random_graph(0.5)),
+        },
+        {
+            "D-FedEM, tolerance=0.1": gossip(random_graph(0.1), {"name": "fmmc", "tolerance": 0.1}),
+            "D-FedEM, tolerance=0.5": gossip(random_graph(0.1), {"name": "fmmc", "tolerance": 0.5}),
+        },
+        {
+            "D-FedEM, schedule.local_rounds=1": gossip({"name": "ring"}),
+            "D-FedEM, schedule.local_rounds=2": gossip({"name": "ring"}, local_rounds=2),
+        },
+    ],
+)
+def test_components_are_named_and_their_options_where_they_differ(
+    exchanges: dict[str, Any], tmp_path: Path
+) -> None:
+    for number, exchange in enumerate(exchanges.values()):
+        write_run(tmp_path / f"{number}", exchange=exchange)
+        write_run(tmp_path / f"{number}-again", exchange=exchange | {"transport": "x"}, seed=1)
+    groups = groups_in(tmp_path)
+    short = [name.replace("weights.", "").replace("topology.", "") for name in _methods(groups)]
+    assert short == list(exchanges)
+    assert all(len(group.runs) == 2 for group in groups)
+
+
+def _methods(groups: list[Group]) -> list[str]:
+    return [group.method for group in groups]
+
+
+def test_participation_by_name_and_by_number_stay_apart(tmp_path: Path) -> None:
+    kinds = (1.0, 0.5, {"name": "bernoulli", "p": 0.5})
+    for number, participation in enumerate(kinds):
+        write_run(tmp_path / f"{number}", participation=participation)
+    assert _methods(groups_in(tmp_path)) == [
+        "FedEM, participation=1.0",
+        "FedEM, participation=0.5",
+        "FedEM, bernoulli",
+    ]
+
+
+def runs_of_three_seeds(place: Path) -> list[Group]:
+    """FedEM at 0.7, 0.8 and 0.75 at the end, gossip above it by 1, 2 and 3 points on two seeds."""
+    for seed, final in enumerate((0.7, 0.8, 0.75)):
+        write_run(place / f"a{seed}", final=final, seed=seed)
+    for seed, final in ((1, 0.82), (2, 0.78)):
+        write_run(place / f"b{seed}", final=final, seed=seed, exchange=PEER, bits=5e5)
+    return groups_in(place)
+
+
+def test_differences_are_taken_seed_by_seed(tmp_path: Path) -> None:
+    server, peer = runs_of_three_seeds(tmp_path)
+    curve = minus(peer, server, "test_accuracy", 100)
+    assert curve.rounds.tolist() == [0, 10, 20, 30, 40]
+    assert curve.mean == pytest.approx(np.full(5, 2.5))
+    assert curve.deviation == pytest.approx(np.full(5, np.sqrt(0.5)))
+    assert curve.bits == pytest.approx(1e6 * curve.rounds)
+    assert last_difference(peer, server, "test_accuracy_p10") == pytest.approx(
+        (0.025, np.sqrt(0.5) / 100)
+    )
+    assert last_difference(server, server, "test_accuracy") == (0, 0)
+
+
+def test_runs_without_a_common_seed_have_no_difference(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", seed=0)
+    write_run(tmp_path / "b", seed=1, exchange=PEER)
+    server, peer = groups_in(tmp_path)
+    assert not len(minus(peer, server, "test_accuracy").rounds)
+    assert np.isnan(last_difference(peer, server, "test_accuracy")).all()
+    assert "| – | – |" in markdown([server, peer], "FedEM", None).splitlines()[-1]
+
+
+def test_one_pair_has_no_deviation(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", final=0.76, exchange=PEER)
+    server, peer = groups_in(tmp_path)
+    mean, deviation = last_difference(peer, server, "test_accuracy")
+    assert mean == pytest.approx(0.01)
+    assert np.isnan(deviation)
+
+
+def test_the_first_round_at_a_target(tmp_path: Path) -> None:
+    # Accuracy is 0.8 - 0.25 exp(-k / 12): 0.550, 0.691, 0.753, 0.779, 0.791.
+    write_run(tmp_path / "a", final=0.8, bits=1e3)
+    run = groups_in(tmp_path)[0].runs[0]
+    assert reached(run, 0.7) == (20, 2e4)
+    assert reached(run, 0.5) == (0, 0)
+    assert np.isnan(reached(run, 0.8)).all()
+
+
+def test_the_command_writes_both_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    runs_of_three_seeds(tmp_path / "runs")
+    output = tmp_path / "report"
+    words = [str(tmp_path / "runs"), "--output", str(output), "--against", "FedEM"]
+    assert main([*words, "--target", "0.76"]) == 0
+    lines = (output / "comparison.md").read_text().splitlines()
+    assert lines[-2:] == [
+        "| synthetic-paper | FedEM | 3 | 0 | 0 | 1 of 3 seeds | – |",
+        "| synthetic-paper | D-FedEM | 2 | +2.50 ± 0.71 | +2.50 ± 0.71 | 30 | 15 Mbit |",
+    ]
+    assert "+2.50 ± 0.71" in capfd.readouterr().out
+    assert (output / "difference-rounds.png").stat().st_size > 5000
+    with (output / "comparison.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[1]["test_accuracy_difference"]) == pytest.approx(0.025)
+    assert (rows[0]["round"], rows[1]["round"]) == ("", "30")
+
+
+def test_bad_comparisons_are_one_sentence_and_write_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs_of_three_seeds(tmp_path / "runs")
+    for words, part in (
+        (["--against", "FedM"], "did you mean 'FedEM'"),
+        (["--target", "70"], "(0, 1)"),
+        (["--target", "nan"], "(0, 1)"),
+    ):
+        assert main([str(tmp_path / "runs"), "--output", str(tmp_path / "report"), *words]) == 2
+        error = capfd.readouterr().err
+        assert error.count("\n") == 1
+        assert part in error
+        assert not (tmp_path / "report").exists()
+    with pytest.raises(InputError, match="none of the methods"):
+        partner(groups_in(tmp_path / "runs"), "synthetic-paper", "Local")
