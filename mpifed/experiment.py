@@ -117,20 +117,21 @@ def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) ->
     set before options, in whatever order they were typed.
     """
     result = copy.deepcopy(dict(mapping))
-    settings = [_setting(result, key, value) for key, value in overrides.items()]
+    data = overrides.get("data.name", overrides.get("data", result.get("data")))
+    settings = [_setting(data, key, value) for key, value in overrides.items()]
     for parts, value, key in sorted(settings, key=lambda setting: len(setting[0])):
         _set(result, parts, value, key)
     return result
 
 
-def _setting(mapping: Mapping[str, Any], key: str, value: Any) -> tuple[list[str], Any, str]:
-    """An override as its place and value, its shorthands written out."""
+def _setting(data: Any, key: str, value: Any) -> tuple[list[str], Any, str]:
+    """An override as its place and value, its shorthands written out; ``data`` is the section."""
     parts = key.split(".")
     if parts[-1] == "name" and isinstance(value, str) and parts[0] in (*DEFAULTS, "participation"):
         parts = parts[:-1]
     if parts == ["data"] and isinstance(value, str) and value.endswith(DATA_FILES):
         value = {"name": "federated", "path": value}
-    elif parts == ["data", "path"] and not _takes_path(mapping.get("data")):
+    elif parts == ["data", "path"] and not _takes_path(data):
         # Alone, it runs on the file, whatever data set the experiment names.
         parts, value = ["data"], {"name": "federated", "path": value}
     return parts, value, key
@@ -139,7 +140,11 @@ def _setting(mapping: Mapping[str, Any], key: str, value: Any) -> tuple[list[str
 def _takes_path(data: Any) -> bool:
     """Whether the data set named so far has an option ``path``; a user's own may have."""
     name = data.get("name", DEFAULTS["data"]) if isinstance(data, Mapping) else data
-    return isinstance(name, str) and (":" in name or "path" in options_of(find("data", name)))
+    return (
+        isinstance(name, str)
+        and not name.endswith(DATA_FILES)
+        and (":" in name or "path" in options_of(find("data", name)))
+    )
 
 
 def _set(mapping: dict[str, Any], parts: list[str], value: Any, key: str) -> None:

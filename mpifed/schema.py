@@ -93,6 +93,8 @@ class Option:
 def options_of(component: Callable[..., Any]) -> dict[str, Option]:
     """The options of ``component``: its keyword-only parameters, in order.
 
+    A class that takes ``**options`` has those of its base class too.
+
     Raises ``InputError`` for a component whose parameters or annotations cannot be read.
     """
     annotated: Any = component
@@ -108,11 +110,16 @@ def options_of(component: Callable[..., Any]) -> dict[str, Option]:
         raise InputError(
             f"'{name}' is no component: its parameters cannot be read ({error})"
         ) from error
-    return {
+    own = {
         name: Option(name, hints.get(name, Any), parameter.default)
         for name, parameter in parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
+    passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    base = component.__base__ if inspect.isclass(component) else None
+    if passes_on and base is not None and base is not object:
+        return {**options_of(base), **own}
+    return own
 
 
 def check_options(

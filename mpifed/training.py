@@ -42,13 +42,14 @@ def train(
             _check_digest(engine, task.point)
         else:
             agree(communicator, engine.prepare)
+        remarks = engine.remarks()
         recorder = agree(communicator, lambda: _recorder(setup, task))
         progress = None
         if recorder is not None:
             at_the_end.callback(recorder.close)
             progress = Progress(engine.round + 1, setup.configuration.rounds, quiet, recorder.log)
             at_the_end.callback(progress.close)
-            for line in _opening(setup, task):
+            for line in [*_opening(setup, task), *remarks]:
                 progress.say(line)
         try:
             if engine.round == setup.configuration.rounds:

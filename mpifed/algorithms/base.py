@@ -10,6 +10,7 @@ parameters are its options. A round is one communication:
     deploy   each client's predictor, for evaluation
     adapt    the predictor of a client that took no part in training (optional)
     measure  what the method adds to metrics.csv, under the names in ``columns`` (optional)
+    remarks  lines for the log before the first round: constants, what theory foretells (optional)
 
 Attributes say what an algorithm is like where it is not like most: ``communicates = False`` (it
 sends nothing), ``uses_model = False`` (what it trains is no predictor), ``steps_alone = True`` (the

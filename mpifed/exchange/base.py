@@ -25,6 +25,7 @@ from torch import Tensor
 
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.ledger import Ledger
+from mpifed.federation import Federation
 
 
 class Channel(Protocol):
@@ -78,6 +79,8 @@ class Exchange(Protocol):
 
     shared_is_rows: bool
     ledger: Ledger
+    compressor: Compressor | None
+    federation: Federation
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
         """The channel of ``round`` among ``active``, bool (n_clients,), the same on every rank.

@@ -1,0 +1,136 @@
+"""DIANA on the FLIX objective (Gasanov et al. 2021, Algorithm 3): compressed gradient differences.
+
+Client i and the server remember h_i, what they agree that the gradient is; only the difference
+travels, so what compression loses goes to zero and x converges linearly (Theorem 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.dcgd import message_variance, refuse_messages, uniform_weights
+from mpifed.algorithms.flix import Flix, FlixState, weighted_mean
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.measuring import total
+from mpifed.federation import Clients, Draws
+from mpifed.local.solver import LocalSGD
+from mpifed.models.base import Model
+from mpifed.schema import Above, AtMost
+from mpifed.theory import flix as theory
+
+
+@dataclass(frozen=True)
+class DianaState:
+    """FLIX's state, the clients' memories h_i (clients, P) and the server's h (P,), their mean."""
+
+    flix: FlixState = state.inline()
+    memories: Tensor = state.client()
+    memory: Tensor = state.server()
+
+
+class Diana(Flix):
+    """DIANA: gradient descent on the FLIX objective with compressed gradient differences."""
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        control_variate_rate: Annotated[float, Above(0), AtMost(1)] | None = None,
+        memory_start: Literal["zeros", "gradients"] = "zeros",
+        **options: Any,
+    ) -> None:
+        """``control_variate_rate`` is beta; null is 1 / (1 + omega), the most that is allowed.
+
+        ``memory_start: gradients`` sends the first gradients whole, so that h_i^0 is the gradient
+        at x^0, as Corollary 2 and Theorem 8 assume; zeros is Corollary 4 and the published code.
+        """
+        super().__init__(model, local, **options)
+        self.rate, self.memory_start = control_variate_rate, memory_start
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Why these options do not go together, if they do not."""
+        return refuse_messages(configuration) or Flix.refuse(configuration)
+
+    def variance(self, exchange: Exchange) -> float:
+        return message_variance(exchange.compressor, exchange.federation, self.model.n_parameters)
+
+    def memory_rate(self, omega: float) -> float:
+        return 1 / (1 + omega) if self.rate is None else self.rate
+
+    def theoretical_step(self, c: theory.Constants) -> float:
+        shared = self.smoothness == "safe"
+        return theory.diana_step(c, self._setting(), "safe" if shared else "paper")
+
+    def init(self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype) -> Any:
+        size = self.model.n_parameters
+        return DianaState(
+            super().init(clients, exchange, draws, dtype),
+            torch.zeros(len(clients), size, dtype=dtype),
+            torch.zeros(size, dtype=torch.float64),
+        )
+
+    def prepare(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Any:
+        return replace(state, flix=super().prepare(state.flix, clients, exchange, draws))
+
+    def round(self, state: Any, clients: Clients, channel: Channel, draws: Draws) -> Any:
+        flix = state.flix
+        first = 1
+        if self.averages(channel):
+            if draws.round == 1:
+                return replace(
+                    state, flix=replace(flix, model=self.average(flix, clients, channel))
+                )
+            first = 2
+        x = channel.broadcast(flix.model)
+        g = self.mixed_gradient(flix, x[:, 0], clients, draws)
+        whole = self.memory_start == "gradients" and draws.round == first
+        arrived = channel.send(g - state.memories, whole=whole)  # Delta-hat_i
+        mean = channel.sum(arrived, uniform_weights(clients))
+        omega = message_variance(channel.compressor, clients.federation, g.shape[1])
+        beta = 1.0 if whole else self.memory_rate(omega)
+        moved = flix.model.double() - float(flix.step) * (state.memory + mean)[None]
+        # The server adds what it has received, and its own old h stands in the step above.
+        scale = beta / clients.federation.inclusion
+        return DianaState(
+            replace(flix, model=moved.to(flix.model)),
+            state.memories + scale * arrived,
+            state.memory + beta * mean,
+        )
+
+    def remarks(self, state: Any, clients: Clients, exchange: Exchange) -> list[str]:
+        return super().remarks(state.flix, clients, exchange)
+
+    def foretold(self, state: FlixState, c: theory.Constants, clients: Clients) -> list[str]:
+        """Rounds after which Theorem 4 puts the expected gap below ``accuracy``; collective."""
+        if not int(state.known) or c.mu_alpha <= 0:
+            return []
+        step = float(state.step)
+        x = state.model[0].to(state.optima)
+        if self.start in (None, "average"):
+            x = weighted_mean(state.optima, state.smoothness * self._weights(clients), clients)
+        away = float((x.double() - state.reference).square().sum())
+        g = self.mixed_gradient(state, state.reference.to(x), clients, Draws(0, 0))
+        if self.memory_start == "gradients":
+            g = g - self.mixed_gradient(state, x, clients, Draws(0, 0))
+        n = c.n
+        sigma = c.omega * float(total(clients, g.double().square().sum(1)[:, None])[0]) / n
+        start = away + 4 * step**2 / (n * c.rho) * sigma
+        rate = theory.diana_rate(c, step)
+        rounds = theory.rounds_until(c.l_alpha / 2 * start, self.accuracy, rate)
+        rounds += self.start in (None, "average")
+        return [f"Theorem 4: an expected gap of {self.accuracy:g} after at most {rounds} rounds"]
+
+    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Any:
+        return super().deploy(state.flix, clients, draws)
+
+    def measure(
+        self, state: Any, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        return super().measure(state.flix, clients, exchange, draws)

@@ -1,0 +1,237 @@
+"""The empirical risks of linear models: sparse products, Hessians and smoothness constants.
+
+With the rows a_ij of client i's design matrix A_i (a column of ones appended where the model has a
+bias) and outputs z = A_i W', the gradient is A_i' slopes(z) / m_i. Where few inputs are not zero,
+all clients are one block-diagonal sparse matrix: one product forward, one backward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import scipy.sparse.linalg
+import torch
+from torch import Tensor
+
+from mpifed.data.base import Split
+from mpifed.errors import InputError
+from mpifed.federation import Clients
+from mpifed.local.objective import Objective, Regulariser, StackedObjective
+from mpifed.models.base import Model
+from mpifed.models.linear import Linear
+from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, MULTI_LABEL, SQUARED, sigmoid
+
+SPARSE_BELOW = 0.25
+"""Share of non-zero inputs below which sparse products are faster; scripts/bench measures it."""
+
+EIGENVALUES_UP_TO = 2000
+"""Columns up to which the largest eigenvalue comes from a dense solver, not from Lanczos."""
+
+
+def objective_of(
+    model: Model,
+    clients: Clients,
+    regulariser: Regulariser,
+    split: Split | None = None,
+    sparse: bool | None = None,
+) -> Objective:
+    """f_i of ``clients`` on ``split`` (None: their training samples), by the fastest way.
+
+    ``sparse`` forces the way of a linear model; None decides by the share of non-zero inputs of
+    every client on its own.
+    """
+    split = clients.shards.train if split is None else split
+    stacked = StackedObjective(model, clients, regulariser, split)
+    if not isinstance(model, Linear) or sparse is False:
+        return stacked
+    # Decided client by client, so that it cannot depend on who else lives here.
+    chosen = np.array([bool(sparse) or _density(split, row) < SPARSE_BELOW for row in clients.rows])
+    if chosen.all():
+        return SparseObjective(model, clients, regulariser, split)
+    if not chosen.any():
+        return stacked
+    kinds = (SparseObjective, chosen), (StackedObjective, ~chosen)
+    parts = []
+    for kind, which in kinds:
+        some = Clients(clients.federation, clients.shards, clients.rows[which])
+        parts.append(
+            (torch.from_numpy(np.flatnonzero(which)), kind(model, some, regulariser, split))
+        )
+    return MixedObjective(clients, parts)
+
+
+def _density(split: Split, row: int) -> float:
+    part = split.x[split.offsets[row] : split.offsets[row + 1]]
+    return float(torch.count_nonzero(part)) / max(1, part.numel())
+
+
+@dataclass(frozen=True)
+class MixedObjective:
+    """Some clients one way, some another."""
+
+    clients: Clients
+    parts: list[tuple[Tensor, Any]]
+
+    def losses(self, parameters: Tensor) -> Tensor:
+        found = torch.zeros(len(parameters), dtype=torch.float64)
+        for members, part in self.parts:
+            found[members] = part.losses(parameters[members])
+        return found
+
+    def gradients(self, parameters: Tensor) -> Tensor:
+        found = torch.empty_like(parameters)
+        for members, part in self.parts:
+            found[members] = part.gradients(parameters[members])
+        return found
+
+
+@dataclass(frozen=True)
+class SparseObjective:
+    """f_i of a linear model by sparse products."""
+
+    model: Linear
+    clients: Clients
+    regulariser: Regulariser
+    split: Split
+
+    @cached_property
+    def designs(self) -> list[scipy.sparse.csr_array]:
+        """A_i of each client, (m_i, columns)."""
+        return [
+            scipy.sparse.csr_array(design(self.model, self.split, row)) for row in self.clients.rows
+        ]
+
+    @cached_property
+    def forward(self) -> scipy.sparse.csr_array:
+        """All A_i as one block-diagonal matrix."""
+        if not self.designs:
+            return scipy.sparse.csr_array((0, 0))
+        return scipy.sparse.csr_array(scipy.sparse.block_diag(self.designs, format="csr"))
+
+    @cached_property
+    def backward(self) -> scipy.sparse.csr_array:
+        """Its transpose, by rows, so that each entry of a gradient is summed in one order."""
+        return scipy.sparse.csr_array(self.forward.T)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        rows = [self.split.y[_part(self.split, row)] for row in self.clients.rows]
+        return torch.cat(rows) if rows else self.split.y[:0]
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        return self.split.counts[self.clients.rows]
+
+    @cached_property
+    def _share(self) -> Tensor:
+        """1 / m_i of every sample, (samples, 1)."""
+        shares = np.repeat(1 / np.maximum(1, self.counts), self.counts)
+        return torch.from_numpy(shares).to(self.split.x.dtype)[:, None]
+
+    def _outputs(self, parameters: Tensor) -> Tensor:
+        weights = columns_of(self.model, parameters)
+        return torch.from_numpy(self.forward @ weights.flatten(0, 1).numpy())
+
+    def losses(self, parameters: Tensor) -> Tensor:
+        if not len(parameters):
+            return torch.zeros(0, dtype=torch.float64)
+        samples = self.model.loss.samples(self._outputs(parameters), self.labels).double().numpy()
+        starts = np.cumsum(self.counts) - self.counts
+        filled = self.counts > 0
+        means = np.zeros(len(self.counts))
+        means[filled] = np.add.reduceat(samples, starts[filled]) / self.counts[filled]
+        return torch.from_numpy(means) + self.regulariser.value(parameters).double()
+
+    def gradients(self, parameters: Tensor) -> Tensor:
+        if not len(parameters):
+            return parameters.clone()
+        slopes = self.model.loss.slopes(self._outputs(parameters), self.labels) * self._share
+        columns = torch.from_numpy(self.backward @ slopes.numpy())
+        per_client = columns.view(len(parameters), -1, self.model.n_outputs)
+        return rows_of(self.model, per_client) + self.regulariser.gradient(parameters)
+
+
+def _part(split: Split, row: int) -> slice:
+    return slice(int(split.offsets[row]), int(split.offsets[row + 1]))
+
+
+def design(model: Linear, split: Split, row: int) -> np.ndarray:
+    """A_i of one client, (m_i, columns): its inputs, and a column of ones where there is a bias."""
+    x = split.x[_part(split, row)].flatten(1).cpu().numpy()
+    return np.hstack([x, np.ones((len(x), 1), x.dtype)]) if model.bias else x
+
+
+def columns_of(model: Linear, parameters: Tensor) -> Tensor:
+    """W' of each row of parameters, the bias as its last row: (R, P) to (R, columns, outputs)."""
+    size = model.n_outputs * model.n_inputs
+    weight = parameters[:, :size].view(-1, model.n_outputs, model.n_inputs)
+    if model.bias:
+        weight = torch.cat([weight, parameters[:, size:].unsqueeze(-1)], -1)
+    return weight.transpose(1, 2).contiguous()
+
+
+def rows_of(model: Linear, columns: Tensor) -> Tensor:
+    """The inverse of ``columns_of``."""
+    weight = columns[:, : model.n_inputs].transpose(1, 2).flatten(1)
+    return torch.cat([weight, columns[:, -1]], 1) if model.bias else weight
+
+
+def smoothness(model: Model, clients: Clients, regulariser: Regulariser) -> Tensor:
+    """L_i of each client's f_i, float64 (clients,): the Lipschitz constants of the gradients.
+
+    Gasanov et al. 2021, section 5.1, for logistic regression: lambda_max(A'A) / (4 m) + lambda;
+    least squares without the 4 (with the mean of q squares: times 2 / q), q sigmoids with q beside
+    m, softmax 1/2. Raises ``InputError`` for other models, whose constant nobody knows.
+    """
+    if not isinstance(model, Linear):
+        raise InputError(
+            "algorithm.step is empty, and the smoothness of this model is not known; give a number"
+        )
+    split, curvature = clients.shards.train, _curvature(model)
+    found = np.zeros(len(clients))
+    for i, row in enumerate(clients.rows):
+        count = int(split.counts[row])
+        if count:
+            found[i] = curvature * _largest_eigenvalue(design(model, split, row)) / count
+    return torch.from_numpy(found + regulariser.smoothness)
+
+
+def _curvature(model: Linear) -> float:
+    """The largest second derivative of the loss in the outputs."""
+    outputs = model.n_outputs
+    if model.loss is CROSS_ENTROPY:
+        return 0.25 if outputs == 1 else 0.5
+    return {MULTI_LABEL.name: 0.25 / outputs, SQUARED.name: 2 / outputs, HALF_SQUARED.name: 1.0}[
+        model.loss.name
+    ]
+
+
+def _largest_eigenvalue(a: np.ndarray) -> float:
+    """lambda_max(A'A), rounded up by 1e-10 of itself."""
+    rows = torch.from_numpy(a.astype(np.float64))
+    gram = rows.T @ rows if len(rows) >= rows.shape[1] else rows @ rows.T
+    if len(gram) <= EIGENVALUES_UP_TO:
+        value = torch.linalg.eigvalsh(gram)[-1]
+    else:
+        start = np.ones(len(gram)) / np.sqrt(len(gram))
+        value = scipy.sparse.linalg.eigsh(gram.numpy(), k=1, v0=start, return_eigenvectors=False)[0]
+    return float(value) * (1 + 1e-10)
+
+
+def hessian(
+    model: Linear, split: Split, row: int, parameters: Tensor, regulariser: Regulariser
+) -> Tensor:
+    """The Hessian of f_i at ``parameters`` (P,), float64 (P, P), for models with one output."""
+    a = torch.from_numpy(design(model, split, row).astype(np.float64))
+    z = a @ columns_of(model, parameters[None].double())[0, :, 0]
+    if model.loss is CROSS_ENTROPY or model.loss is MULTI_LABEL:
+        p = sigmoid(z)
+        second = p * (1 - p)
+    else:
+        second = torch.full_like(z, _curvature(model))
+    found = a.T @ (a * (second / max(1, len(a)))[:, None])
+    return found + torch.diag(regulariser.hessian_diagonal(parameters[None].double())[0])

@@ -1,0 +1,180 @@
+"""Every hosted client's empirical risk, exactly: value and gradient over its whole shard at once.
+
+    f_i(w) = (1 / m_i) sum_j loss(w; s_ij) + r(w)
+
+``LocalSGD`` steps on minibatches of these; methods that need the whole of them (FLIX, DCGD, DIANA,
+the MAML family) ask here. Clients are stacked: those whose shards are equally long, up to padding,
+are one batched product; linear models on sparse data are one sparse product for all clients
+(``linear_objective``). A client's numbers do not depend on who shares its rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.data.base import Split
+from mpifed.federation import Clients
+from mpifed.models.base import Model
+from mpifed.models.losses import loss_of
+
+LANES = 32
+"""Shards are padded to multiples of this, so that no vector loop ends in a scalar tail."""
+
+BLOCK_BYTES = 64 << 20
+"""Bytes of padded inputs in one batched product at most."""
+
+
+@dataclass(frozen=True)
+class Regulariser:
+    """r(w): ``l2`` is (strength / 2) ||w||^2; ``nonconvex`` is strength sum_j w_j^2 / (1 + w_j^2).
+
+    The second is in the published code of FLIX, not in its paper.
+    """
+
+    kind: Literal["l2", "nonconvex"] = "l2"
+    strength: float = 0.0
+
+    def value(self, rows: Tensor) -> Tensor:
+        """r of each row, (R, P) to (R,)."""
+        squares = rows.square()
+        if self.kind == "l2":
+            return squares.sum(1) * (self.strength / 2)
+        return (squares / (1 + squares)).sum(1) * self.strength
+
+    def gradient(self, rows: Tensor) -> Tensor:
+        if self.kind == "l2":
+            return rows * self.strength
+        return rows * (2 * self.strength) / (1 + rows.square()).square()
+
+    def hessian_diagonal(self, rows: Tensor) -> Tensor:
+        if self.kind == "l2":
+            return torch.full_like(rows, self.strength)
+        squares = rows.square()
+        return 2 * self.strength * (1 - 3 * squares) / (1 + squares) ** 3
+
+    @property
+    def smoothness(self) -> float:
+        """The Lipschitz constant of the gradient."""
+        return self.strength if self.kind == "l2" else 2 * self.strength
+
+    @property
+    def strong_convexity(self) -> float:
+        return self.strength if self.kind == "l2" else -self.strength / 2
+
+
+class Objective(Protocol):
+    """f_i of some hosted clients, in their order."""
+
+    @property
+    def clients(self) -> Clients:
+        """Whose risks these are."""
+
+    def losses(self, parameters: Tensor) -> Tensor:
+        """f_i(w_i), (clients, P) to float64 (clients,)."""
+
+    def gradients(self, parameters: Tensor) -> Tensor:
+        """Gradients of f_i at w_i, (clients, P) to (clients, P)."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients whose shards have the same padded width, as one batch.
+
+    ``members`` are positions among the objective's clients; ``x`` (members, width, *input_shape),
+    ``y`` (members, width, ...), ``weights`` (members, width): 1 / m_i on samples, 0 on padding.
+    """
+
+    members: Tensor
+    x: Tensor
+    y: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class StackedObjective:
+    """f_i by the model's own batched gradient, for any model."""
+
+    model: Model
+    clients: Clients
+    regulariser: Regulariser
+    split: Split
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The shards, padded and stacked once."""
+        counts = self.split.counts[self.clients.rows]
+        widths = -(-counts // LANES) * LANES
+        return [
+            self._group(part, int(width))
+            for width in np.unique(widths[counts > 0])
+            for part in _parts(np.flatnonzero(widths == width), int(width), self.split)
+        ]
+
+    def losses(self, parameters: Tensor) -> Tensor:
+        found = self.regulariser.value(parameters).double()
+        loss = loss_of(self.model)
+        for group in self.groups:
+            outputs = _batched(
+                lambda w, x: self.model.logits(w, x), parameters[group.members], group.x
+            )
+            samples = loss.samples(outputs, group.y).double() * group.weights
+            found[group.members] += samples.sum(1)
+        return found
+
+    def gradients(self, parameters: Tensor) -> Tensor:
+        found = self.regulariser.gradient(parameters)
+        for group in self.groups:
+            found[group.members] += _batched(
+                self.model.gradient, parameters[group.members], group.x, group.y, group.weights
+            )
+        return found
+
+    def _group(self, members: np.ndarray, width: int) -> Group:
+        rows = self.clients.rows[members]
+        starts, counts = self.split.offsets[rows], self.split.counts[rows]
+        place = np.arange(width)
+        inside = place < counts[:, None]
+        samples = torch.from_numpy(np.where(inside, starts[:, None] + place, starts[:, None]))
+        x, y = self.split.x[samples], self.split.y[samples]
+        weights = torch.from_numpy(inside / counts[:, None]).to(x)
+        return Group(torch.from_numpy(members), x, y, weights)
+
+
+def _parts(members: np.ndarray, width: int, split: Split) -> list[np.ndarray]:
+    """``members`` cut so that a batch of them stays small."""
+    numbers = math.prod(split.x.shape[1:]) * width * split.x.element_size()
+    most = max(1, BLOCK_BYTES // max(1, numbers))
+    return [members[a : a + most] for a in range(0, len(members), most)]
+
+
+def _batched(function: Callable[..., Tensor], parameters: Tensor, *tensors: Tensor) -> Tensor:
+    """``function`` of rows; a row is never alone, since a batch of one reaches another kernel."""
+    if len(parameters) > 1:
+        return function(parameters, *tensors)
+    twice = (t.expand(2, *t.shape[1:]).contiguous() for t in (parameters, *tensors))
+    return function(*twice)[:1]
+
+
+def sampled_gradients(
+    model: Model,
+    clients: Clients,
+    regulariser: Regulariser,
+    parameters: Tensor,
+    samples: list[np.ndarray],
+) -> Tensor:
+    """Gradients of f_i on the samples drawn: ``samples[i]`` are rows of the training split."""
+    train = clients.shards.train
+    counts = np.array([len(drawn) for drawn in samples])
+    chosen = torch.from_numpy(np.concatenate(samples) if len(samples) else np.zeros(0, np.int64))
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    part = Split(train.x[chosen], train.y[chosen], offsets)
+    every = Clients(clients.federation, clients.shards, np.arange(len(counts)))
+    return StackedObjective(model, every, regulariser, part).gradients(parameters)

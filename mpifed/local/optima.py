@@ -1,0 +1,169 @@
+"""Pure local models: x_i = argmin f_i, which every client finds alone (Gasanov et al. 2021, 3.1).
+
+Gradient descent is the paper's, for all clients at once; L-BFGS and Newton's method are for those
+who want the minimiser itself. Non-convex f_i have several minima: which one is found is decided by
+where the solver starts, and the one found is part of the run's state.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor
+
+from mpifed.errors import InputError
+from mpifed.federation import Clients
+from mpifed.local.linear_objective import hessian, objective_of, smoothness
+from mpifed.local.objective import Objective, Regulariser
+from mpifed.models.base import Model
+from mpifed.models.linear import Linear
+
+Solver = Literal["gd", "lbfgs", "newton"]
+FIRST_SMOOTHNESS = 0.1
+"""Where a line search begins to guess L (published code of FLIX)."""
+MOST_SMOOTHNESS = 2.0**40
+
+
+def local_optima(
+    model: Model,
+    clients: Clients,
+    regulariser: Regulariser,
+    start: Tensor,
+    solver: Solver,
+    tolerance: float,
+    most_iterations: int,
+) -> tuple[Tensor, Tensor]:
+    """x_i and ||grad f_i(x_i)||, (clients, P) and float64 (clients,), from ``start`` (clients, P).
+
+    Each client stops where its gradient is below ``tolerance``, or after ``most_iterations``.
+    """
+    if not len(clients):
+        return start.clone(), torch.zeros(0, dtype=torch.float64)
+    if solver == "gd":
+        return _descend(model, clients, regulariser, start, tolerance, most_iterations)
+    if solver == "newton" and not (isinstance(model, Linear) and model.n_outputs == 1):
+        raise InputError(
+            "algorithm.local_solver is 'newton', which is for linear models with one output; "
+            "allowed here: gd, lbfgs"
+        )
+    found = start.clone()
+    for i in range(len(clients)):
+        alone = Clients(clients.federation, clients.shards, clients.rows[i : i + 1])
+        objective = objective_of(model, alone, regulariser)
+        if solver == "lbfgs":
+            found[i] = _lbfgs(objective, start[i], tolerance, most_iterations)
+        else:
+            assert isinstance(model, Linear)
+            found[i] = _newton(
+                model, alone, regulariser, objective, start[i], tolerance, most_iterations
+            )
+    whole = objective_of(model, clients, regulariser)
+    return found, _norms(whole.gradients(found))
+
+
+def _norms(rows: Tensor) -> Tensor:
+    return rows.double().square().sum(1).sqrt()
+
+
+def _descend(
+    model: Model,
+    clients: Clients,
+    regulariser: Regulariser,
+    start: Tensor,
+    tolerance: float,
+    most_iterations: int,
+) -> tuple[Tensor, Tensor]:
+    """Gradient descent with step 1 / L_i, or a line search where L_i is unknown."""
+    x, norms = start.clone(), torch.full((len(start),), torch.inf, dtype=torch.float64)
+    known = isinstance(model, Linear)
+    guess = smoothness(model, clients, regulariser) if known else _first_guess(len(start))
+    left, objective = np.arange(len(clients)), None
+    for iteration in range(most_iterations + 1):
+        # Rebuilt as clients finish, so that the last ones do not carry the others along.
+        if objective is None or len(left) <= len(objective.clients) // 2:
+            some = Clients(clients.federation, clients.shards, clients.rows[left])
+            objective, here = objective_of(model, some, regulariser), torch.from_numpy(left)
+            running = torch.ones(len(left), dtype=torch.bool)
+        gradients = objective.gradients(x[here])
+        reached = _norms(gradients)
+        norms[here[running]] = reached[running]
+        running &= reached >= tolerance
+        left = here[running].numpy()
+        if not len(left) or iteration == most_iterations:
+            break
+        if known:
+            moved = x[here] - gradients / guess[here, None].to(x)
+        else:
+            moved, guess[here] = _searched(objective, x[here], gradients, guess[here] / 2)
+        x[here] = torch.where(running[:, None], moved, x[here])
+    return x, norms
+
+
+def _first_guess(count: int) -> Tensor:
+    return torch.full((count,), 2 * FIRST_SMOOTHNESS, dtype=torch.float64)
+
+
+def _searched(
+    objective: Objective, x: Tensor, gradients: Tensor, guess: Tensor
+) -> tuple[Tensor, Tensor]:
+    """x - g / L with L doubled from ``guess`` until f decreases; and that L, for every client."""
+    before = objective.losses(x)
+    guess = guess.clamp(min=FIRST_SMOOTHNESS)
+    while True:
+        moved = x - gradients / guess[:, None].to(x)
+        short = (objective.losses(moved) >= before) & (guess < MOST_SMOOTHNESS)
+        if not short.any():
+            # Where not even a tiny step decreases f, the client stays.
+            stuck = guess >= MOST_SMOOTHNESS
+            return torch.where(stuck[:, None], x, moved), guess
+        guess = torch.where(short, 2 * guess, guess)
+
+
+def _lbfgs(objective: Objective, start: Tensor, tolerance: float, most: int) -> Tensor:
+    def value(w: np.ndarray) -> tuple[float, np.ndarray]:
+        row = torch.from_numpy(w).to(start)[None]
+        return float(objective.losses(row)[0]), objective.gradients(row)[0].double().numpy()
+
+    options = {"maxiter": most, "maxfun": 4 * most, "ftol": 0.0, "gtol": 0.0, "maxcor": 20}
+    # scipy stops by the largest entry; the tolerance is for the norm.
+    options["gtol"] = tolerance / np.sqrt(len(start))
+    found = scipy.optimize.minimize(
+        value, start.double().numpy(), jac=True, method="L-BFGS-B", options=options
+    )
+    return torch.from_numpy(found.x).to(start)
+
+
+def _newton(
+    model: Linear,
+    alone: Clients,
+    regulariser: Regulariser,
+    objective: Objective,
+    start: Tensor,
+    tolerance: float,
+    most: int,
+) -> Tensor:
+    """Newton's method, halving the step until f decreases."""
+    split, row = alone.shards.train, int(alone.rows[0])
+    x = start.double()
+    for _ in range(most):
+        gradient = objective.gradients(x[None].to(start))[0].double()
+        if float(gradient.square().sum().sqrt()) < tolerance:
+            break
+        curvature = hessian(model, split, row, x, regulariser)
+        # Without strong convexity the Hessian may be singular: the least-norm step then.
+        step = torch.linalg.lstsq(curvature, gradient[:, None], driver="gelsd").solution[:, 0]
+        x = _halved(objective, x, step, start)
+    return x.to(start)
+
+
+def _halved(objective: Objective, x: Tensor, step: Tensor, like: Tensor) -> Tensor:
+    before, scale = float(objective.losses(x[None].to(like))[0]), 1.0
+    while scale > 2.0**-40:
+        moved = x - scale * step
+        if float(objective.losses(moved[None].to(like))[0]) <= before:
+            return moved
+        scale /= 2
+    return x

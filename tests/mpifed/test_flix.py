@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+
+from mpifed.algorithms.dcgd import Dcgd
+from mpifed.algorithms.diana import Diana
+from mpifed.algorithms.flix import Flix
+from mpifed.communicator import Alone
+from mpifed.components import find
+from mpifed.data.base import Description, Shards, Split
+from mpifed.exchange.server import Server
+from mpifed.federation import Clients, Draws, Federation
+from mpifed.local.linear_objective import objective_of, smoothness
+from mpifed.local.objective import Regulariser
+from mpifed.local.options import LocalOptions
+from mpifed.local.solver import LocalSGD
+from mpifed.models.linear import linear
+from mpifed.theory import flix as theory
+
+
+def clients_of(xs, ys, task="regression", participation=1.0):
+    """Clients with the given samples, float64, and the description of their data."""
+    counts = np.array([len(x) for x in xs])
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    x = torch.from_numpy(np.concatenate(xs).astype(float))
+    y = torch.from_numpy(np.concatenate(ys))
+    y = y.double()[:, None] if task == "regression" else y.long()
+    train, empty = Split(x, y, offsets), Split(x[:0], y[:0], 0 * offsets)
+    ids = np.arange(len(xs))
+    none = 0 * counts
+    kind = {"classification": 2, "regression": 1}[task]
+    description = Description("test", x.shape[1:], kind, counts, none, none, task)
+    federation = Federation(Alone(), 0 * ids, ids < 0, counts, participation)
+    return Clients(federation, Shards(ids, train, empty, empty), ids), description
+
+
+def quadratics(matrices, centres):
+    """f_i = (x - c_i)' A_i (x - c_i) / 2 as least squares: rows sqrt(m) chol(A_i)'."""
+    roots = [np.linalg.cholesky(a).T * np.sqrt(len(a)) for a in matrices]
+    return clients_of(roots, [r @ c for r, c in zip(roots, centres, strict=True)])
+
+
+def logistic(n=6, m=40, d=5, seed=0):
+    draw = np.random.default_rng(seed)
+    xs = [draw.normal(size=(m, d)) + draw.normal(size=d) for _ in range(n)]
+    ys = [(x @ draw.normal(size=d) + draw.normal(size=m) > 0).astype(int) for x in xs]
+    return clients_of(xs, ys, "classification")
+
+
+class Run:
+    """One method on one data set, round by round."""
+
+    def __init__(self, kind, data, compression=None, seed=0, **options):
+        self.clients, description = data
+        loss = "half_squared" if description.task == "regression" else "auto"
+        self.model = linear(description, bias=False, loss=loss)
+        options = {"local_solver": "newton", "local_tolerance": 1e-12, **options}
+        solver = LocalSGD(self.model, LocalOptions(), 1, 1, torch.device("cpu"))
+        self.method = kind(self.model, solver, **options)
+        federation = self.clients.federation
+        compressor = find("compression", compression[0])(**compression[1]) if compression else None
+        self.server = Server(federation, seed, None, compressor)
+        draws = Draws(seed, 0)
+        first = self.method.init(self.clients, self.server, draws, torch.float64)
+        self.state = self.method.prepare(first, self.clients, self.server, draws)
+        self.seed, self.round = seed, 0
+
+    @property
+    def flix(self):
+        return getattr(self.state, "flix", self.state)
+
+    @property
+    def x(self):
+        return self.flix.model[0].numpy()
+
+    def go(self, rounds=1):
+        everyone = np.ones(len(self.clients), bool)
+        for _ in range(rounds):
+            self.round += 1
+            channel = self.server.at(self.round, everyone)
+            self.state = self.method.round(
+                self.state, self.clients, channel, Draws(self.seed, self.round)
+            )
+        return self
+
+    def measured(self):
+        return self.method.measure(self.state, self.clients, self.server, Draws(0, self.round))
+
+
+ISOTROPIC = [[[1.0]], [[4.0]]], [[0.0], [3.0]]
+ANISOTROPIC = [np.diag([1.0, 4.0]), np.diag([3.0, 1.0])], [[1.0, 0.0], [0.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("alpha", "minimiser", "curvature", "least", "deployed"),
+    [
+        ([0.5, 0.5], 2.4, 0.625, 0.45, (1.2, 2.7)),
+        ([0.2, 0.8], 2.953846154, 1.3, 0.0886153846, (0.590769231, 2.963076923)),
+        (1.0, 2.4, 2.5, 1.8, (2.4, 2.4)),
+    ],
+)
+def test_isotropic_quadratics_are_solved_by_the_one_shot_average(
+    alpha, minimiser, curvature, least, deployed
+):
+    run = Run(Flix, quadratics(*ISOTROPIC), flix_alpha=alpha).go()
+    assert run.x == pytest.approx([minimiser], rel=1e-9)
+    assert float(run.flix.step) == pytest.approx(1 / curvature, rel=1e-9)
+    assert run.measured()["objective"] == pytest.approx(least, rel=1e-8)
+    assert float(run.flix.least) == pytest.approx(least, rel=1e-8)
+    served = run.method.deploy(run.state, run.clients, Draws(0, 1)).parameters[:, 0, 0]
+    assert served.tolist() == pytest.approx(deployed, rel=1e-8)
+    assert run.server.ledger.up_floats == 2 * (1 + 1)
+
+
+def test_anisotropic_quadratics_follow_theorem_two():
+    run = Run(Flix, quadratics(*ANISOTROPIC), flix_alpha=0.5).go()
+    assert run.x == pytest.approx([0.571428571, 0.857142857], abs=1e-8)
+    assert float(run.flix.least) == pytest.approx(0.246875, rel=1e-9)
+    assert run.flix.reference.tolist() == pytest.approx([0.25, 0.4], abs=1e-9)
+    gaps = [run.measured()["objective_gap"]]
+    for _ in range(3):
+        gaps.append(run.go().measured()["objective_gap"])
+    assert gaps == pytest.approx([0.091135204, 0.0100752, 0.0013066, 0.0001956], abs=5e-8)
+    assert run.flix.smoothness.tolist() == pytest.approx([4, 3], rel=1e-9)
+
+
+def test_the_budget_rules_of_theorem_two():
+    c = theory.constants(np.full(2, 0.5), np.array([4.0, 3.0]), 1.0)
+    variance, accuracy = 1.224489796, 1e-3
+    assert theory.one_shot_alpha(c, variance, accuracy) == pytest.approx(0.0216024690, rel=1e-8)
+    wanted = {0.0: 0, 0.5: 20, 1.0: 24, 0.02160: 1}
+    for alpha, rounds in wanted.items():
+        assert theory.communications(c, variance, accuracy, alpha) == rounds
+    for rounds in range(1, 24):
+        most = theory.affordable_alpha(c, variance, accuracy, rounds)
+        assert theory.communications(c, variance, accuracy, most * (1 - 1e-9)) <= rounds
+        if most < 1:
+            assert theory.communications(c, variance, accuracy, most * (1 + 1e-6)) == rounds + 1
+    assert theory.affordable_alpha(c, variance, accuracy, 0) == 0
+
+
+@pytest.mark.parametrize("alpha", [0.3, [0.1, 0.4, 1.0, 0.0, 0.7, 0.5]])
+def test_the_gradient_is_the_derivative_of_the_objective(alpha):
+    run = Run(Flix, logistic(), flix_alpha=alpha, l2=0.1)
+    clients, x = run.clients, torch.from_numpy(np.random.default_rng(3).normal(size=5))
+    g = run.method.mixed_gradient(run.state, x, clients, Draws(0, 1)).mean(0)
+    objective = objective_of(run.model, clients, Regulariser("l2", 0.1))
+
+    def value(w):
+        points = run.method.mixed(run.state, torch.from_numpy(w), clients)
+        return float(objective.losses(points).mean())
+
+    numeric = scipy.optimize.approx_fprime(x.numpy(), value, 1e-6)
+    assert g.numpy() == pytest.approx(numeric, abs=1e-6)
+
+
+def test_minimisers_are_those_of_scipy_and_scikit_learn():
+    from sklearn.linear_model import LogisticRegression
+
+    data = logistic()
+    run = Run(Flix, data, flix_alpha=1.0, l2=0.1)
+    train = data[0].shards.train
+    x, y = train.x.numpy(), train.y.numpy()
+    sklearn = LogisticRegression(C=1 / (0.1 * len(y)), fit_intercept=False, tol=1e-12, max_iter=999)
+    assert run.flix.reference.numpy() == pytest.approx(sklearn.fit(x, y).coef_[0], abs=1e-5)
+    for i, (a, b) in enumerate(itertools.pairwise(train.offsets)):
+        own = LogisticRegression(
+            C=1 / (0.1 * (b - a)), fit_intercept=False, tol=1e-12, max_iter=999
+        )
+        found = own.fit(x[a:b], y[a:b]).coef_[0]
+        assert run.flix.optima[i].numpy() == pytest.approx(found, abs=1e-5)
+    risk = objective_of(run.model, data[0], Regulariser("l2", 0.1))
+    alpha = Run(Flix, data, flix_alpha=0.4, l2=0.1)
+
+    def value(w):
+        return float(
+            risk.losses(alpha.method.mixed(alpha.state, torch.from_numpy(w), data[0])).mean()
+        )
+
+    best = scipy.optimize.minimize(value, np.zeros(5), method="L-BFGS-B", options={"gtol": 1e-10})
+    assert alpha.flix.reference.numpy() == pytest.approx(best.x, abs=1e-4)
+    assert float(alpha.flix.least) <= best.fun + 1e-12
+
+
+@pytest.mark.parametrize("solver", ["gd", "lbfgs", "newton"])
+def test_every_solver_finds_the_local_optima(solver):
+    run = Run(Flix, logistic(), l2=0.1, local_solver=solver, local_tolerance=1e-8)
+    exact = Run(Flix, logistic(), l2=0.1)
+    assert torch.allclose(run.flix.optima, exact.flix.optima, atol=1e-6)
+    assert float(run.flix.gradient_norm.max()) < (1e-8 if solver == "gd" else 1e-6)
+
+
+@pytest.mark.parametrize("kind", [Dcgd, Diana])
+def test_without_compression_every_method_is_gradient_descent(kind):
+    step = {"step": 0.7, "flix_alpha": 0.6, "l2": 0.1}
+    plain = Run(Flix, logistic(), **step).go(30)
+    for compression in (None, ("rand_k", {"k": 5})):
+        other = Run(kind, logistic(), compression, **step).go(30)
+        assert other.x == pytest.approx(plain.x, rel=1e-12, abs=1e-12)
+
+
+def test_dianas_memory_is_the_mean_of_its_clients():
+    run = Run(Diana, logistic(), ("rand_k", {"k": 2}), flix_alpha=0.6, l2=0.1)
+    for _ in range(20):
+        run.go()
+        assert torch.allclose(run.state.memories.mean(0), run.state.memory, atol=1e-15)
+
+
+def random_quadratics(n=10, d=20, seed=1):
+    draw = np.random.default_rng(seed)
+    matrices = []
+    for _ in range(n):
+        q = np.linalg.qr(draw.normal(size=(d, d)))[0]
+        matrices.append(q @ np.diag(draw.uniform(1, 5, d)) @ q.T)
+    return quadratics(matrices, list(draw.normal(size=(n, d))))
+
+
+def test_diana_converges_where_dcgd_stalls_within_theorem_threes_floor():
+    data, options = random_quadratics(), {"flix_alpha": 0.6, "start": "ones"}
+    compression = ("rand_k", {"k": 4})
+    # The model has no regulariser: its strong convexity comes from the data, so steps by hand.
+    c = theory.constants(np.full(10, 0.6), np.full(10, 5.0), 1.0, omega=4.0, beta=0.2)
+    diana_step = theory.diana_step(c, "strongly_convex")
+    diana = Run(Diana, data, compression, step=diana_step, **options).go(1500)
+    away = float(((diana.x - diana.flix.reference.numpy()) ** 2).sum())
+    assert away < 1e-24
+    dcgd_step = theory.dcgd_step(c, "strongly_convex")
+    dcgd = Run(Dcgd, data, compression, step=dcgd_step, **options).go(600)
+    seen = []
+    for _ in range(200):
+        dcgd.go()
+        seen.append(float(((dcgd.x - dcgd.flix.reference.numpy()) ** 2).sum()))
+    reference = torch.from_numpy(dcgd.flix.reference.numpy())
+    g = dcgd.method.mixed_gradient(dcgd.state, reference, dcgd.clients, Draws(0, 1))
+    floor = theory.dcgd_floor(c, dcgd_step, float((4.0 * g.square().sum(1)).mean()))
+    assert 1e-6 < np.mean(seen) < floor
+
+
+def test_the_lyapunov_function_falls_as_theorem_four_says():
+    data, compression = random_quadratics(n=8, d=6), ("rand_k", {"k": 2})
+    c = theory.constants(np.full(8, 0.5), np.full(8, 5.0), 1.0, omega=2.0, beta=1 / 3)
+    step = theory.diana_step(c, "strongly_convex")
+    rate, rounds, values = theory.diana_rate(c, step), 40, []
+    for seed in range(20):
+        run = Run(Diana, data, compression, seed=seed, flix_alpha=0.5, start="ones", step=step)
+        reference = run.flix.reference
+        h = run.method.mixed_gradient(run.flix, reference, run.clients, Draws(0, 1))
+
+        def lyapunov(run=run, reference=reference, h=h):
+            away = float((run.flix.model[0] - reference).square().sum())
+            sigma = float((2.0 * (run.state.memories - h).square().sum(1)).mean())
+            return away + 4 * step**2 / (8 * c.rho) * sigma
+
+        start = lyapunov()
+        run.go(rounds)
+        values.append(lyapunov())
+    assert np.mean(values) <= rate**rounds * start
+
+
+def test_equal_alphas_give_the_step_of_the_corollaries():
+    smooth, omega, alpha = np.array([1.0, 2.0, 6.0]), 3.0, 0.5
+    c = theory.constants(np.full(3, alpha), smooth, 0.1, omega, 1 / (1 + omega))
+    expected = 1 / (alpha**2 * (3.0 + 6 * omega * 6.0 / 3))
+    assert theory.diana_step(c, "strongly_convex") == pytest.approx(expected, rel=1e-14)
+    assert theory.diana_step(c, "convex") == pytest.approx(expected / 4, rel=1e-14)
+    expected = 1 / (alpha**2 * (3.0 + 2 * omega * 6.0 / 3))
+    assert theory.dcgd_step(c, "strongly_convex") == pytest.approx(expected, rel=1e-14)
+
+
+def test_the_ledger_counts_what_the_paper_plots():
+    run = Run(Diana, logistic(), ("rand_k", {"k": 2}), l2=0.1).go(11)
+    # The average of the first round sends d + 1 numbers, the ten others k.
+    assert run.server.ledger.up_floats == 6 * (5 + 1) + 6 * 2 * 10
+    assert run.server.ledger.up_bits == 64 * run.server.ledger.up_floats
+
+
+def test_smoothness_is_the_largest_eigenvalue_of_the_hessian_bound():
+    clients, description = logistic()
+    found = smoothness(linear(description, bias=False), clients, Regulariser("l2", 0.1))
+    train = clients.shards.train
+    for i, (a, b) in enumerate(itertools.pairwise(train.offsets)):
+        x = train.x[a:b].numpy()
+        expected = np.linalg.eigvalsh(x.T @ x)[-1] / (4 * len(x)) + 0.1
+        assert float(found[i]) == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.7, 1.0])
+def test_the_variance_of_what_is_deployed(alpha):
+    """Proposition 3: Var(T_i(x)) = (1 - alpha)^2 Var(x_i) for any x."""
+    run = Run(Flix, logistic(), flix_alpha=alpha, l2=0.1)
+    x = torch.from_numpy(np.random.default_rng(5).normal(size=5))
+    served, optima = run.method.mixed(run.state, x, run.clients), run.flix.optima
+
+    def variance(rows):
+        return float((rows - rows.mean(0)).square().sum(1).mean())
+
+    assert variance(served) == pytest.approx((1 - alpha) ** 2 * variance(optima), abs=1e-14)
+
+
+def test_sparse_and_dense_ways_agree():
+    clients, description = logistic()
+    for bias in (False, True):
+        model = linear(description, bias=bias)
+        w = torch.from_numpy(np.random.default_rng(0).normal(size=(6, model.n_parameters)))
+        ways = [
+            objective_of(model, clients, Regulariser("l2", 0.3), sparse=s) for s in (False, True)
+        ]
+        assert torch.allclose(ways[0].losses(w), ways[1].losses(w), atol=1e-14)
+        assert torch.allclose(ways[0].gradients(w), ways[1].gradients(w), atol=1e-14)
