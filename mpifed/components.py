@@ -24,6 +24,14 @@ DATASETS = {
     "digits": "mpifed.data.digits:Digits",
     "mnist": "mpifed.data.idx:Idx",
     "federated": "mpifed.data.federated:FederatedFile",
+    "libsvm": "mpifed.data.libsvm:LibSvm",
+    "sine": "mpifed.data.sine:Sine",
+    "tags": "mpifed.data.tags:Tags",
+    "tags_file": "mpifed.data.tags_file:TagsFile",
+    "dictionary": "mpifed.data.dictionary:Dictionary",
+    "poisson": "mpifed.data.poisson:Poisson",
+    "gaussian_mixture": "mpifed.data.gaussian_mixture:GaussianMixture",
+    "ratings": "mpifed.data.ratings:Ratings",
 }
 MODELS = {
     "linear": "mpifed.models.linear:linear",

@@ -9,6 +9,8 @@ sentence on standard error and writes nothing.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import re
 import sys
@@ -102,7 +104,7 @@ def _run(words: list[str]) -> int:
 
 
 def _general_parser() -> _Parser:
-    names = "\n".join(f"  {name:<12} {summary(find('data', name))}" for name in DATASETS)
+    names = "\n".join(f"  {name:<16} {summary(find('data', name))}" for name in DATASETS)
     return _Parser(
         prog="python -m mpifed.data",
         usage="%(prog)s NAME --output FILE.h5 --clients N [options of the data set]",
@@ -165,6 +167,9 @@ def _takes_text(text: str, option: Option) -> bool:
 
 
 def _number(text: str) -> Any:
+    if text.startswith("["):
+        with contextlib.suppress(ValueError):
+            return json.loads(text)
     words = {"null": None, "true": True, "false": False}
     if text.lower() in words:
         return words[text.lower()]

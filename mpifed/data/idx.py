@@ -6,21 +6,18 @@ dimensions as big-endian 32-bit numbers, and the bytes (Y. LeCun's MNIST page).
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import lzma
 import os
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 import numpy as np
 import torch
 
 from mpifed.communicator import Communicator
 from mpifed.data.base import Shards
+from mpifed.data.compressed import Stream, opened
 from mpifed.data.delivery import agreed
 from mpifed.data.partition import FEWEST, Alpha, Classes, MinSamples, Name
 from mpifed.data.pooled import PIECE, Pool, assign, load_pooled
@@ -32,9 +29,6 @@ PARTS = (("train",), ("t10k", "test"))
 """What the names of the two parts begin with: MNIST says t10k, EMNIST says test."""
 
 COMPRESSIONS = ("", ".gz", ".xz")
-
-
-Stream = IO[bytes] | gzip.GzipFile | lzma.LZMAFile
 
 
 @dataclass(frozen=True)
@@ -131,7 +125,7 @@ def _inspect(directory: Path, prefix: str) -> tuple[list[Part], np.ndarray]:
     parts, labels = [], []
     for names in PARTS:
         images = _find(directory, prefix, names, "images", 3)
-        with _opened(images) as stream:
+        with opened(images) as stream:
             count, *shape = _header(stream, images, 3)
         _check_size(images, count * shape[0] * shape[1] + 16)
         matching = _find(directory, prefix, names, "labels", 1)
@@ -156,23 +150,6 @@ def _find(directory: Path, prefix: str, names: tuple[str, ...], what: str, rank:
     raise InputError(
         f"data.raw is '{directory}', which has no file '{wanted}', plain or with .gz or .xz"
     )
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Stream]:
-    try:
-        with _decompressed(path) as stream:
-            yield stream
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise InputError(f"'{path}' cannot be read: {error}") from error
-
-
-def _decompressed(path: Path) -> Stream:
-    if path.suffix == ".gz":
-        return gzip.open(path)
-    if path.suffix == ".xz":
-        return lzma.open(path)
-    return path.open("rb")
 
 
 def _header(stream: Stream, path: Path, rank: int) -> list[int]:
@@ -200,7 +177,7 @@ def _check_size(path: Path, size: int) -> None:
 
 
 def _labels(part: Part) -> np.ndarray:
-    with _opened(part.labels) as stream:
+    with opened(part.labels) as stream:
         (count,) = _header(stream, part.labels, 1)
         if count != part.count:
             raise InputError(
@@ -223,7 +200,7 @@ def _pieces(parts: list[Part]) -> Iterator[np.ndarray]:
     """All images, ``PIECE`` at a time, the second part after the first; uint8 (k, rows, cols)."""
     waiting = np.empty((0, *parts[0].shape), np.uint8)
     for part in parts:
-        with _opened(part.images) as stream:
+        with opened(part.images) as stream:
             _header(stream, part.images, 3)
             for start in range(0, part.count, PIECE):
                 count = min(PIECE, part.count - start)

@@ -1,9 +1,10 @@
-"""Ways to deal the samples of one labelled data set to clients.
+"""Ways to deal the samples of one data set to clients.
 
 A partition is a function of (labels, n_clients, rng) with its options as keyword-only parameters.
 It returns one array of sample numbers per client, ascending. Whatever the labels, it ends, gives
 every sample to exactly one client and no client fewer than ``min_samples``; where that cannot be,
-it raises ``InputError``. ``PARTITIONS`` names them.
+it raises ``InputError``. ``PARTITIONS`` names them. ``kmeans`` looks at the samples themselves
+instead of their labels; ``iid`` and ``contiguous`` only count them.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from mpifed.data.clustering import Solver, equal_clusters
 from mpifed.errors import InputError, closest
 from mpifed.schema import AtLeast, AtMost, options_of
 
-Name = Literal["dirichlet", "iid", "pathological"]
+Name = Literal["contiguous", "dirichlet", "iid", "pathological"]
+ContiguousRule = Literal["floor", "array_split"]
 Alpha = Annotated[float, AtLeast(1e-6), AtMost(1e9)]
 """A symmetric Dirichlet parameter that double precision can draw with."""
 Classes = Annotated[int, AtLeast(1)]
@@ -88,7 +91,46 @@ def pathological(
     return _deal(labels, classes, counts, rng)
 
 
+def contiguous(
+    labels: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    *,
+    min_samples: MinSamples = FEWEST,
+    contiguous_rule: ContiguousRule = "floor",
+) -> list[np.ndarray]:
+    """Runs of consecutive samples, in the order of the source (Gasanov et al. 2022, sec. 6).
+
+    ``floor`` is the paper's rule: of r samples client i of n gets floor(i r / n) up to
+    floor((i + 1) r / n), that excluded, i = 0 .. n - 1. ``array_split`` is the published code's:
+    the first r mod n clients get one more than the others. They differ where n does not divide r.
+    """
+    _check_enough(len(labels), n_clients, min_samples)
+    every = np.arange(len(labels))
+    if contiguous_rule == "array_split":
+        return np.array_split(every, n_clients)
+    return np.split(every, [client * len(labels) // n_clients for client in range(1, n_clients)])
+
+
+def kmeans(
+    points: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    *,
+    min_samples: MinSamples = FEWEST,
+    kmeans_solver: Solver = "own",
+) -> list[np.ndarray]:
+    """Clusters of equal size (Dieuleveut et al. 2025, sec. 6): clients as unlike as can be.
+
+    ``points`` is (samples, dimension); sizes differ by at most one. ``clustering.py`` says how.
+    """
+    _check_enough(len(points), n_clients, min_samples)
+    points = points.reshape(len(points), -1).astype(np.float64)
+    return _grouped(equal_clusters(points, n_clients, rng, kmeans_solver).owner, n_clients)
+
+
 PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {
+    "contiguous": contiguous,
     "dirichlet": dirichlet,
     "iid": iid,
     "pathological": pathological,
@@ -105,9 +147,25 @@ def partition(
     """The partition ``name`` with those of ``options`` that it takes."""
     if name not in PARTITIONS:
         raise InputError(f"data.partition is '{name}'; {closest(name, PARTITIONS)}")
-    function = PARTITIONS[name]
+    return _with_own_options(PARTITIONS[name], labels, n_clients, rng, options)
+
+
+def partition_points(
+    points: np.ndarray, n_clients: int, rng: np.random.Generator, options: Mapping[str, Any]
+) -> list[np.ndarray]:
+    """The partition ``kmeans`` of ``points`` with those of ``options`` that it takes."""
+    return _with_own_options(kmeans, points, n_clients, rng, options)
+
+
+def _with_own_options(
+    function: Callable[..., list[np.ndarray]],
+    samples: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    options: Mapping[str, Any],
+) -> list[np.ndarray]:
     taken = {option: options[option] for option in options_of(function) if option in options}
-    return function(labels, n_clients, rng, **taken)
+    return function(samples, n_clients, rng, **taken)
 
 
 def counts_60_20_20(n_samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

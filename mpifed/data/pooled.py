@@ -1,7 +1,7 @@
-"""From one labelled data set to clients' shards.
+"""From one data set to clients' shards.
 
 A source (digits, IDX files, ...) describes its samples as a ``Pool`` and reads them once from
-first to last, on rank 0; what is here deals them to clients, splits each client's 60/20/20 and
+first to last, on rank 0; what is here deals them to clients, splits what each client has and
 brings every sample to the rank that hosts its client. No rank holds more than its own samples and
 one piece of the source.
 """
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from mpifed.communicator import Communicator
-from mpifed.data.base import Description, Shards, Split
+from mpifed.data.base import Description, Shards, Split, Task
 from mpifed.data.delivery import allocated
 from mpifed.data.partition import counts_60_20_20, partition, split_60_20_20
 from mpifed.random import stream
@@ -29,10 +30,11 @@ Pieces = Callable[[], Iterable[np.ndarray]]
 
 @dataclass(frozen=True)
 class Pool:
-    """A labelled data set before it is dealt.
+    """A data set before it is dealt.
 
-    ``labels`` is int64 (samples,). A sample is what the source reads, of numpy type ``stored``,
-    over ``divisor``.
+    ``labels`` is what ``Split.y`` holds, of any numpy type: (samples,) for classification, else
+    (samples, n_classes). A sample is what the source reads, of numpy type ``stored``, over
+    ``divisor``.
     """
 
     source: str
@@ -40,22 +42,65 @@ class Pool:
     n_classes: int
     input_shape: tuple[int, ...]
     stored: str
-    divisor: int
+    divisor: int = 1
+    task: Task = "classification"
+
+
+class Dealt(Protocol):
+    """Which samples each client owns, and for which of the three splits."""
+
+    def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Training, validation and test samples of each client, int64 (n_clients,) each."""
+
+    def split(self, client: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The client's training, validation and test samples, in their order."""
+
+
+def describe(pool: Pool, dealt: Dealt) -> Description:
+    """The description of ``pool`` dealt to clients."""
+    counts = dealt.counts()
+    return Description(pool.source, pool.input_shape, pool.n_classes, *counts, task=pool.task)
+
+
+@dataclass(frozen=True)
+class InFileOrder:
+    """Clients keep the order of the source; a share of each one's samples is for testing.
+
+    Of m samples, ``test_fraction`` m, rounded and never all, are drawn for testing by ``seed`` and
+    the client; there are no validation samples.
+    """
+
+    indices: list[np.ndarray]
+    seed: int
+    test_fraction: float = 0.0
+
+    def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        sizes = np.array([len(own) for own in self.indices], np.int64)
+        n_test = np.minimum(np.floor(self.test_fraction * sizes + 0.5).astype(np.int64), sizes - 1)
+        return sizes - n_test, np.zeros_like(sizes), n_test
+
+    def split(self, client: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        own = self.indices[client]
+        n_test = int(self.counts()[2][client])
+        tested = np.zeros(len(own), bool)
+        tested[stream(self.seed, "split", client=client).permutation(len(own))[:n_test]] = True
+        return own[~tested], own[:0], own[tested]
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Which samples each client owns, and the seed by which a client orders its own."""
+    """Each client's samples in random order, 60/20/20, by the seed and the client."""
 
     indices: list[np.ndarray]
     seed: int
 
+    def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return counts_60_20_20(np.array([len(own) for own in self.indices], np.int64))
+
     def describe(self, pool: Pool) -> Description:
-        sizes = np.array([len(own) for own in self.indices], np.int64)
-        return Description(pool.source, pool.input_shape, pool.n_classes, *counts_60_20_20(sizes))
+        return describe(pool, self)
 
     def split(self, client: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The client's training, validation and test samples, in their order."""
         return split_60_20_20(self.indices[client], stream(self.seed, "split", client=client))
 
 
@@ -67,7 +112,7 @@ def assign(pool: Pool, n_clients: int, seed: int, name: str, **options: float) -
 
 def load_pooled(
     pool: Pool,
-    assignment: Assignment,
+    assignment: Dealt,
     pieces: Pieces,
     client_ids: np.ndarray,
     dtype: torch.dtype,
@@ -90,7 +135,7 @@ def load_pooled(
         if dtype.is_floating_point and pool.divisor != 1:
             values /= pool.divisor
         x[torch.from_numpy(places)] = values
-    y = torch.from_numpy(pool.labels[order])
+    y = torch.from_numpy(pool.labels[order]).to(describe(pool, assignment).target_type(dtype))
     ends = np.cumsum([rows[-1] for rows in offsets])
     splits = [
         Split(x[end - rows[-1] : end], y[end - rows[-1] : end], rows)
@@ -99,7 +144,7 @@ def load_pooled(
     return Shards(client_ids, *splits)
 
 
-def _order(assignment: Assignment, client_ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+def _order(assignment: Dealt, client_ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """The samples of these clients, all training, then validation, then test, and the offsets."""
     parts = [assignment.split(int(client)) for client in client_ids]
     order, offsets = [np.zeros(0, np.int64)], []

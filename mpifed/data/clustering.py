@@ -1,0 +1,219 @@
+"""Clusters of equal size: k-means with constrained cluster sizes (Bradley et al. 2000).
+
+k-means alternates between means and assignments. Where sizes are prescribed, the assignment is a
+transportation problem, which is solved exactly here by successive shortest paths over the
+clusters: points begin at the cluster that is cheapest for them and are handed on, one at a time
+along the cheapest chain of clusters, from those with too many to those with too few. The dual
+solution (a price per cluster) starts the next assignment, which then has little left to move.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from mpifed.errors import InputError
+
+Solver = Literal["own", "package"]
+STARTS = 4
+"""Times that k-means begins anew; the best result is kept."""
+
+MOST_STEPS = 100
+"""Steps of one k-means, if it has not settled before."""
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Points in clusters whose sizes differ by at most one.
+
+    ``owner`` is int64 (points,); ``centres`` float64 (clusters, dimension) are means; ``prices``
+    float64 (clusters,) are dual to the sizes: every point lies where ``|x - c|^2 - price`` is
+    least, so that the clusters are the cells of a power diagram. ``inertia`` is the sum of squared
+    distances to the centres. (Points that the package placed lie in their cells as far as it has
+    settled.)
+    """
+
+    owner: np.ndarray
+    centres: np.ndarray
+    prices: np.ndarray
+    inertia: float
+
+    def cell(self, points: np.ndarray) -> np.ndarray:
+        """The cluster in whose cell each of ``points`` (n, dimension) lies: int64 (n,)."""
+        return (_costs(points, self.centres) - self.prices).argmin(axis=1)
+
+
+def equal_clusters(
+    points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
+) -> Clusters:
+    """k-means of ``points``, float64 (n, dimension), into clusters of equal size.
+
+    ``own`` begins ``STARTS`` times by k-means++ and keeps the best; where ``n_clusters`` does not
+    divide n, the clusters that draw most points at first are the larger ones. ``package`` is
+    ``KMeansConstrained`` of the optional package k-means-constrained (Levy-Kramer). Raises
+    ``InputError`` for fewer points than clusters, or where the package is asked for and missing.
+    """
+    if len(points) < n_clusters:
+        raise InputError(
+            f"clients is {n_clusters}, but {len(points)} samples are enough for at most "
+            f"{len(points)} clusters"
+        )
+    if solver == "package":
+        return _by_package(points, n_clusters, rng)
+    found = [_kmeans(points, n_clusters, rng) for _ in range(STARTS)]
+    return min(found, key=lambda clusters: clusters.inertia)
+
+
+def _kmeans(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
+    costs = _costs(points, _seeds(points, n_clusters, rng))
+    sizes = equal_sizes(np.bincount(costs.argmin(axis=1), minlength=n_clusters))
+    owner, prices = assign(costs, sizes, np.zeros(n_clusters))
+    for _ in range(MOST_STEPS):
+        centres = _means(points, owner, n_clusters)
+        moved, prices = assign(_costs(points, centres), sizes, prices)
+        settled = np.array_equal(moved, owner)
+        owner = moved
+        if settled:
+            break
+    return Clusters(owner, centres, prices, _inertia(points, centres, owner))
+
+
+def _inertia(points: np.ndarray, centres: np.ndarray, owner: np.ndarray) -> float:
+    return float(((points - centres[owner]) ** 2).sum())
+
+
+def _by_package(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
+    try:
+        from k_means_constrained import KMeansConstrained  # type: ignore[import-not-found]
+    except ImportError:
+        raise InputError(
+            "data.kmeans_solver is 'package', but k-means-constrained is not installed: "
+            "pip install k-means-constrained; allowed without it: own"
+        ) from None
+    smallest, larger = divmod(len(points), n_clusters)
+    model: Any = KMeansConstrained(
+        n_clusters, smallest, smallest + (larger > 0), random_state=int(rng.integers(2**31))
+    )
+    owner = np.asarray(model.fit_predict(points), np.int64)
+    centres = _means(points, owner, n_clusters)
+    sizes = np.bincount(owner, minlength=n_clusters)
+    _, prices = assign(_costs(points, centres), sizes, np.zeros(n_clusters))
+    return Clusters(owner, centres, prices, _inertia(points, centres, owner))
+
+
+def equal_sizes(counts: np.ndarray) -> np.ndarray:
+    """Sizes that differ by at most one for as many points; the larger where ``counts`` is large."""
+    smallest, larger = divmod(int(counts.sum()), len(counts))
+    sizes = np.full(len(counts), smallest)
+    sizes[np.argsort(-counts, kind="stable")[:larger]] += 1
+    return sizes
+
+
+def assign(
+    costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The cheapest assignment of points to clusters of the given ``sizes``, and its prices.
+
+    ``costs`` is float64 (points, clusters), ``sizes`` int64 (clusters,) and sums to the number of
+    points. ``prices`` (clusters,) is where to begin, zeros if nothing is known; it decides how
+    long this takes, and between assignments of equal cost, but nothing else. Returns the cluster
+    of each point, int64, and prices for which it is the cheapest without any sizes.
+    """
+    owner = (costs - prices).argmin(axis=1)
+    counts = np.bincount(owner, minlength=len(sizes))
+    moves = _Moves(costs, owner)
+    while (counts > sizes).any():
+        chain = moves.cheapest_chain(counts > sizes, counts < sizes)
+        moves.hand_on(chain)
+        counts[chain[0]] -= 1
+        counts[chain[-1]] += 1
+    return owner, moves.distances(np.ones(len(sizes), bool))[0]
+
+
+class _Moves:
+    """What it costs to hand a point from one cluster to another.
+
+    ``price`` (clusters, clusters) is the least difference of costs over the points of a cluster,
+    infinite from an empty one, and ``point`` says for which point. Updates ``owner`` in place.
+    """
+
+    def __init__(self, costs: np.ndarray, owner: np.ndarray) -> None:
+        self.costs, self.owner = costs, owner
+        n_clusters = costs.shape[1]
+        self.price = np.full((n_clusters, n_clusters), np.inf)
+        self.point = np.full((n_clusters, n_clusters), -1)
+        # Differences smaller than this are rounding, and must not make a path go round in circles.
+        self.tolerance = 1e-12 * float(np.abs(costs).max(initial=0))
+        for cluster in range(n_clusters):
+            self._renew(cluster)
+
+    def _renew(self, cluster: int) -> None:
+        members = np.flatnonzero(self.owner == cluster)
+        if len(members) == 0:
+            self.price[cluster], self.point[cluster] = np.inf, -1
+            return
+        differences = self.costs[members] - self.costs[members, cluster, None]
+        best = differences.argmin(axis=0)
+        self.price[cluster] = differences[best, np.arange(len(best))]
+        self.point[cluster] = members[best]
+
+    def distances(self, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Bellman-Ford: the cheapest way from any of ``sources`` (bool) to every cluster.
+
+        Returns its cost and the cluster before the last, -1 where the way begins.
+        """
+        every = np.arange(len(sources))
+        distance = np.where(sources, 0.0, np.inf)
+        before = np.full(len(sources), -1)
+        for _ in range(len(sources)):
+            through = distance[:, None] + self.price
+            best = through.argmin(axis=0)
+            found = through[best, every]
+            better = found < distance - self.tolerance
+            if not better.any():
+                break
+            distance[better], before[better] = found[better], best[better]
+        return distance, before
+
+    def cheapest_chain(self, sources: np.ndarray, targets: np.ndarray) -> list[int]:
+        """The clusters on the cheapest way from one of ``sources`` to one of ``targets``."""
+        distance, before = self.distances(sources)
+        chain = [int(np.where(targets, distance, np.inf).argmin())]
+        while before[chain[-1]] >= 0:
+            chain.append(int(before[chain[-1]]))
+        return chain[::-1]
+
+    def hand_on(self, chain: list[int]) -> None:
+        """Each cluster of ``chain`` hands its cheapest point to the next one."""
+        steps = list(itertools.pairwise(chain))
+        for point, target in [(self.point[a, b], b) for a, b in steps]:
+            self.owner[point] = target
+        for cluster in chain:
+            self._renew(cluster)
+
+
+def _costs(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Squared distances but for |x|^2, on which no choice of a cluster depends."""
+    return (centres**2).sum(axis=1) - 2 * points @ centres.T
+
+
+def _means(points: np.ndarray, owner: np.ndarray, n_clusters: int) -> np.ndarray:
+    order = np.argsort(owner, kind="stable")
+    starts = np.searchsorted(owner[order], np.arange(n_clusters))
+    sums = np.add.reduceat(points[order], starts, axis=0)
+    return sums / np.bincount(owner, minlength=n_clusters)[:, None]
+
+
+def _seeds(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.ndarray:
+    """k-means++ (Arthur and Vassilvitskii 2007): centres far from each other, out of the points."""
+    chosen = [int(rng.integers(len(points)))]
+    distance = np.full(len(points), np.inf)
+    for _ in range(n_clusters - 1):
+        distance = np.minimum(distance, ((points - points[chosen[-1]]) ** 2).sum(axis=1))
+        total = distance.sum()
+        weights = distance / total if total > 0 else None
+        chosen.append(int(rng.choice(len(points), p=weights)))
+    return points[chosen]

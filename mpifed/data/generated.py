@@ -1,0 +1,100 @@
+"""Shards that their owner makes: every sample a function of the seed and its client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from mpifed.data.base import Description, Shards, Split, Task
+from mpifed.data.container import SPLITS
+from mpifed.data.delivery import allocated
+from mpifed.errors import RunError
+
+Make = Callable[[int, str, int], tuple[np.ndarray, np.ndarray]]
+"""(client, split, samples) -> x (samples, *input_shape), y (samples, *target_shape)."""
+
+MOST_BATCHES = 100_000
+"""Batches after which samples of a kind are given up that has not turned up often enough."""
+
+
+def alike(
+    source: str,
+    input_shape: tuple[int, ...],
+    n_classes: int,
+    n_clients: int,
+    counts: tuple[int, int, int],
+    task: Task,
+) -> Description:
+    """The description of clients with the same ``counts`` of training, validation and test."""
+    n_train, n_val, n_test = (np.full(n_clients, count, np.int64) for count in counts)
+    return Description(source, input_shape, n_classes, n_train, n_val, n_test, task)
+
+
+class Online(Protocol):
+    """A data set whose clients can draw samples without end."""
+
+    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
+        """``count`` new samples of each client for ``round``, float64.
+
+        They follow the client's own law and depend on the seed, the round and the client alone:
+        the same call gives the same samples on any rank.
+        """
+
+
+def make_shards(
+    about: Description, client_ids: np.ndarray, dtype: torch.dtype, make: Make
+) -> Shards:
+    """The shards of ``client_ids``, made client by client and kept in ``dtype``."""
+    splits = [_unset(about, name, client_ids, dtype) for name in SPLITS]
+    for position, client in enumerate(client_ids):
+        for name, split in zip(SPLITS, splits, strict=True):
+            rows = slice(*split.offsets[position : position + 2])
+            if rows.start < rows.stop:
+                x, y = make(int(client), name, int(rows.stop - rows.start))
+                split.x[rows].copy_(torch.from_numpy(x))
+                split.y[rows].copy_(torch.from_numpy(y))
+    return Shards(client_ids, *splits)
+
+
+def _unset(about: Description, name: str, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+    counts = getattr(about, f"n_{name}")[client_ids]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    x = allocated((int(offsets[-1]), *about.input_shape), dtype)
+    y = allocated((int(offsets[-1]), *about.target_shape), about.target_type(dtype))
+    return Split(x, y, offsets)
+
+
+def drawn_until(
+    count: int,
+    draw: Callable[[], np.ndarray],
+    wanted: Callable[[np.ndarray], np.ndarray],
+    what: str,
+) -> np.ndarray:
+    """The first ``count`` samples (count, dimension) of batches by ``draw()`` that are ``wanted``.
+
+    Raises ``RunError`` that names ``what`` where they hardly ever turn up.
+    """
+    kept = [draw()[:0]]
+    found = 0
+    for _ in range(MOST_BATCHES):
+        if found >= count:
+            return np.concatenate(kept)[:count]
+        batch = draw()
+        kept.append(batch[wanted(batch)])
+        found += len(kept[-1])
+    raise RunError(f"only {found} samples of {count} for {what} turned up; more do not come")
+
+
+def unlabelled(rows: list[np.ndarray]) -> Split:
+    """Unlabelled samples, one float64 array (samples, dimension) per client, as a split."""
+    offsets = np.cumsum([0, *(len(own) for own in rows)], dtype=np.int64)
+    x = torch.from_numpy(np.concatenate(rows))
+    return Split(x, x.new_empty((len(x), 0)), offsets)
+
+
+def no_targets(x: np.ndarray) -> np.ndarray:
+    """What stands for the targets of unlabelled samples: (samples, 0)."""
+    return np.empty((len(x), 0))

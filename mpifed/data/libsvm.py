@@ -1,0 +1,186 @@
+"""Files in LIBSVM's text format, plain or compressed: a label and `feature:value` pairs a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from mpifed.communicator import Communicator
+from mpifed.data.base import Shards
+from mpifed.data.clustering import Solver
+from mpifed.data.compressed import bare_name, located, opened
+from mpifed.data.delivery import agreed
+from mpifed.data.partition import Alpha, Classes, ContiguousRule, partition, partition_points
+from mpifed.data.pooled import PIECE, InFileOrder, Pool, describe, load_pooled
+from mpifed.errors import InputError
+from mpifed.random import stream
+from mpifed.schema import AtLeast, Below
+
+Labels = Literal["two_values", "published_code"]
+Partition = Literal["contiguous", "dirichlet", "iid", "pathological", "kmeans"]
+Fraction = Annotated[float, AtLeast(0), Below(1)]
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A LIBSVM file: float64 ``rows`` (samples, features), and labels as they stand, float64."""
+
+    path: Path
+    rows: csr_matrix
+    labels: np.ndarray
+
+
+class LibSvm:
+    """A file in LIBSVM's format with two labels: a6a, w8a, mushrooms and their like.
+
+    ``path`` is the file, plain or with .gz, .xz or .bz2, or the name of one in
+    ``$MPIFED_DATA/libsvm``. A sample is dense, (features,), in the file's own units; ``features``
+    null is the largest number of a feature in the file. ``intercept`` puts a column of ones before
+    the others, as the published code of Gasanov et al. 2022 does: a linear model then needs no
+    bias of its own.
+
+    ``labels``: ``two_values`` makes the smaller of the file's two labels 0 and the larger 1, so
+    that a6a's -1 and 1 and mushrooms' 1 and 2 become what they mean; ``published_code`` is the
+    published code's rule, 1 for whatever is not -1, with which all mushrooms are alike.
+
+    Clients keep the order of the file and have training samples only, unless ``test_fraction`` is
+    above 0: then that share of each client's samples, drawn by the seed, is for testing.
+    ``contiguous_rule``, ``dirichlet_alpha``, ``classes_per_client`` and ``kmeans_solver`` belong
+    to the partitions ``contiguous``, ``dirichlet``, ``pathological`` and ``kmeans``. ``seed`` null
+    is the run's.
+
+    Rank 0 reads the file and sends each sample to its owner.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        path: str,
+        labels: Labels = "two_values",
+        intercept: bool = True,
+        features: Annotated[int, AtLeast(1)] | None = None,
+        partition: Partition = "contiguous",
+        contiguous_rule: ContiguousRule = "floor",
+        dirichlet_alpha: Alpha = 0.4,
+        classes_per_client: Classes = 2,
+        kmeans_solver: Solver = "own",
+        min_samples: Annotated[int, AtLeast(1)] = 1,
+        test_fraction: Fraction = 0.0,
+        seed: Annotated[int, AtLeast(0)] | None = None,
+    ) -> None:
+        self.seed = run_seed if seed is None else seed
+        self._intercept = intercept
+        self._communicator = communicator
+        self._rows: csr_matrix | None = None
+        options = {
+            "contiguous_rule": contiguous_rule,
+            "dirichlet_alpha": dirichlet_alpha,
+            "classes_per_client": classes_per_client,
+            "kmeans_solver": kmeans_solver,
+            "min_samples": min_samples,
+        }
+
+        def read() -> tuple[Pool, list[np.ndarray]]:
+            parsed = parse(located(path, "libsvm"), features)
+            self._rows = parsed.rows
+            targets = binary_labels(parsed, labels)
+            width = parsed.rows.shape[1] + intercept
+            name = f"libsvm-{bare_name(parsed.path)}"
+            pool = Pool(name, targets, 2, (width,), "float64")
+            return pool, _deal(parsed.rows, targets, partition, n_clients, self.seed, options)
+
+        self._pool, indices = agreed(communicator, read)
+        self._dealt = InFileOrder(indices, self.seed, test_fraction)
+        self.description = describe(self._pool, self._dealt)
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """The shards of ``client_ids``. Collective."""
+        return load_pooled(
+            self._pool, self._dealt, self._pieces, client_ids, dtype, self._communicator
+        )
+
+    def _pieces(self) -> Iterator[np.ndarray]:
+        assert self._rows is not None
+        for start in range(0, self._rows.shape[0], PIECE):
+            dense = self._rows[start : start + PIECE].toarray()
+            if self._intercept:
+                dense = np.column_stack([np.ones(len(dense)), dense])
+            yield dense
+
+
+def _deal(
+    rows: csr_matrix,
+    labels: np.ndarray,
+    name: str,
+    n_clients: int,
+    seed: int,
+    options: Mapping[str, object],
+) -> list[np.ndarray]:
+    rng = stream(seed, "partition")
+    if name == "kmeans":
+        return partition_points(rows.toarray(), n_clients, rng, options)
+    return partition(name, labels, n_clients, rng, options)
+
+
+def parse(path: Path, features: int | None = None) -> Parsed:
+    """The LIBSVM file ``path``; raises ``InputError`` for what is no such file.
+
+    ``features`` is the number of columns, at least the largest feature in the file, which is the
+    default.
+    """
+    # scikit-learn takes seconds to import, which only the rank that reads has to spend.
+    from sklearn.datasets import load_svmlight_file
+
+    try:
+        with opened(path) as stream:
+            # Told that features count from 0, the parser leaves their numbers as they stand.
+            rows, labels = load_svmlight_file(stream, zero_based=True)
+    except InputError:
+        raise
+    except (ValueError, IndexError, OverflowError) as error:
+        raise InputError(
+            f"data.path is '{path}', which is no file in LIBSVM's format ({_reason(error)})"
+        ) from error
+    if len(labels) == 0:
+        raise InputError(f"data.path is '{path}', which holds no sample")
+    if rows.nnz and rows.indices.min() < 1:
+        raise InputError(f"data.path is '{path}', which has a feature 0; they count from 1")
+    if not (np.isfinite(rows.data).all() and np.isfinite(labels).all()):
+        raise InputError(f"data.path is '{path}', which has a value that is not finite")
+    largest = max(1, int(rows.indices.max())) if rows.nnz else 1
+    width = largest if features is None else features
+    if width < largest:
+        raise InputError(
+            f"data.features is {features}, but '{path}' has a feature {largest}; it must be at "
+            f"least {largest}"
+        )
+    # Column 0 of what was parsed is empty; the shape counts it.
+    shifted = csr_matrix((rows.data, rows.indices - 1, rows.indptr), (len(labels), width))
+    return Parsed(path, shifted, labels)
+
+
+def binary_labels(parsed: Parsed, rule: Labels) -> np.ndarray:
+    """0 or 1 for each sample, int64; ``LibSvm`` explains the rules."""
+    if rule == "published_code":
+        return (parsed.labels != -1).astype(np.int64)
+    found = np.unique(parsed.labels)
+    if len(found) != 2:
+        shown = ", ".join(f"{value:g}" for value in found[:5])
+        raise InputError(
+            f"data.path is '{parsed.path}', which has {len(found)} labels "
+            f"({shown}{', ...' if len(found) > 5 else ''}); data.labels=two_values asks for two"
+        )
+    return (parsed.labels == found[1]).astype(np.int64)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]

@@ -1,0 +1,66 @@
+"""Counts with a random effect: the Poisson example of Dieuleveut et al. 2025, sec. 3."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import torch
+
+from mpifed.communicator import Communicator
+from mpifed.data.base import Shards, Split
+from mpifed.data.generated import alike, make_shards, no_targets, unlabelled
+from mpifed.random import stream
+from mpifed.schema import Above, AtLeast
+
+
+class Poisson:
+    """Poisson counts with a random effect, Z | h ~ Poisson(exp(theta + h)), unlabelled.
+
+    exp(h) ~ Gamma(``shape``, rate ``rate``), so that Z is negative binomial with mean
+    exp(theta) ``shape`` / ``rate``. Client i has theta_i ~ N(``theta``, ``spread`` ^2), drawn by
+    the seed: with ``spread`` 0 all clients are alike. x has shape (1,). ``n_train`` and ``n_test``
+    are samples of each client. ``seed`` null is the run's.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        theta: float = 0.0,
+        spread: Annotated[float, AtLeast(0)] = 0.5,
+        shape: Annotated[float, Above(0)] = 2.0,
+        rate: Annotated[float, Above(0)] = 3.0,
+        n_train: Annotated[int, AtLeast(1)] = 250,
+        n_test: Annotated[int, AtLeast(0)] = 0,
+        seed: Annotated[int, AtLeast(0)] | None = None,
+    ) -> None:
+        self.seed = run_seed if seed is None else seed
+        self.shape, self.rate = shape, rate
+        # One stream in client order: client i is the same for any number of clients above i.
+        self.thetas = theta + spread * stream(self.seed, "poisson/thetas").normal(size=n_clients)
+        counts = (n_train, 0, n_test)
+        self.description = alike("poisson", (1,), 0, n_clients, counts, "unlabelled")
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """The shards of ``client_ids``."""
+        return make_shards(self.description, client_ids, dtype, self._make)
+
+    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
+        """``count`` new samples of each client; see ``generated.Online``."""
+        return unlabelled(
+            [
+                self._draw(stream(self.seed, "fresh", round, int(client)), int(client), count)
+                for client in client_ids
+            ]
+        )
+
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+        x = self._draw(stream(self.seed, f"poisson/{split}", client=client), client, n)
+        return x, no_targets(x)
+
+    def _draw(self, rng: np.random.Generator, client: int, n: int) -> np.ndarray:
+        effects = rng.gamma(self.shape, 1 / self.rate, n)
+        return rng.poisson(np.exp(self.thetas[client]) * effects)[:, None].astype(np.float64)

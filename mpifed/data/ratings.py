@@ -1,0 +1,211 @@
+"""MovieLens ratings as published: `UserID::MovieID::Rating::Timestamp`, one a line."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+
+from mpifed.communicator import Communicator
+from mpifed.data.base import Shards
+from mpifed.data.clustering import Solver
+from mpifed.data.compressed import located, opened
+from mpifed.data.delivery import agreed
+from mpifed.data.libsvm import Fraction
+from mpifed.data.partition import ContiguousRule, partition, partition_points
+from mpifed.data.pooled import PIECE, InFileOrder, Pool, describe, load_pooled
+from mpifed.errors import InputError
+from mpifed.random import stream
+from mpifed.schema import AtLeast
+
+HIGHEST = 5.0
+FORM = "UserID::MovieID::Rating::Timestamp"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The ratings in a file: ``users`` and ``movies`` int64, ``stars`` float64, all (ratings,)."""
+
+    path: Path
+    users: np.ndarray
+    movies: np.ndarray
+    stars: np.ndarray
+
+
+class Ratings:
+    """MovieLens `ratings.dat`: users and the stars they gave, unlabelled rows of a matrix.
+
+    ``path`` is the file, plain or with .gz, .xz or .bz2, or its name in ``$MPIFED_DATA/movielens``.
+    Of its users and movies a matrix of ``users`` x ``movies`` is kept (5000 x 500 for
+    Dieuleveut et al. 2025, who do not say which): ``choose`` ``most_rated`` takes the movies with
+    most ratings and then the users with most ratings among these, ties by the smaller number;
+    ``random`` draws movies among those rated at all, and users among those who rated one of them,
+    by the seed. A sample is one user, (movies,), in ascending order of their numbers: stars as
+    they stand, 0 where there is no rating.
+
+    ``partition`` deals the users: ``kmeans`` into clusters of equal size, ``contiguous`` by their
+    numbers, or ``iid``. A share ``test_fraction`` of each client's users, drawn by the seed, is for
+    testing. ``seed`` null is the run's. Rank 0 reads the file and sends each user to the owner.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        path: str = "ratings.dat",
+        users: Annotated[int, AtLeast(1)] = 5000,
+        movies: Annotated[int, AtLeast(1)] = 500,
+        choose: Literal["most_rated", "random"] = "most_rated",
+        partition: Literal["kmeans", "contiguous", "iid"] = "kmeans",
+        contiguous_rule: ContiguousRule = "floor",
+        kmeans_solver: Solver = "own",
+        test_fraction: Fraction = 0.0,
+        seed: Annotated[int, AtLeast(0)] | None = None,
+    ) -> None:
+        self.seed = run_seed if seed is None else seed
+        self._communicator = communicator
+        self._matrix: np.ndarray | None = None
+
+        def read() -> list[np.ndarray]:
+            table = parse(located(path, "movielens"))
+            if choose == "most_rated":
+                kept = most_rated(table, users, movies)
+            else:
+                kept = at_random(table, users, movies, stream(self.seed, "ratings/choice"))
+            self._matrix = matrix(table, *kept)
+            options = {
+                "contiguous_rule": contiguous_rule,
+                "kmeans_solver": kmeans_solver,
+                "min_samples": 1,
+            }
+            return _deal(self._matrix, partition, n_clients, self.seed, options)
+
+        indices = agreed(communicator, read)
+        self._pool = Pool(
+            "ratings", np.empty((users, 0)), 0, (movies,), "float64", task="unlabelled"
+        )
+        self._dealt = InFileOrder(indices, self.seed, test_fraction)
+        self.description = describe(self._pool, self._dealt)
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """The shards of ``client_ids``. Collective."""
+        return load_pooled(
+            self._pool, self._dealt, self._pieces, client_ids, dtype, self._communicator
+        )
+
+    def _pieces(self) -> Iterator[np.ndarray]:
+        assert self._matrix is not None
+        for start in range(0, len(self._matrix), PIECE):
+            yield self._matrix[start : start + PIECE]
+
+
+def _deal(
+    rows: np.ndarray, name: str, n_clients: int, seed: int, options: Mapping[str, object]
+) -> list[np.ndarray]:
+    rng = stream(seed, "partition")
+    if name == "kmeans":
+        return partition_points(rows, n_clients, rng, options)
+    return partition(name, np.zeros(len(rows), np.int64), n_clients, rng, options)
+
+
+def parse(path: Path) -> Table:
+    """All ratings in ``path``; raises ``InputError`` that names the first line in error."""
+    with opened(path) as file:
+        text = file.read()
+    lines = text.count(b"\n") + (not text.endswith(b"\n") and bool(text))
+    with warnings.catch_warnings():
+        # numpy warns, for now, where it stops before the end; that is counted below.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            numbers = np.fromstring(text.replace(b"::", b" "), np.float64, sep=" ")
+        except ValueError:
+            numbers = np.empty(0)
+    # A number of colons or of numbers that is not the right one leads to the slow way.
+    if len(numbers) != 4 * lines or text.count(b"::") != 3 * lines:
+        raise _first_error(path, text)
+    users, movies, stars, _ = numbers.reshape(-1, 4).T
+    whole = (users >= 1) & (movies >= 1) & (users % 1 == 0) & (movies % 1 == 0)
+    wrong = np.flatnonzero(~(whole & (stars > 0) & (stars <= HIGHEST)))
+    if len(numbers) == 0 or len(wrong):
+        raise _first_error(path, text)
+    table = Table(path, users.astype(np.int64), movies.astype(np.int64), stars)
+    _check_once(table)
+    return table
+
+
+def _first_error(path: Path, text: bytes) -> InputError:
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            user, movie, stars, when = line.split(b"::")
+            right = int(user) >= 1 and int(movie) >= 1 and 0 < float(stars) <= HIGHEST
+            float(when)
+        except ValueError:
+            right = False
+        if not right:
+            shown = line[:60].decode("utf-8", "replace")
+            return InputError(
+                f"data.path is '{path}', whose line {number} is '{shown}', not {FORM} with "
+                f"numbers from 1 and at most {HIGHEST:g} stars"
+            )
+    return InputError(f"data.path is '{path}', which holds no rating of the form {FORM}")
+
+
+def _check_once(table: Table) -> None:
+    order = np.lexsort((table.movies, table.users))
+    users, movies = table.users[order], table.movies[order]
+    twice = np.flatnonzero((users[1:] == users[:-1]) & (movies[1:] == movies[:-1]))
+    if len(twice):
+        raise InputError(
+            f"data.path is '{table.path}', where user {users[twice[0]]} rates movie "
+            f"{movies[twice[0]]} twice"
+        )
+
+
+def most_rated(table: Table, n_users: int, n_movies: int) -> tuple[np.ndarray, np.ndarray]:
+    """The users and movies that ``Ratings`` keeps by their number of ratings, ascending int64."""
+    movies = _top(table.movies, n_movies, "movies", table.path)
+    among = table.users[np.isin(table.movies, movies)]
+    return _top(among, n_users, "users", table.path), movies
+
+
+def at_random(
+    table: Table, n_users: int, n_movies: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """The users and movies that ``Ratings`` draws, ascending int64."""
+    rated = np.unique(table.movies)
+    _check_enough(len(rated), n_movies, "movies", table.path)
+    movies = np.sort(rng.choice(rated, n_movies, replace=False))
+    rating = np.unique(table.users[np.isin(table.movies, movies)])
+    _check_enough(len(rating), n_users, "users", table.path)
+    return np.sort(rng.choice(rating, n_users, replace=False)), movies
+
+
+def matrix(table: Table, users: np.ndarray, movies: np.ndarray) -> np.ndarray:
+    """Stars of ``users`` for ``movies``, both ascending: float64 (users, movies), 0 for none."""
+    kept = np.isin(table.users, users) & np.isin(table.movies, movies)
+    found = np.zeros((len(users), len(movies)))
+    rows = np.searchsorted(users, table.users[kept])
+    found[rows, np.searchsorted(movies, table.movies[kept])] = table.stars[kept]
+    return found
+
+
+def _top(numbers: np.ndarray, count: int, what: str, path: Path) -> np.ndarray:
+    """The ``count`` most frequent of ``numbers``, ascending; ties by the smaller number."""
+    found, times = np.unique(numbers, return_counts=True)
+    _check_enough(len(found), count, what, path)
+    return np.sort(found[np.argsort(-times, kind="stable")[:count]])
+
+
+def _check_enough(found: int, wanted: int, what: str, path: Path) -> None:
+    if found < wanted:
+        raise InputError(
+            f"data.{what} is {wanted}, but '{path}' has ratings of only {found} {what} to choose "
+            "from"
+        )

@@ -1,0 +1,73 @@
+"""Two families of sine curves (Gasanov et al. 2022, sec. 6.2, after Finn et al. 2017)."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import numpy as np
+import torch
+
+from mpifed.communicator import Communicator
+from mpifed.data.base import Shards
+from mpifed.data.generated import alike, make_shards
+from mpifed.errors import InputError
+from mpifed.random import stream
+from mpifed.schema import AtLeast
+
+SMALLEST_AMPLITUDE = 0.1
+REACH = 5.0
+"""x is uniform in [-REACH, REACH]."""
+
+FAMILIES = 2
+
+
+class Sine:
+    """Sine regression: clients of two families, y = a sin(x + b) (Gasanov et al. 2022).
+
+    The seed draws an amplitude a ~ U[0.1, ``amplitude_max``] and a phase b ~ U[0, 2 pi] for each of
+    the two families; the first ``split`` clients belong to the first, the rest to the second.
+    ``amplitude_max`` is 5 in the published code and in Finn et al. 2017, 0.5 in the paper's text.
+    x ~ U[-5, 5] has shape (1,), the target one column without noise. ``n_train``, ``n_val`` and
+    ``n_test`` are samples of each client. ``seed`` null is the run's.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        split: Annotated[int, AtLeast(0)] = 30,
+        amplitude_max: Annotated[float, AtLeast(SMALLEST_AMPLITUDE)] = 5.0,
+        n_train: Annotated[int, AtLeast(1)] = 50,
+        n_val: Annotated[int, AtLeast(0)] = 0,
+        n_test: Annotated[int, AtLeast(0)] = 2000,
+        seed: Annotated[int, AtLeast(0)] | None = None,
+    ) -> None:
+        if split > n_clients:
+            raise InputError(
+                f"data.split is {split}, the clients of the first family; it must be at most "
+                f"clients, {n_clients}"
+            )
+        self.seed = run_seed if seed is None else seed
+        self.split = split
+        self.families = families(self.seed, amplitude_max)
+        counts = (n_train, n_val, n_test)
+        self.description = alike("sine", (1,), 1, n_clients, counts, "regression")
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """The shards of ``client_ids``."""
+        return make_shards(self.description, client_ids, dtype, self._make)
+
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+        amplitude, phase = self.families[int(client >= self.split)]
+        x = stream(self.seed, f"sine/{split}", client=client).uniform(-REACH, REACH, (n, 1))
+        return x, amplitude * np.sin(x + phase)
+
+
+def families(seed: int, amplitude_max: float) -> np.ndarray:
+    """Amplitude and phase of the two families, float64 (2, 2)."""
+    rng = stream(seed, "sine/families")
+    amplitudes = rng.uniform(SMALLEST_AMPLITUDE, amplitude_max, FAMILIES)
+    return np.column_stack([amplitudes, rng.uniform(0, 2 * math.pi, FAMILIES)])

@@ -1,0 +1,113 @@
+"""How samples with tags are laid out over clients (Gasanov et al. 2022, sec. 6.3).
+
+``natural`` (experiment 1b): every source of samples, a user of Stack Overflow, is one client.
+``divided`` (experiment 1a): few sources, the training samples of each cut into equal runs, one for
+each of its workers, who share the source's validation and test samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+
+from mpifed.errors import InputError
+from mpifed.schema import AtLeast
+
+Name = Literal["natural", "divided"]
+Sources = Annotated[int, AtLeast(1)]
+Train = Annotated[int, AtLeast(1)] | None
+Validation = Annotated[int, AtLeast(0)] | None
+Test = Annotated[int, AtLeast(0)]
+
+DEFAULTS = {"natural": (90, 110), "divided": (10, 100)}
+"""Training samples of a client, and its validation samples."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Samples of each client, and how many clients (workers) a source has."""
+
+    name: Name
+    n_train: int
+    n_val: int
+    n_test: int
+    workers: int
+
+    @property
+    def samples(self) -> int:
+        """Samples that a source must have."""
+        return self.n_train * self.workers + self.n_val + self.n_test
+
+    def source_of(self, client: int) -> int:
+        return client // self.workers
+
+    def split(
+        self, tags: np.ndarray, client: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Training, validation and test samples of ``client`` among the ``samples`` of its source.
+
+        ``tags`` is bool (samples, tags). ``natural`` takes samples for training that cover the
+        source's tags, then any; the rest is dealt by ``rng``, which belongs to the source.
+        ``divided`` keeps the order: the workers' runs, then validation, then test.
+        """
+        if self.name == "natural":
+            order = covering_first(tags[: self.samples], self.n_train, rng)
+            return self._cut(order, order[: self.n_train], self.n_train)
+        first = client % self.workers * self.n_train
+        every = np.arange(self.samples)
+        own = every[first : first + self.n_train]
+        return self._cut(every, own, self.n_train * self.workers)
+
+    def _cut(
+        self, order: np.ndarray, own: np.ndarray, start: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        middle = start + self.n_val
+        return own, order[start:middle], order[middle : middle + self.n_test]
+
+
+def layout(
+    name: Name, n_clients: int, sources: int, n_train: int | None, n_val: int | None, n_test: int
+) -> Layout:
+    """The layout ``name`` for ``n_clients``; null counts are the paper's.
+
+    ``sources`` is for ``divided`` and must divide ``n_clients``; else ``InputError``.
+    """
+    train, validation = DEFAULTS[name]
+    workers = 1
+    if name == "divided":
+        if n_clients % sources:
+            raise InputError(
+                f"data.sources is {sources}, which does not divide clients, {n_clients}"
+            )
+        workers = n_clients // sources
+    return Layout(
+        name,
+        train if n_train is None else n_train,
+        validation if n_val is None else n_val,
+        n_test,
+        workers,
+    )
+
+
+def covering_first(tags: np.ndarray, n_first: int, rng: np.random.Generator) -> np.ndarray:
+    """An order of the samples of which the first ``n_first`` cover as many tags as greed can.
+
+    ``tags`` is bool (samples, tags). Each next sample is the one with most tags that are new, ties
+    by a random order; when no tag is new any more, or ``n_first`` is reached, all others follow in
+    random order. Returns int64 (samples,).
+    """
+    order = rng.permutation(len(tags))
+    shuffled = tags[order].astype(np.int64)
+    new = np.ones(tags.shape[1], bool)
+    chosen: list[int] = []
+    while len(chosen) < min(n_first, len(tags)):
+        gains = shuffled[:, new].sum(axis=1)
+        best = int(gains.argmax())
+        if gains[best] == 0:
+            break
+        chosen.append(best)
+        new &= shuffled[best] == 0
+    rest = np.setdiff1d(np.arange(len(tags)), chosen)
+    return order[np.concatenate([np.array(chosen, np.int64), rest])]

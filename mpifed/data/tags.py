@@ -1,0 +1,195 @@
+"""A generated problem of the shape of Stack Overflow's tag prediction (McMahan et al., TFF).
+
+A sample is a question: the words of a text as their shares, and the tags that were given to it.
+Nothing is Stack Overflow's but the shape: few words a text out of many, few tags out of hundreds,
+both with a long tail, and clients who ask about what their kind asks about.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from mpifed.communicator import Communicator
+from mpifed.data import tag_layout
+from mpifed.data.base import Shards
+from mpifed.data.generated import alike, make_shards
+from mpifed.data.tag_layout import Sources, Test, Train, Validation
+from mpifed.random import stream
+from mpifed.schema import Above, AtLeast
+
+MOST_TAGS = 5
+"""Tags of a question, at most."""
+
+CHANCE = 0.4
+"""1 + Binomial(MOST_TAGS - 1, CHANCE) tags each."""
+
+SIGNATURE = 30
+"""Words that go with a tag."""
+
+ABOUT = 0.5
+"""Share of words that are about one of the tags; the others are anybody's words."""
+
+BEYOND = 1.2
+"""Words that there are, over those in the vocabulary; the rest is never counted."""
+
+
+@dataclass(frozen=True)
+class Language:
+    """What all clients have in common.
+
+    ``topics`` (topics, tags) are the shares of tags within a topic; ``signatures`` (tags, words)
+    the words that go with a tag; ``tag_words`` and ``any_words`` cumulated shares of the words of a
+    signature and of all words, by their rank.
+    """
+
+    topics: np.ndarray
+    signatures: np.ndarray
+    tag_words: np.ndarray
+    any_words: np.ndarray
+
+
+@dataclass(frozen=True)
+class Questions:
+    """``words`` float64 (samples, columns of a sample) and ``tags`` bool (samples, tags)."""
+
+    words: csr_matrix
+    tags: np.ndarray
+
+
+class Tags:
+    """Generated questions with tags, of the shape of Stack Overflow's (Gasanov et al. 2022).
+
+    A sample counts each of the first ``vocabulary`` words over all words of the text, those beyond
+    the vocabulary included, after a one if ``intercept``: (1 + vocabulary,). Its target says which
+    of the ``tags`` it has. A text has 1 + Poisson(``words``) words, half of them about one of its
+    tags. Every source of questions belongs to one of ``topics`` topics, drawn by the seed, and has
+    its own taste, Dirichlet about the topic's tags: the larger ``concentration``, the more the
+    sources of a topic are alike.
+
+    ``layout`` is ``natural`` (each client a source; 90 training and 110 validation samples) or
+    ``divided`` (``sources`` sources cut into equal clients of 10 training samples, who share 100
+    validation samples); ``tag_layout.py`` says more. ``n_test`` are test samples of each source.
+    A source is a function of the seed and its number; nothing is sent. ``seed`` null is the run's.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        vocabulary: Annotated[int, AtLeast(1)] = 10000,
+        tags: Annotated[int, AtLeast(1)] = 500,
+        topics: Annotated[int, AtLeast(1)] = 10,
+        words: Annotated[float, AtLeast(0)] = 20.0,
+        concentration: Annotated[float, Above(0)] = 20.0,
+        intercept: bool = True,
+        layout: tag_layout.Name = "natural",
+        sources: Sources = 2,
+        n_train: Train = None,
+        n_val: Validation = None,
+        n_test: Test = 300,
+        seed: Annotated[int, AtLeast(0)] | None = None,
+    ) -> None:
+        self.seed = run_seed if seed is None else seed
+        self.layout = tag_layout.layout(layout, n_clients, sources, n_train, n_val, n_test)
+        self.language = make_language(self.seed, vocabulary, tags, topics)
+        self._intercept, self._vocabulary = intercept, vocabulary
+        self._words, self._concentration = words, concentration
+        counts = (self.layout.n_train, self.layout.n_val, self.layout.n_test)
+        self.description = alike(
+            "tags", (vocabulary + intercept,), tags, n_clients, counts, "multi_label"
+        )
+        # Workers of a source, and the splits of a client, follow each other.
+        self.questions = functools.lru_cache(maxsize=1)(self._questions)
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """The shards of ``client_ids``."""
+        return make_shards(self.description, client_ids, dtype, self._make)
+
+    def topic(self, source: int) -> int:
+        """The topic of a source."""
+        rng = stream(self.seed, "tags/topic", client=source)
+        return int(rng.integers(len(self.language.topics)))
+
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+        source = self.layout.source_of(client)
+        questions = self.questions(source)
+        rng = stream(self.seed, "tags/split", client=source)
+        train, val, test = self.layout.split(questions.tags, client, rng)
+        rows = {"train": train, "val": val, "test": test}[split]
+        return questions.words[rows].toarray(), questions.tags[rows].astype(np.float64)
+
+    def _questions(self, source: int) -> Questions:
+        """All samples of a source, in the order in which they were asked."""
+        rng = stream(self.seed, "tags/questions", client=source)
+        n, language = self.layout.samples, self.language
+        base = language.topics[self.topic(source)]
+        taste = np.zeros(len(base))
+        taste[base > 0] = rng.dirichlet(self._concentration * base[base > 0])
+        tags = _draw_tags(rng, taste, n)
+        lengths = 1 + rng.poisson(self._words, n)
+        question = np.repeat(np.arange(n), lengths)
+        words = _draw_words(rng, language, tags, question)
+        # Ones beyond the vocabulary count in the length, and nowhere else.
+        known = words < self._vocabulary
+        shares = (1 / lengths)[question[known]]
+        columns = words[known] + self._intercept
+        if self._intercept:
+            shares = np.concatenate([np.ones(n), shares])
+            columns = np.concatenate([np.zeros(n, np.int64), columns])
+            question = np.concatenate([np.arange(n), question[known]])
+        else:
+            question = question[known]
+        shape = (n, self._vocabulary + self._intercept)
+        return Questions(csr_matrix((shares, (question, columns)), shape), tags)
+
+
+def make_language(seed: int, vocabulary: int, n_tags: int, n_topics: int) -> Language:
+    """The language of ``seed``: topics prefer tags by Zipf's law, each in an order of its own."""
+    rng = stream(seed, "tags/language")
+    wide = min(n_tags, max(2 * MOST_TAGS, 2 * n_tags // n_topics))
+    topics = np.zeros((n_topics, n_tags))
+    for shares in topics:
+        shares[rng.permutation(n_tags)[:wide]] = _zipf(wide)
+    signatures = rng.integers(vocabulary, size=(n_tags, SIGNATURE))
+    words = np.cumsum(_zipf(int(np.ceil(BEYOND * vocabulary))))
+    return Language(topics, signatures, np.cumsum(_zipf(SIGNATURE)), words)
+
+
+def _zipf(n: int) -> np.ndarray:
+    shares = 1 / np.arange(1, n + 1)
+    return shares / shares.sum()
+
+
+def _draw_tags(rng: np.random.Generator, taste: np.ndarray, n: int) -> np.ndarray:
+    """1 to ``MOST_TAGS`` different tags a question: bool (n, tags)."""
+    possible = np.flatnonzero(taste > 0)
+    counts = np.minimum(1 + rng.binomial(MOST_TAGS - 1, CHANCE, n), len(possible))
+    # The smallest of exponential times are a weighted sample without replacement.
+    times = rng.exponential(size=(n, len(possible))) / taste[possible]
+    ranks = times.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    tags = np.zeros((n, len(taste)), bool)
+    tags[:, possible] = ranks < counts[:, None]
+    return tags
+
+
+def _draw_words(
+    rng: np.random.Generator, language: Language, tags: np.ndarray, question: np.ndarray
+) -> np.ndarray:
+    """A word for each entry of ``question``, the question it belongs to: int64, same shape."""
+    words = np.searchsorted(language.any_words, rng.random(len(question)), side="right")
+    words = np.minimum(words, len(language.any_words) - 1)
+    which = (rng.random(len(question)) * tags.sum(axis=1)[question]).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum(tags.sum(axis=1))])[question]
+    tag = np.nonzero(tags)[1][starts + which]
+    rank = np.searchsorted(language.tag_words, rng.random(len(question)), side="right")
+    about = rng.random(len(question)) < ABOUT
+    signature = language.signatures[tag, np.minimum(rank, SIGNATURE - 1)]
+    return np.where(about, signature, words)

@@ -1,0 +1,209 @@
+"""Clients out of a user's own samples with tags: which sources, and which of their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from mpifed.communicator import Communicator
+from mpifed.data import tag_layout
+from mpifed.data.base import Shards
+from mpifed.data.compressed import located
+from mpifed.data.delivery import agreed
+from mpifed.data.pooled import PIECE, Pool, describe, load_pooled
+from mpifed.data.tag_layout import Layout, Sources, Test, Train, Validation
+from mpifed.data.tagged import Tagged, parse, tf_idf
+from mpifed.errors import InputError
+from mpifed.random import key, stream
+from mpifed.schema import AtLeast
+
+
+@dataclass(frozen=True)
+class Explicit:
+    """Clients whose samples are listed, split by split."""
+
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+    def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        sizes = np.array([[len(rows) for rows in part] for part in self.parts], np.int64)
+        return sizes[:, 0], sizes[:, 1], sizes[:, 2]
+
+    def split(self, client: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.parts[client]
+
+
+class TagsFile:
+    """A user's own samples with tags, as Stack Overflow's (Gasanov et al. 2022, sec. 6.3).
+
+    ``path`` is an `.npz` file, or its name in ``$MPIFED_DATA/tags``, with
+
+    * the samples, either ``x`` (samples, features) or, as a sparse matrix by rows, ``x_data``,
+      ``x_indices``, ``x_indptr`` and ``x_features``, their number;
+    * the tags of each: ``y_indices``, ``y_indptr`` and ``y_tags``, their number;
+    * ``client`` (samples,): whole numbers, the source of each sample;
+    * optional ``held_out`` (samples,), true where ``divided`` may not train, ``embeddings``
+      (sources, dimension) in ascending order of the sources' numbers, and anything else, which is
+      not read (``text``).
+
+    It is read without pickle. Sources with too few samples are left out. ``choose``:
+
+    * ``kmeans``, the paper's experiment 1b: the sources are cut by k-means (``kmeans_starts``
+      times) into ``kmeans_clusters``, by their ``embeddings`` or else by the TF-IDF of their
+      samples, and the first sources of one cluster are taken: ``cluster`` 0 is the one with most
+      of them;
+    * ``first``: the first sources;
+    * ``listed``: the sources whose numbers are ``listed``, as experiment 1a has two.
+
+    ``layout`` and the counts are those of ``Tags``; here a source's first samples are taken.
+    ``intercept`` puts a column of ones before the others. ``seed`` null is the run's. Rank 0 reads
+    the file and sends each sample to its owner.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        path: str,
+        choose: Literal["kmeans", "first", "listed"] = "kmeans",
+        listed: list[int] | None = None,
+        kmeans_clusters: Annotated[int, AtLeast(1)] = 10,
+        kmeans_starts: Annotated[int, AtLeast(1)] = 100,
+        cluster: Annotated[int, AtLeast(0)] = 0,
+        intercept: bool = True,
+        layout: tag_layout.Name = "natural",
+        sources: Sources = 2,
+        n_train: Train = None,
+        n_val: Validation = None,
+        n_test: Test = 300,
+        seed: Annotated[int, AtLeast(0)] | None = None,
+    ) -> None:
+        self.seed = run_seed if seed is None else seed
+        self.layout = tag_layout.layout(layout, n_clients, sources, n_train, n_val, n_test)
+        self._intercept = intercept
+        self._communicator = communicator
+        self._x: csr_matrix | None = None
+        n_sources = n_clients // self.layout.workers
+
+        def read() -> tuple[Pool, Explicit]:
+            file = located(path, "tags")
+            tagged = parse(file)
+            rows = usable_rows(tagged, self.layout)
+            if choose == "listed":
+                chosen = _listed(tagged, rows, listed or [], n_sources)
+            elif choose == "first":
+                chosen = np.array(sorted(rows), np.int64)
+            else:
+                number = key(self.seed, "tags/kmeans") % 2**32
+                clusters = sources_by_kmeans(tagged, rows, kmeans_clusters, kmeans_starts, number)
+                if cluster >= len(clusters):
+                    raise InputError(
+                        f"data.cluster is {cluster}; it must be below {len(clusters)}, the "
+                        "number of clusters"
+                    )
+                chosen = clusters[cluster]
+            if len(chosen) < n_sources:
+                raise InputError(
+                    f"clients is {n_clients}, which asks for {n_sources} sources, but data.path "
+                    f"'{file}' has {len(chosen)} of at least {self.layout.samples} samples to "
+                    "choose from"
+                )
+            return self._deal(tagged, [rows[int(source)] for source in chosen[:n_sources]])
+
+        self._pool, self._dealt = agreed(communicator, read)
+        self.description = describe(self._pool, self._dealt)
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """The shards of ``client_ids``. Collective."""
+        return load_pooled(
+            self._pool, self._dealt, self._pieces, client_ids, dtype, self._communicator
+        )
+
+    def _deal(self, tagged: Tagged, rows: list[np.ndarray]) -> tuple[Pool, Explicit]:
+        """Keeps the samples of the sources that were chosen, and deals them to the clients."""
+        kept = np.concatenate(rows)
+        self._x = tagged.x[kept]
+        tags = tagged.tags[kept].toarray().astype(bool)
+        starts = np.cumsum([0, *map(len, rows)])
+        parts = []
+        for client in range(len(rows) * self.layout.workers):
+            source = self.layout.source_of(client)
+            rng = stream(self.seed, "tags/split", client=source)
+            own = tags[starts[source] : starts[source + 1]]
+            train, val, test = (starts[source] + r for r in self.layout.split(own, client, rng))
+            parts.append((train, val, test))
+        width = tagged.x.shape[1] + self._intercept
+        pool = Pool(
+            "tags_file",
+            tags.astype(np.uint8),
+            tags.shape[1],
+            (width,),
+            "float64",
+            task="multi_label",
+        )
+        return pool, Explicit(parts)
+
+    def _pieces(self) -> Iterator[np.ndarray]:
+        assert self._x is not None
+        for start in range(0, self._x.shape[0], PIECE):
+            dense = self._x[start : start + PIECE].toarray()
+            if self._intercept:
+                dense = np.column_stack([np.ones(len(dense)), dense])
+            yield dense
+
+
+def usable_rows(tagged: Tagged, layout: Layout) -> dict[int, np.ndarray]:
+    """The samples that ``layout`` takes of each source that has enough, in its order of them.
+
+    ``divided`` trains on the first that are not held out; validation and test samples are the
+    first that are held out, or, where the file holds out none, those that follow.
+    """
+    order = np.argsort(tagged.owner, kind="stable")
+    starts = np.searchsorted(tagged.owner[order], np.arange(len(tagged.names) + 1))
+    found = {}
+    for source in range(len(tagged.names)):
+        own = order[starts[source] : starts[source + 1]]
+        if layout.name == "divided" and tagged.held_out.any():
+            held = tagged.held_out[own]
+            n_train = layout.n_train * layout.workers
+            train, rest = own[~held][:n_train], own[held][: layout.samples - n_train]
+            own = np.concatenate([train, rest]) if len(train) == n_train else own[:0]
+        if len(own) >= layout.samples:
+            found[source] = own[: layout.samples]
+    return found
+
+
+def _listed(
+    tagged: Tagged, rows: dict[int, np.ndarray], listed: list[int], n_sources: int
+) -> np.ndarray:
+    if len(listed) != n_sources or len(set(listed)) != n_sources:
+        raise InputError(f"data.listed is {listed}; it must be {n_sources} different sources")
+    positions = {int(name): position for position, name in enumerate(tagged.names)}
+    for name in listed:
+        if positions.get(name) not in rows:
+            raise InputError(f"data.listed names {name}, which is no source with enough samples")
+    return np.array([positions[name] for name in listed], np.int64)
+
+
+def sources_by_kmeans(
+    tagged: Tagged, rows: dict[int, np.ndarray], n_clusters: int, n_starts: int, seed: int
+) -> list[np.ndarray]:
+    """The usable sources of each cluster, ascending; the clusters with most of them come first.
+
+    All sources are clustered, as the published code does, by their embeddings or by ``tf_idf``.
+    """
+    # scikit-learn takes seconds to import, which only the rank that reads has to spend.
+    from sklearn.cluster import KMeans
+
+    points = tf_idf(tagged) if tagged.embeddings is None else tagged.embeddings
+    n_clusters = min(n_clusters, points.shape[0])
+    owner = KMeans(n_clusters, n_init=n_starts, random_state=seed).fit_predict(points)
+    usable = np.array(sorted(rows), np.int64)
+    clusters = [usable[owner[usable] == cluster] for cluster in range(n_clusters)]
+    return sorted(clusters, key=len, reverse=True)
