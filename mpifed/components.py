@@ -18,6 +18,9 @@ ALGORITHMS = {
     "fedavg": "mpifed.algorithms.fedavg:FedAvg",
     "fedavg_ft": "mpifed.algorithms.fedavg_ft:FedAvgFineTuned",
     "fedem": "mpifed.algorithms.fedem:FedEM",
+    "flix": "mpifed.algorithms.flix:Flix",
+    "dcgd": "mpifed.algorithms.dcgd:Dcgd",
+    "diana": "mpifed.algorithms.diana:Diana",
 }
 DATASETS = {
     "synthetic": "mpifed.data.synthetic:Synthetic",
@@ -52,6 +55,13 @@ COMPRESSORS = {
     "bernoulli": "mpifed.exchange.compression.combined:Bernoulli",
     "composition": "mpifed.exchange.compression.combined:Composition",
 }
+SURROGATES = {
+    "quadratic": "mpifed.surrogates.quadratic:quadratic",
+    "poisson": "mpifed.surrogates.poisson:poisson",
+    "gaussian_mixture": "mpifed.surrogates.gaussian_mixture:gaussian_mixture",
+    "dictionary": "mpifed.surrogates.dictionary:dictionary",
+    "remark_one": "mpifed.surrogates.remark_one:remark_one",
+}
 
 TABLES = {
     "algorithm": ALGORITHMS,
@@ -59,6 +69,7 @@ TABLES = {
     "model": MODELS,
     "exchange": EXCHANGES,
     "compression": COMPRESSORS,
+    "surrogate": SURROGATES,
 }
 
 
