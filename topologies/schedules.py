@@ -7,15 +7,11 @@ and stored. ``restore_schedule`` makes the schedule from them: cheap, and the sa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
-import numpy as np
 
 from topologies.catalogue import (
     Entry,
@@ -27,7 +23,6 @@ from topologies.catalogue import (
     read_parameters,
 )
 from topologies.finite_time import base_k, equitopo, one_peer_exponential, static_exponential
-from topologies.graphs import draw_graph
 from topologies.matcha import prepare_matcha, restore_matcha
 from topologies.matchings import (
     prepare_matchings,
@@ -35,20 +30,22 @@ from topologies.matchings import (
     restore_matchings,
     restore_random_matching,
 )
-from topologies.matrix import MixingMatrix
 from topologies.sequences import (
     Arrays,
-    Drawn,
     DropEdges,
     DropNodes,
     LocalRounds,
-    Periodic,
     Schedule,
     Static,
 )
-from topologies.weights import mixing_matrix
-
-Rule = tuple[str, Mapping[str, Any]]
+from topologies.weighted import (
+    prepare_periodic,
+    prepare_resampled,
+    prepare_static,
+    restore_periodic,
+    restore_resampled,
+    restore_static,
+)
 
 
 @dataclass(frozen=True)
@@ -167,70 +164,6 @@ def _split(
     return read_parameters(name, entry, own), around
 
 
-def _prepare_static(graph: nx.Graph, rule: Rule) -> Arrays:
-    matrix = mixing_matrix(graph, rule[0], **rule[1])
-    # Not how long it took, so that equal arguments give equal bytes.
-    kept = {key: value for key, value in matrix.info.items() if key != "seconds"}
-    info = np.frombuffer(json.dumps(kept).encode(), dtype=np.uint8)
-    return {"edges": matrix.edges, "weights": matrix.weights, "info": info}
-
-
-def _static(n: int, seed: int, arrays: Arrays) -> Schedule:
-    info = json.loads(arrays["info"].tobytes())
-    return Static(MixingMatrix(n, arrays["edges"], arrays["weights"], info=info))
-
-
-def _prepare_periodic(graph: nx.Graph | None, rule: Rule, path: str) -> Arrays:
-    files = sorted(Path(path).glob("*.npz"))
-    if not files:
-        raise TopologyError(f"periodic: there is no .npz file in the directory {path!r}")
-    matrices = [MixingMatrix.load(file) for file in files]
-    return {
-        "edges": np.concatenate([matrix.edges for matrix in matrices]),
-        "weights": np.concatenate([matrix.weights for matrix in matrices]),
-        "counts": np.array([len(matrix.edges) for matrix in matrices]),
-        "symmetric": np.array([matrix.symmetric for matrix in matrices]),
-        "nodes": np.array([matrix.n for matrix in matrices]),
-    }
-
-
-def _periodic(n: int, seed: int, arrays: Arrays, path: str) -> Schedule:
-    if (arrays["nodes"] != n).any():
-        found = arrays["nodes"].tolist()
-        raise TopologyError(f"periodic: the matrices in {path!r} have n = {found}, but n is {n}")
-    ends = np.cumsum(arrays["counts"])[:-1]
-    rounds = zip(
-        np.split(arrays["edges"], ends),
-        np.split(arrays["weights"], ends),
-        arrays["symmetric"].tolist(),
-        strict=True,
-    )
-    return Periodic(tuple(MixingMatrix(n, *matrix) for matrix in rounds))
-
-
-def _prepare_resampled(graph: nx.Graph, rule: Rule) -> Arrays:
-    record = graph.graph
-    if record.get("seed") is None:
-        raise TopologyError(
-            f"resampled needs a random graph family, but {record.get('family')} is not drawn"
-        )
-    law = {"family": record["family"], "params": record["params"], "weights": rule}
-    return {"law": np.frombuffer(json.dumps(law).encode(), dtype=np.uint8)}
-
-
-def _resampled(n: int, seed: int, arrays: Arrays) -> Schedule:
-    law = json.loads(arrays["law"].tobytes())
-    rule, options = law["weights"]
-    return Drawn(n, seed, partial(_resample, n=n, law=law, rule=rule, options=options))
-
-
-def _resample(
-    random: np.random.Generator, n: int, law: dict[str, Any], rule: str, options: dict[str, Any]
-) -> MixingMatrix:
-    graph = draw_graph(law["family"], n, int(random.integers(2**63)), **law["params"])
-    return mixing_matrix(graph, rule, **options)
-
-
 def _of_nodes(make: Callable[..., Schedule]) -> Callable[..., Schedule]:
     """Return the build function of a schedule that is determined by n and its parameters."""
     return lambda n, seed, arrays, **params: make(n, **params)
@@ -241,9 +174,11 @@ def _equitopo(n: int, seed: int, arrays: Arrays, step: float) -> Schedule:
 
 
 SCHEDULES: dict[str, ScheduleEntry] = {
-    "static": ScheduleEntry(_static, "the same matrix in every round", prepare=_prepare_static),
+    "static": ScheduleEntry(
+        restore_static, "the same matrix in every round", prepare=prepare_static
+    ),
     "periodic": ScheduleEntry(
-        _periodic,
+        restore_periodic,
         "the matrices of a directory in turn",
         {
             "path": Parameter(
@@ -251,7 +186,7 @@ SCHEDULES: dict[str, ScheduleEntry] = {
             )
         },
         uses="nodes",
-        prepare=_prepare_periodic,
+        prepare=prepare_periodic,
     ),
     "one_peer_exponential": ScheduleEntry(
         _of_nodes(one_peer_exponential),
@@ -306,10 +241,10 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         prepare=prepare_matcha,
     ),
     "resampled": ScheduleEntry(
-        _resampled,
+        restore_resampled,
         "a new draw of the graph every round, connected or not",
         random=True,
-        prepare=_prepare_resampled,
+        prepare=prepare_resampled,
     ),
 }
 
