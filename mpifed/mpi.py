@@ -141,15 +141,17 @@ class Mpi:
         return result
 
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-        width = rows.shape[1]
+        width, begin = rows.shape[1], sum(counts[: self.rank])
         result = np.empty((sum(counts), width), rows.dtype)
         for part in _pieces(width, max(1, sum(counts)) * rows.itemsize):
-            own = np.ascontiguousarray(rows[:, part])
-            wide = own.shape[1] * own.itemsize
-            block = np.empty((sum(counts), own.shape[1]), rows.dtype)
+            whole = part.stop - part.start == width
+            block = result if whole else np.empty_like(result, shape=result[:, part].shape)
+            block[begin : begin + len(rows)] = rows[:, part]
+            wide = block.shape[1] * block.itemsize
             target = [block, [count * wide for count in counts], None, self._mpi.BYTE]
-            self._wait(self._comm.Iallgatherv([own, self._mpi.BYTE], target))
-            result[:, part] = block
+            self._wait(self._comm.Iallgatherv(self._mpi.IN_PLACE, target))
+            if not whole:
+                result[:, part] = block
         self.bytes_sent += rows.nbytes * (self.size - 1)
         return result
 
@@ -166,26 +168,18 @@ class Mpi:
     ) -> np.ndarray:
         width = rows.shape[1]
         sources, destinations, _ = neighbourhood.Get_dist_neighbors()
-        starts = np.concatenate([[0], np.cumsum(receive)]).astype(int)
-        result = np.empty((starts[-1], width), rows.dtype)
-        result[starts[self.rank] : starts[self.rank + 1]] = rows[send[self.rank]]
-        outgoing = [send[peer] for peer in destinations]
-        chosen = np.concatenate([*outgoing, np.zeros(0, int)]).astype(int)
+        chosen = np.concatenate([np.zeros(0, int), *(send[peer] for peer in destinations)])
+        result = np.empty((sum(receive), width), rows.dtype)
         for part in _pieces(width, max(1, most) * rows.itemsize):
-            leaving = np.ascontiguousarray(rows[chosen, part])
-            wide = leaving.shape[1] * leaving.itemsize
-            arriving = np.empty((sum(receive[p] for p in sources), leaving.shape[1]), rows.dtype)
-            self._wait(
-                neighbourhood.Ineighbor_alltoallv(
-                    [leaving, [len(out) * wide for out in outgoing], None, self._mpi.BYTE],
-                    [arriving, [receive[p] * wide for p in sources], None, self._mpi.BYTE],
-                )
-            )
-            place = 0
-            for peer in sources:
-                block = arriving[place : place + receive[peer]]
-                result[starts[peer] : starts[peer + 1], part] = block
-                place += receive[peer]
+            whole = part.stop - part.start == width
+            leaving = rows[:, part].take(chosen, axis=0)
+            block = result if whole else np.empty_like(result, shape=result[:, part].shape)
+            wide, byte = block.shape[1] * block.itemsize, self._mpi.BYTE
+            going = [leaving, [len(send[peer]) * wide for peer in destinations], None, byte]
+            coming = [block, [receive[peer] * wide for peer in sources], None, byte]
+            self._wait(neighbourhood.Ineighbor_alltoallv(going, coming))
+            if not whole:
+                result[:, part] = block
         self.bytes_sent += len(chosen) * width * rows.itemsize
         return result
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -20,11 +20,14 @@ from torch import Tensor
 import topologies
 from mpifed.communicator import Communicator
 from mpifed.errors import InputError, RunError
+from mpifed.exchange.compression import Compressor
 from mpifed.exchange.ledger import Ledger, bits_of
 from mpifed.exchange.mixing import complete, prepare_arrays, restore
 from mpifed.exchange.reduction import common_exponents, weighted_sum
 from mpifed.exchange.routes import Route
+from mpifed.exchange.transfer import arrivals
 from mpifed.federation import Federation
+from mpifed.state import Nothing
 
 ROUTES_KEPT = 16
 """Routes of earlier rounds that are kept for when their matrix comes again."""
@@ -40,6 +43,7 @@ class Gossip:
         federation: Federation,
         seed: int,
         stored: Mapping[str, np.ndarray],
+        compressor: Compressor | None = None,
         *,
         topology: Any = None,
         weights: Any = None,
@@ -123,7 +127,12 @@ class Gossip:
         return self._routes[key]
 
     def neighbourhood(self, route: Route) -> Any:
-        """The distributed-graph communicator of ``route``; collective when first asked for."""
+        """The distributed-graph communicator of ``route``; collective when first asked for.
+
+        None for a route that has another transport.
+        """
+        if route.chosen[0] != "neighbourhood":
+            return None
         if id(route) not in self._neighbourhoods:
             rank = self.federation.communicator.rank
             others = [peer for peer in range(len(route.receive)) if peer != rank]
@@ -133,8 +142,11 @@ class Gossip:
             )
         return self._neighbourhoods[id(route)]
 
-    def at(self, round: int, active: np.ndarray) -> GossipChannel:
+    def at(self, round: int, active: np.ndarray, memory: Any = None) -> GossipChannel:
         return GossipChannel(self, round, active)
+
+    def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
+        return Nothing()
 
     def spread(self, shared: Tensor) -> Tensor:
         return shared.repeat(len(self.federation.hosted), *([1] * shared.dim()))
@@ -196,6 +208,8 @@ class GossipChannel:
     gossip: Gossip
     round: int
     active: np.ndarray
+    memory: Any = field(default_factory=Nothing)
+    compressor: Compressor | None = None
     shared_is_rows = True
 
     def broadcast(self, shared: Tensor) -> Tensor:
@@ -212,47 +226,10 @@ class GossipChannel:
         ids = gossip.federation.training[route.mine]
         (exponent,) = common_exponents(communicator, [rows.flatten(1)], ids, "update")
         flat = np.ascontiguousarray(rows.detach().cpu().flatten(1).numpy())
-        gathered = self._gather(route, flat)
-        if route.by_sums.any():
-            products = route.mixer.products(gathered, exponent)
-            self._add_sums(route, flat, exponent, products)
-            mixed = route.mixer.combine(products, exponent).astype(flat.dtype)
-        else:
-            mixed = route.mixer(gathered, exponent)
+        mixed = np.empty_like(flat)
+        neighbourhood = gossip.neighbourhood(route)
+        for arrival in arrivals(communicator, route, neighbourhood, flat, exponent):
+            mine, target = flat[:, arrival.columns], mixed[:, arrival.columns]
+            route.mix(mine, arrival.rows, exponent, target, arrival.sums)
         mixed[~route.linked] = flat[~route.linked]
         return torch.from_numpy(mixed).view(rows.shape).to(rows)
-
-    def _gather(self, route: Route, flat: np.ndarray) -> np.ndarray:
-        """The rows of ``route.columns``."""
-        communicator = self.gossip.federation.communicator
-        transport = route.chosen[0]
-        if transport == "collective":
-            return communicator.gather_rows(flat, route.receive)
-        if transport == "neighbourhood":
-            neighbourhood = self.gossip.neighbourhood(route)
-            most = int(route.traffic.distinct_rows.sum(0).max()) + int(
-                route.traffic.distinct_rows.sum(1).max()
-            )
-            return communicator.exchange_in(neighbourhood, flat, route.send, route.receive, most)
-        return communicator.exchange_rows(flat, route.send, route.receive)
-
-    def _add_sums(
-        self, route: Route, flat: np.ndarray, exponent: int, products: np.ndarray
-    ) -> None:
-        """Adds what other ranks have summed for ours to ``products``, and gives them theirs."""
-        orders, width = len(products), flat.shape[1]
-        outgoing, send, place = [np.zeros((0, orders * width))], [], 0
-        for made in route.sum_mixers:
-            block = made.products(flat, exponent) if made else np.zeros((orders, 0, width))
-            outgoing.append(np.moveaxis(block, 0, 1).reshape(-1, orders * width))
-            send.append(np.arange(place, place + len(outgoing[-1])))
-            place += len(outgoing[-1])
-        receive = [len(nodes) for nodes in route.sums_from]
-        arrived = self.gossip.federation.communicator.exchange_rows(
-            np.concatenate(outgoing), send, receive
-        )
-        begin = 0
-        for nodes in route.sums_from:
-            block = arrived[begin : begin + len(nodes)].reshape(len(nodes), orders, width)
-            products[:, np.searchsorted(route.mine, nodes)] += np.moveaxis(block, 1, 0)
-            begin += len(nodes)

@@ -14,6 +14,7 @@ What is lost is below 2**-40 of the largest term; float32 keeps 2**-24 of each.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,10 @@ from mpifed.communicator import Communicator
 from mpifed.errors import raise_first_diverged
 
 COLUMNS = 1 << 22
-"""Numbers expanded to float64 at a time."""
+"""Numbers of a sum over clients expanded to float64 at a time; each time costs an Allreduce."""
+
+BLOCK = 1 << 15
+"""Numbers mixed at a time: few enough that all that is made of them stays in a core's cache."""
 
 
 def common_exponents(
@@ -36,13 +40,21 @@ def common_exponents(
     Raises ``Diverged`` on the rank of the first client (of ``ids``) whose row is not finite, and
     ``PeerDiverged`` on the others. Costs one small Allreduce.
     """
-    largest = [float(t.abs().max()) if t.numel() else 0.0 for t in tensors]
+    largest = [_largest(t) for t in tensors]
     finite = all(np.isfinite(largest))
     own = [] if finite else _bad_clients(tensors, ids)
     first = -float(own[0]) if own else -np.inf
     answer = communicator.max(np.array([*(largest if finite else [0.0] * len(largest)), first]))
     raise_first_diverged(-answer[-1], own, what)
     return [int(np.frexp(value)[1]) for value in answer[:-1]]
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest modulus, without a second copy of the tensor; NaN if there is one."""
+    if not tensor.numel():
+        return 0.0
+    low, high = tensor.aminmax()
+    return max(-float(low), float(high))
 
 
 def _bad_clients(tensors: list[Tensor], ids: np.ndarray) -> list[int]:
@@ -109,10 +121,11 @@ class Mixer:
         """
         count = len(self.limbs)
         totals = np.zeros((2 * count - 1, self.limbs[0].shape[0], x.shape[1]))
-        scaled = np.ldexp(x.astype(np.float64), -exponent)
-        for j, x_limb in enumerate(_split(scaled, self.bits, count)):
-            for k, limb in enumerate(self.limbs):
-                totals[j + k] += limb @ x_limb
+        for part in _blocks(x.shape[1], max(self.limbs[0].shape)):
+            scaled = _shifted(x[:, part].astype(np.float64), -exponent)
+            for j, x_limb in enumerate(_split(scaled, self.bits, count)):
+                for k, limb in enumerate(self.limbs):
+                    totals[j + k, :, part] += limb @ x_limb
         return totals
 
     def combine(self, products: np.ndarray, exponent: int) -> np.ndarray:
@@ -120,17 +133,48 @@ class Mixer:
         total = np.zeros(products.shape[1:])
         # Least significant first, so that the sum is rounded as late as possible.
         for order in reversed(range(len(products))):
-            total += np.ldexp(products[order], exponent - self.bits * (order + 2))
+            total += _shifted(products[order], exponent - self.bits * (order + 2))
         return total
 
     def __call__(self, x: np.ndarray, exponent: int) -> np.ndarray:
-        """W X in the type of ``x``, (rows, width), where all columns are here; piece by piece."""
+        """W X in the type of ``x``, (rows, width), where all columns are here."""
         mixed = np.empty((self.limbs[0].shape[0], x.shape[1]), x.dtype)
-        width = max(1, COLUMNS // max(1, len(x)))
-        for start in range(0, x.shape[1], width):
-            part = slice(start, min(start + width, x.shape[1]))
-            mixed[:, part] = self.combine(self.products(x[:, part], exponent), exponent)
+        mix([(self, x)], exponent, mixed)
         return mixed
+
+    def of(self, columns: np.ndarray) -> Mixer:
+        """The same with these columns only, in this order."""
+        return Mixer([_as_dense_as_it_is(limb[:, columns]) for limb in self.limbs], self.bits)
+
+
+def mix(
+    parts: Sequence[tuple[Mixer, np.ndarray]],
+    exponent: int,
+    mixed: np.ndarray,
+    elsewhere: Iterable[tuple[np.ndarray, np.ndarray]] = (),
+) -> None:
+    """Fills ``mixed``, (rows, width), by W X, from the blocks of columns that W and X are cut into.
+
+    Each of ``parts`` is a block of W and the rows of X that it multiplies, (columns, width), all
+    below 2**exponent. ``elsewhere`` are products of blocks that are not here, each with the rows it
+    adds to, int64 (k,): float64 (2 limbs - 1, k, width).
+    """
+    mixers = [mixer for mixer, _ in parts]
+    rows, width = mixed.shape
+    for part in _blocks(width, max(rows, *(mixer.limbs[0].shape[1] for mixer in mixers))):
+        products = parts[0][0].products(parts[0][1][:, part], exponent)
+        for more, x in parts[1:]:
+            products += more.products(x[:, part], exponent)
+        for places, sums in elsewhere:
+            products[:, places] += sums[:, :, part]
+        mixed[:, part] = mixers[0].combine(products, exponent)
+
+
+def _blocks(width: int, rows: int) -> Iterator[slice]:
+    """Columns of ``rows`` rows that are mixed at a time."""
+    step = max(1, BLOCK // max(1, rows))
+    for start in range(0, width, step):
+        yield slice(start, min(start + step, width))
 
 
 def mixer(
@@ -138,13 +182,12 @@ def mixer(
     own: np.ndarray,
     longest: int,
     limbs: int,
-    columns: np.ndarray | None = None,
 ) -> Mixer:
     """Full rows of a mixing matrix in fixed point.
 
     ``own`` gives the column of each row's own client; its weight is set to one minus the others, so
     that constants are preserved exactly. ``longest`` bounds the entries in a row over the whole
-    matrix, the same on every rank. ``columns`` keeps only these, in this order.
+    matrix, the same on every rank.
     """
     bits = _bits(longest, limbs)
     coo = rows.tocoo()
@@ -157,8 +200,7 @@ def mixer(
         diagonal = (float(1 << bits) if k == 0 else 0.0) - rest
         data = np.concatenate([part, diagonal])
         places = (np.append(row, np.arange(len(own))), np.append(column, own))
-        limb = scipy.sparse.csr_array((data, places), shape=rows.shape)
-        made.append(limb if columns is None else limb[:, columns])
+        made.append(scipy.sparse.csr_array((data, places), shape=rows.shape))
     return Mixer([_as_dense_as_it_is(limb) for limb in made], bits)
 
 
@@ -178,17 +220,26 @@ def _bits(longest: int, limbs: int) -> int:
     return (53 - int(longest * limbs).bit_length()) // 2
 
 
-def _as_dense_as_it_is(limb: scipy.sparse.csr_array) -> np.ndarray | scipy.sparse.csr_array:
+def _as_dense_as_it_is(
+    limb: np.ndarray | scipy.sparse.csr_array,
+) -> np.ndarray | scipy.sparse.csr_array:
     """A dense array where that multiplies faster."""
+    if isinstance(limb, np.ndarray):
+        return limb
     return limb.toarray() if limb.nnz > 0.2 * limb.shape[0] * limb.shape[1] else limb
+
+
+def _shifted(values: np.ndarray, by: int) -> np.ndarray:
+    """``values`` times 2**by; np.ldexp where that power is no normal number."""
+    return values * 2.0**by if abs(by) < 1000 else np.ldexp(values, by)
 
 
 def _split(values: np.ndarray, bits: int, count: int) -> list[np.ndarray]:
     """Integers a_k with values = sum_k a_k 2**(-bits (k + 1)) up to 2**(-bits count)."""
     limbs = []
     for _ in range(count):
-        values = np.ldexp(values, bits)
+        values = _shifted(values, bits)
         whole = np.rint(values)
-        values = values - whole
+        values -= whole
         limbs.append(whole)
     return limbs

@@ -12,17 +12,18 @@ collective on a distributed-graph communicator; where W changes from round to ro
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import scipy.sparse
 
-from mpifed.exchange.reduction import Mixer, mixer, off_diagonal_mixer
+from mpifed.exchange.reduction import Mixer, mix, mixer, off_diagonal_mixer
 from mpifed.federation import Federation
 from topologies import MixingMatrix
 
-GATHER_SLACK = 1.1
+GATHER_SLACK = 1.05
 """An Allgatherv is taken when it moves at most this many times the bytes that are needed."""
 
 TRANSPORTS = ("auto", "collective", "neighbourhood", "messages")
@@ -66,6 +67,18 @@ class Traffic:
     def bytes_a_number(self) -> tuple[int, int]:
         """Bytes of a row and of a sum, per number of the state."""
         return self.itemsize, (2 * self.limbs - 1) * 8
+
+    def held(self, gathered: bool) -> int:
+        """Bytes of rows and sums, coming and going, per number of the state, on the fullest rank.
+
+        ``gathered`` says whether every row goes everywhere.
+        """
+        per_row, per_sum = self.bytes_a_number()
+        if gathered:
+            return int(self.hosted.sum() + self.hosted.max()) * per_row
+        rows = np.where(self.by_sums, 0, self.distinct_rows) * per_row
+        sums = np.where(self.by_sums, self.distinct_sums, 0) * per_sum
+        return int((rows.sum(0) + rows.sum(1) + sums.sum(0) + sums.sum(1)).max())
 
     def choose(self, repeats: bool) -> tuple[str, str]:
         """The transport of the rows, and why."""
@@ -152,6 +165,17 @@ class Route:
         return np.zeros_like(pairs) if self.chosen[0] == "collective" else pairs
 
     @cached_property
+    def bytes_a_number(self) -> int:
+        """Bytes that the fullest rank holds per number of the state; the same on every rank."""
+        return max(1, self.traffic.held(self.chosen[0] == "collective"))
+
+    @cached_property
+    def most(self) -> int:
+        """Rows that a rank sends and receives, at most; the same on every rank."""
+        rows = self.traffic.distinct_rows
+        return int(rows.sum(0).max()) + int(rows.sum(1).max())
+
+    @cached_property
     def mine(self) -> np.ndarray:
         """The participating nodes hosted here, ascending."""
         return np.flatnonzero(self.owner == self.federation.communicator.rank)
@@ -162,18 +186,21 @@ class Route:
 
     @cached_property
     def columns(self) -> np.ndarray:
-        """Nodes whose rows come here (our own among them), by owner, then by number."""
+        """Nodes whose rows come here, by owner, then by number.
+
+        An Allgatherv brings our own among them, which otherwise stay where they are.
+        """
         rank = self.federation.communicator.rank
         if self.chosen[0] == "collective":
             needed = np.flatnonzero(self.owner >= 0)
         else:
-            needed = np.union1d(self._incoming.indices, self.mine)
+            needed = np.setdiff1d(self._incoming.indices, self.mine)
             needed = needed[~self.by_sums[rank, self.owner[needed]]]
         return needed[np.argsort(self.owner[needed], kind="stable")]
 
     @cached_property
     def receive(self) -> list[int]:
-        """Rows that come from each rank, our own included."""
+        """Rows that come from each rank."""
         ranks = self.federation.communicator.size
         return [int(k) for k in np.bincount(self.owner[self.columns], minlength=ranks)]
 
@@ -194,11 +221,7 @@ class Route:
         to, position = self._outgoing
         nothing = everything[:0]
         return [
-            everything
-            if peer == rank
-            else nothing
-            if self.by_sums[peer, rank]
-            else position[to == peer]
+            nothing if peer == rank or self.by_sums[peer, rank] else position[to == peer]
             for peer in range(size)
         ]
 
@@ -238,9 +261,27 @@ class Route:
         return int(np.diff(self.sparse.indptr).max(initial=0)) + 1
 
     @cached_property
-    def mixer(self) -> Mixer:
-        """The rows of W for ``mine``, columns as in ``columns``."""
-        return mixer(self._incoming, self.mine, self.longest, self.traffic.limbs, self.columns)
+    def mixers(self) -> tuple[Mixer | None, Mixer]:
+        """The rows of W for ``mine``: columns of ``mine``, None if they arrive; of ``columns``."""
+        whole = mixer(self._incoming, self.mine, self.longest, self.traffic.limbs)
+        own = None if self.chosen[0] == "collective" else whole.of(self.mine)
+        return own, whole.of(self.columns)
+
+    def mix(
+        self,
+        mine: np.ndarray,
+        arrived: np.ndarray,
+        exponent: int,
+        mixed: np.ndarray,
+        sums: Iterable[tuple[np.ndarray, np.ndarray]],
+    ) -> None:
+        """Fills ``mixed`` by W X for some columns of our rows and of what arrived.
+
+        The other arguments are those of ``reduction.mix``.
+        """
+        own, others = self.mixers
+        parts = [(others, arrived)] if own is None else [(own, mine), (others, arrived)]
+        mix([part for part in parts if len(part[1])] or parts, exponent, mixed, sums)
 
     @cached_property
     def sum_mixers(self) -> list[Mixer | None]:

@@ -34,20 +34,22 @@ def routes(graph, ranks, itemsize=4, owner=None, active=None, **more):
 
 def play(made, x, exponent=3):
     """A round of all ranks in one process, along the routes."""
-    products, mixed = [], {}
+    arrived, sums, mixed = [], [[] for _ in made], {}
     for route in made:
-        gathered = np.concatenate([x[np.zeros(0, int)], *(other_rows(made, route, x))])
-        assert np.array_equal(gathered, x[route.columns])
-        products.append(route.mixer.products(gathered, exponent))
+        arrived.append(np.concatenate([x[np.zeros(0, int)], *(other_rows(made, route, x))]))
+        assert np.array_equal(arrived[-1], x[route.columns])
     for sender in made:
-        for receiver, mix in zip(made, sender.sum_mixers, strict=True):
-            if mix is not None:
+        for receiver, mixer in zip(made, sender.sum_mixers, strict=True):
+            if mixer is not None:
                 nodes = receiver.sums_from[made.index(sender)]
                 assert np.array_equal(nodes, sender.sums_to[made.index(receiver)])
-                place = np.searchsorted(receiver.mine, nodes)
-                products[made.index(receiver)][:, place] += mix.products(x[sender.mine], exponent)
-    for route, part in zip(made, products, strict=True):
-        mixed.update(zip(route.mine, route.mixer.combine(part, exponent), strict=True))
+                places = np.searchsorted(receiver.mine, nodes)
+                products = mixer.products(x[sender.mine], exponent)
+                sums[made.index(receiver)].append((places, products))
+    for route, rows, more in zip(made, arrived, sums, strict=True):
+        result = np.empty((len(route.mine), x.shape[1]))
+        route.mix(x[route.mine], rows, exponent, result, more)
+        mixed.update(zip(route.mine, result, strict=True))
     return np.array([mixed[node] for node in sorted(mixed)])
 
 

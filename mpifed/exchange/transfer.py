@@ -1,0 +1,90 @@
+"""Moving what a round of gossip needs between ranks, some columns of the rows at a time.
+
+However large a model is, a rank holds beside its own rows only what arrives for some columns of
+them; these are mixed before the next are sent. A small model travels in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mpifed.communicator import Communicator
+from mpifed.exchange.routes import Route
+
+BUFFER = 1 << 24
+"""Bytes of rows and sums, leaving and arriving, that a rank holds at a time."""
+
+COLUMNS, PIECES = 1 << 15, 32
+"""A model of more numbers than ``COLUMNS`` travels in at least ``PIECES``, or pieces of that."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """The numbers in ``columns`` of the rows, of those nodes that a rank mixes.
+
+    ``rows`` is (nodes, width), in the order of ``Route.columns``; ``sums`` holds, for each rank
+    that sends sums, the rows they add to, int64 (k,), and the products, float64 (orders, k, width).
+    """
+
+    columns: slice
+    rows: np.ndarray
+    sums: list[tuple[np.ndarray, np.ndarray]]
+
+
+def arrivals(
+    communicator: Communicator, route: Route, neighbourhood: Any, flat: np.ndarray, exponent: int
+) -> Iterator[Arrival]:
+    """What a rank mixes, piece by piece; collective, to be followed to the end by every rank.
+
+    ``flat`` is (rows of ``route.mine``, numbers), of numbers below 2**exponent; ``neighbourhood``
+    is what the communicator made for the route, if that is its transport.
+    """
+    width = min(BUFFER // route.bytes_a_number, max(COLUMNS, flat.shape[1] // PIECES))
+    width = max(1, width)
+    for start in range(0, flat.shape[1], width):
+        columns = slice(start, min(start + width, flat.shape[1]))
+        part = flat[:, columns]
+        yield Arrival(
+            columns,
+            _rows(communicator, route, neighbourhood, part),
+            _sums(communicator, route, part, exponent) if route.by_sums.any() else [],
+        )
+
+
+def _rows(
+    communicator: Communicator, route: Route, neighbourhood: Any, part: np.ndarray
+) -> np.ndarray:
+    transport = route.chosen[0]
+    if transport == "collective":
+        return communicator.gather_rows(part, route.receive)
+    if transport == "neighbourhood":
+        return communicator.exchange_in(neighbourhood, part, route.send, route.receive, route.most)
+    return communicator.exchange_rows(part, route.send, route.receive)
+
+
+def _sums(
+    communicator: Communicator, route: Route, part: np.ndarray, exponent: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Gives other ranks the sums of our rows that they want, and takes theirs."""
+    orders, width = 2 * route.traffic.limbs - 1, part.shape[1]
+    receive = [len(nodes) for nodes in route.sums_from]
+    ends = np.cumsum([len(nodes) for nodes in route.sums_to])
+    send = [
+        np.arange(end - len(nodes), end) for end, nodes in zip(ends, route.sums_to, strict=True)
+    ]
+    outgoing = np.empty((ends[-1], orders, width))
+    for places, made in zip(send, route.sum_mixers, strict=True):
+        if made:
+            outgoing[places] = np.moveaxis(made.products(part, exponent), 0, 1)
+    arrived = communicator.exchange_rows(outgoing.reshape(-1, orders * width), send, receive)
+    found, begin = [], 0
+    for nodes in route.sums_from:
+        block = arrived[begin : begin + len(nodes)].reshape(len(nodes), orders, width)
+        begin += len(nodes)
+        if len(nodes):
+            found.append((np.searchsorted(route.mine, nodes), np.moveaxis(block, 1, 0)))
+    return found
