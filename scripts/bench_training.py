@@ -20,7 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bench_gossip
 import bench_topologies
+import bench_transport
 
 import mpifed
 
@@ -222,6 +224,8 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
 def main(names: list[str]) -> int:
     """Runs the named benchmarks, or all."""
     BENCHMARKS.update(bench_topologies.BENCHMARKS)
+    BENCHMARKS.update(bench_transport.BENCHMARKS)
+    BENCHMARKS.update(bench_gossip.BENCHMARKS)
     for name in names:
         if name not in BENCHMARKS:
             print(

@@ -1,0 +1,235 @@
+"""Input-convex networks, whose gradients are the maps of optimal transport.
+
+The network is DenseICNN of Korotin et al. 2021 ("Wasserstein-2 generative networks"): every layer
+sees the input through convex quadratics of rank one, and each layer's output through weights that
+are not negative, so that the value is convex in the input. Gradients in the parameters of functions
+of ``push``, the gradient in the input, need second derivatives; they are written out here, as one
+pass forward along a direction and one backward.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.schema import AtLeast
+
+INIT_STD = 0.1
+"""All parameters are drawn from N(0, 0.1^2)."""
+
+
+@dataclass(frozen=True)
+class DenseICNN:
+    """f(x) = <w, z_L> + strong_convexity / 2 ||x||^2, convex in x where W_l and w are >= 0.
+
+    z_1 = q_1(x) and z_l = celu(W_l z_{l-1} + q_l(x)), q_l(x)_j = <a_lj, x>^2 + <b_lj, x> + c_lj.
+    ``hidden`` are the widths of z_1 .. z_L, together H. Parameters are one flat vector: all a
+    (H x dimension, row by row), all b (H x dimension), all c (H), W_2 .. W_L (row by row), w.
+    """
+
+    dimension: int
+    hidden: tuple[int, ...]
+    strong_convexity: float = 1e-4
+
+    @property
+    def width(self) -> int:
+        """H, the number of convex quadratics."""
+        return sum(self.hidden)
+
+    @property
+    def n_skip(self) -> int:
+        """Numbers in a, b and c, which may have any sign; those after them may not be negative."""
+        return self.width * (2 * self.dimension + 1)
+
+    @property
+    def n_parameters(self) -> int:
+        pairs = itertools.pairwise(self.hidden)
+        return self.n_skip + sum(a * b for a, b in pairs) + self.hidden[-1]
+
+    def init(self, generator: np.random.Generator) -> np.ndarray:
+        """Everything from N(0, 0.1^2), then ``convexify``: float64 (n_parameters,)."""
+        values = generator.normal(0, INIT_STD, self.n_parameters)
+        np.maximum(values[self.n_skip :], 0, out=values[self.n_skip :])
+        return values
+
+    def convexify(self, parameters: Tensor) -> Tensor:
+        """The nearest parameters (n_parameters,) for which f is convex: W_l and w cut off at 0."""
+        nearest = parameters.clone()
+        nearest[self.n_skip :].clamp_(min=0)
+        return nearest
+
+    def at(self, parameters: Tensor, x: Tensor) -> Evaluation:
+        """f at the points x (B, dimension), for its value and its derivatives."""
+        skip, bias, convex, final = self._split(parameters)
+        products = skip @ x.T
+        roots = products[: self.width]
+        inputs = torch.addcmul(products[self.width :], roots, roots).add_(bias[:, None])
+        first, *rest = inputs.split(self.hidden)
+        states, slopes = [first], []
+        for weight, u in zip(convex, rest, strict=True):
+            u.addmm_(weight, states[-1])
+            slopes.append(torch.exp(u.clamp(max=0)))
+            states.append(u.clamp_(min=0).add_(slopes[-1]).sub_(1))
+        adjoint = torch.empty_like(inputs)
+        levels = adjoint.split(self.hidden)
+        levels[-1].copy_(final[:, None].expand_as(levels[-1]))
+        for below in reversed(range(len(convex))):
+            levels[below + 1].mul_(slopes[below])
+            torch.mm(convex[below].T, levels[below + 1], out=levels[below])
+        return Evaluation(self, parameters, x, roots, tuple(states), tuple(slopes), adjoint)
+
+    def value(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """f(x): (n_parameters,) and (B, dimension) to (B,)."""
+        return self.at(parameters, x).value()
+
+    def push(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """The gradient of f in x: (n_parameters,) and (B, dimension) to (B, dimension)."""
+        return self.at(parameters, x).push()
+
+    def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor, list[Tensor], Tensor]:
+        """(a and b (2 H, dimension), c (H,), [W_2 .. W_L], w (h_L,)), views of ``parameters``."""
+        shapes = [(b, a) for a, b in itertools.pairwise(self.hidden)]
+        sizes = [2 * self.width * self.dimension, self.width]
+        skip, bias, *convex, final = parameters.split(
+            [*sizes, *(math.prod(shape) for shape in shapes), self.hidden[-1]]
+        )
+        weights = [part.view(shape) for part, shape in zip(convex, shapes, strict=True)]
+        return skip.view(-1, self.dimension), bias, weights, final
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """f at B points: what the derivatives share. Features come before points in all but x.
+
+    ``roots`` are <a_lj, x> (H, B), ``states`` the z_l, ``slopes`` celu' of z_2 .. z_L and
+    ``adjoint`` the derivatives of f in q_l(x) (H, B).
+    """
+
+    model: DenseICNN
+    parameters: Tensor
+    x: Tensor
+    roots: Tensor
+    states: tuple[Tensor, ...]
+    slopes: tuple[Tensor, ...]
+    adjoint: Tensor
+
+    def value(self) -> Tensor:
+        """f(x), (B,)."""
+        final = self.model._split(self.parameters)[-1]
+        return final @ self.states[-1] + self.model.strong_convexity / 2 * self.x.square().sum(1)
+
+    def push(self) -> Tensor:
+        """The gradient of f in x, (B, dimension)."""
+        quadratic, linear = self.model._split(self.parameters)[0].chunk(2)
+        pushed = self.model.strong_convexity * self.x
+        pushed.addmm_((self.adjoint * self.roots).T, quadratic, alpha=2)
+        return pushed.addmm_(self.adjoint.T, linear)
+
+    def value_gradient(self, weight: float) -> Tensor:
+        """The gradient of weight * sum_b f(x_b) in the parameters, (n_parameters,)."""
+        gradient = torch.empty_like(self.parameters)
+        skip, bias, convex, final = self.model._split(gradient)
+        torch.mm(torch.cat([2 * self.adjoint * self.roots, self.adjoint]), self.x, out=skip)
+        torch.sum(self.adjoint, 1, out=bias)
+        for part, above, state in zip(
+            convex, self.adjoint.split(self.model.hidden)[1:], self.states[:-1], strict=True
+        ):
+            torch.mm(above, state.T, out=part)
+        torch.sum(self.states[-1], 1, out=final)
+        return gradient.mul_(weight)
+
+    def along(self, v: Tensor) -> Tangent:
+        """Derivatives of D = sum_b <v_b, push(x_b)> for constant directions v (B, dimension)."""
+        skip, _, convex, _ = self.model._split(self.parameters)
+        products = skip @ v.T
+        roots = products[: self.model.width]
+        inputs = torch.addcmul(products[self.model.width :], self.roots, roots, value=2)
+        first, *rest = inputs.split(self.model.hidden)
+        moves, bends = [first], []
+        # D is how fast sum_b f(x_b) changes along v: f is followed forward with its derivative,
+        # and the derivatives of D in q_l(x) backward. celu'' is celu' below 0 and 0 above.
+        for weight, slope, u, level in zip(
+            convex, self.slopes, rest, self.adjoint.split(self.model.hidden)[1:], strict=True
+        ):
+            u.addmm_(weight, moves[-1])
+            bends.append(torch.where(slope < 1, level * u, 0))
+            moves.append(u.mul_(slope))
+        adjoint = torch.empty_like(inputs)
+        levels = adjoint.split(self.model.hidden)
+        levels[-1].zero_()
+        for below in reversed(range(len(convex))):
+            levels[below + 1].mul_(self.slopes[below]).add_(bends[below])
+            torch.mm(convex[below].T, levels[below + 1], out=levels[below])
+        return Tangent(self, v, roots, tuple(moves), adjoint)
+
+
+@dataclass(frozen=True)
+class Tangent:
+    """Derivatives of D = sum_b <v_b, push(x_b)>, which are second derivatives of f.
+
+    ``roots`` are <a_lj, v> (H, B), ``moves`` the derivatives of z_l along v, and ``adjoint`` those
+    of D in q_l(x) (H, B).
+    """
+
+    point: Evaluation
+    v: Tensor
+    roots: Tensor
+    moves: tuple[Tensor, ...]
+    adjoint: Tensor
+
+    def gradient(self, value_weight: float = 0.0) -> Tensor:
+        """The gradient of D + value_weight * sum_b f(x_b) in the parameters, (n_parameters,)."""
+        point, model = self.point, self.point.model
+        adjoint = self.adjoint
+        if value_weight:
+            adjoint = torch.add(adjoint, point.adjoint, alpha=value_weight)
+        gradient = torch.empty_like(point.parameters)
+        skip, bias, convex, final = model._split(gradient)
+        quadratic = (adjoint * point.roots).addcmul_(point.adjoint, self.roots).mul_(2)
+        torch.mm(torch.cat([quadratic, adjoint]), point.x, out=skip)
+        skip.addmm_(torch.cat([2 * point.adjoint * point.roots, point.adjoint]), self.v)
+        torch.sum(adjoint, 1, out=bias)
+        for part, above, change, state, move in zip(
+            convex,
+            point.adjoint.split(model.hidden)[1:],
+            adjoint.split(model.hidden)[1:],
+            point.states[:-1],
+            self.moves[:-1],
+            strict=True,
+        ):
+            torch.mm(above, move.T, out=part).addmm_(change, state.T)
+        torch.sum(self.moves[-1], 1, out=final)
+        if value_weight:
+            final.add_(point.states[-1].sum(1), alpha=value_weight)
+        return gradient
+
+    def curvature(self) -> Tensor:
+        """The gradient of D in x, which is the Hessian of f at x_b times v_b: (B, dimension)."""
+        point, model = self.point, self.point.model
+        quadratic, linear = model._split(point.parameters)[0].chunk(2)
+        mixed = (self.adjoint * point.roots).addcmul_(point.adjoint, self.roots)
+        product = model.strong_convexity * self.v
+        product.addmm_(mixed.T, quadratic, alpha=2)
+        return product.addmm_(self.adjoint.T, linear)
+
+
+def dense_icnn(
+    dimension: int,
+    *,
+    hidden: list[Annotated[int, AtLeast(1)]] | None = None,
+    strong_convexity: Annotated[float, AtLeast(0)] = 1e-4,
+) -> DenseICNN:
+    """Convex potential of optimal transport; widths as in the Wasserstein-2 benchmark.
+
+    ``hidden`` null is [max(2 d, 64), max(2 d, 64), max(d, 32)] for dimension d (published code of
+    Korotin et al. 2021); a list has at least one width.
+    """
+    wide = max(2 * dimension, 64)
+    widths = (wide, wide, max(dimension, 32)) if hidden is None else tuple(hidden)
+    return DenseICNN(dimension, widths, strong_convexity)

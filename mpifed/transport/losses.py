@@ -1,0 +1,160 @@
+"""What potential and conjugate minimise in federated optimal transport, with gradients.
+
+Two convex networks of one shape: the gradient of f_omega maps P to Q, that of f_theta maps Q back.
+Client i has (Dieuleveut et al. 2025, section 7, eq. 31 to 33)
+
+    l_i(omega, theta) = E_{P_i} f_omega(X) + E_Q [<Y, X'> - f_omega(X')],  X' = grad f_theta(Y),
+    R_Q(omega, theta) = E_Q ||grad f_omega(X') - Y||^2,   W_i = l_i + lambda_cycle R_Q.
+
+As printed, W is minimised over theta too, where the conjugate asks for the largest <Y, x> - f(x):
+without R_Q it has no lower bound. So ``theta_objective`` is one of
+
+* ``mmv2``: E_Q [f_omega(X') - <Y, X'>] + lambda_cycle R_Q is minimised over theta (MMv2 of Korotin
+  et al. 2021, "Do neural optimal transport solvers work?", with R_Q beside it);
+* ``w2gn``: lambda_cycle R_Q alone, X' held constant in l_i (Korotin et al. 2021, "Wasserstein-2
+  generative networks").
+
+``cycle`` = both adds R_P = E_P ||grad f_theta(grad f_omega(X)) - X||^2 to R_Q wherever samples of P
+are at hand, so not at the server. Expectations are means over the batch; ||.||^2 is a sum over
+coordinates. Every function takes flat parameters (n_parameters,), source samples x (A, dimension)
+and target samples y (B, dimension).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mpifed.models.icnn import DenseICNN, Evaluation
+from mpifed.transport.adam import Adam, AdamState
+
+ThetaObjective = Literal["mmv2", "w2gn"]
+Cycle = Literal["fwd", "both"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The networks' shape and the terms of W; see the module."""
+
+    model: DenseICNN
+    theta_objective: ThetaObjective = "mmv2"
+    lambda_cycle: float = 1.0
+    cycle: Cycle = "fwd"
+
+
+def client_loss(objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """W_i(omega, theta), no axes."""
+    model = objective.model
+    mapped = model.push(theta, y)
+    point = model.at(omega, mapped)
+    loss = model.value(omega, x).mean() + (mapped * y).sum(1).mean() - point.value().mean()
+    loss += objective.lambda_cycle * _mean_square(point.push() - y)
+    if objective.cycle == "both":
+        back = model.push(theta, model.push(omega, x))
+        loss += objective.lambda_cycle * _mean_square(back - x)
+    return loss
+
+
+def omega_gradient(
+    objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
+) -> Tensor:
+    """The gradient of W_i in omega: what a client computes (Algorithm 3, line 6)."""
+    source = source_gradient(objective, omega, theta, x)
+    return source + target_gradient(objective, omega, theta, y)
+
+
+def source_gradient(objective: Objective, omega: Tensor, theta: Tensor, x: Tensor) -> Tensor:
+    """The part of ``omega_gradient`` that depends on a client's own samples."""
+    return _source(objective, omega, theta, x)[0]
+
+
+def target_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
+    """The part of ``omega_gradient`` that depends on samples of the target: equal for equal y."""
+    return _target(objective, omega, objective.model.at(theta, y))[0]
+
+
+def theta_loss(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
+    """What the server minimises over theta, no axes."""
+    mapped = objective.model.push(theta, y)
+    point = objective.model.at(omega, mapped)
+    loss = objective.lambda_cycle * _mean_square(point.push() - y)
+    if objective.theta_objective == "mmv2":
+        loss += point.value().mean() - (mapped * y).sum(1).mean()
+    return loss
+
+
+def theta_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
+    """The gradient of ``theta_loss`` in theta."""
+    back = objective.model.at(theta, y)
+    point = objective.model.at(omega, back.push())
+    error = (point.push() - y) / len(y)
+    direction = torch.zeros_like(error)
+    if objective.lambda_cycle:
+        direction.add_(point.along(error).curvature(), alpha=2 * objective.lambda_cycle)
+    if objective.theta_objective == "mmv2":
+        direction += error
+    return back.along(direction).gradient()
+
+
+def joint_gradient(
+    objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients in omega and theta of W_i with X' held constant in l_i.
+
+    A descent in both at once needs it so (W2GN, whatever ``theta_objective`` says): in omega it is
+    ``omega_gradient``, in theta that of the cycles alone.
+    """
+    source, source_theta = _source(objective, omega, theta, x)
+    target, target_theta = _target(objective, omega, objective.model.at(theta, y))
+    return source + target, source_theta() + target_theta()
+
+
+def conjugate_steps(
+    objective: Objective,
+    omega: Tensor,
+    theta: Tensor,
+    optimizer: Adam,
+    state: AdamState,
+    batches: Iterable[Tensor],
+) -> tuple[Tensor, AdamState]:
+    """The server's steps on theta, one for each batch of target samples (Algorithm 3, line 16).
+
+    After each step theta is cut off to where f_theta is convex.
+    """
+    for y in batches:
+        gradient = theta_gradient(objective, omega, theta, y)
+        theta, state = optimizer.step(theta, gradient, state)
+        theta = objective.model.convexify(theta)
+    return theta, state
+
+
+def _mean_square(error: Tensor) -> Tensor:
+    return error.square().sum(1).mean()
+
+
+def _source(
+    objective: Objective, omega: Tensor, theta: Tensor, x: Tensor
+) -> tuple[Tensor, Callable[[], Tensor]]:
+    """The gradient in omega of the terms with samples of P, and a call for that in theta."""
+    model, point = objective.model, objective.model.at(omega, x)
+    if objective.cycle == "fwd" or not objective.lambda_cycle:
+        return point.value_gradient(1 / len(x)), lambda: torch.zeros_like(theta)
+    back = model.at(theta, point.push())
+    cycle = back.along((2 * objective.lambda_cycle / len(x)) * (back.push() - x))
+    return point.along(cycle.curvature()).gradient(1 / len(x)), cycle.gradient
+
+
+def _target(
+    objective: Objective, omega: Tensor, back: Evaluation
+) -> tuple[Tensor, Callable[[], Tensor]]:
+    """The gradient in omega of the terms with samples of Q, and a call for that in theta."""
+    y = back.x
+    point = objective.model.at(omega, back.push())
+    if not objective.lambda_cycle:
+        return point.value_gradient(-1 / len(y)), lambda: torch.zeros_like(omega)
+    cycle = point.along((2 * objective.lambda_cycle / len(y)) * (point.push() - y))
+    return cycle.gradient(-1 / len(y)), lambda: back.along(cycle.curvature()).gradient()

@@ -1,0 +1,125 @@
+"""The published trained potentials of the Wasserstein-2 benchmark, read from their files.
+
+The files are state dicts of DenseICNN as torch stores them, ``<d>_v1.pt`` and ``<d>_v2.pt`` for
+dimension d, in a directory or in a tar archive (plain or compressed with gz or xz). Only torch's
+restricted reader is used, which builds tensors and runs nothing that a file asks for; names,
+shapes and values are checked besides.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import os
+import pickle
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpifed.errors import InputError
+from mpifed.models.icnn import DenseICNN
+
+FOLDER = "w2-benchmark"
+LARGEST = 1 << 26
+"""Bytes beyond which a file of potentials is refused."""
+
+
+def potentials_path(raw: str | None) -> Path:
+    """Where the potentials are: ``raw``, or else the directory w2-benchmark in MPIFED_DATA."""
+    if raw is not None:
+        path = Path(raw).expanduser()
+        if not path.exists():
+            raise InputError(f"data.raw is '{path}', but there is no such file or directory")
+        return path
+    home = os.environ.get("MPIFED_DATA")
+    if not home:
+        raise InputError(
+            "data.raw is empty and MPIFED_DATA is not set; one of them must say where the trained "
+            "potentials are"
+        )
+    path = Path(home) / FOLDER
+    if not path.is_dir():
+        raise InputError(f"MPIFED_DATA is '{home}', but there is no directory '{path}'")
+    return path
+
+
+def read_potential(path: Path, name: str, model: DenseICNN) -> Tensor:
+    """The parameters (n_parameters,), float64, in the file ``name`` of ``path``.
+
+    ``path`` is a directory with that file or with one archive, or an archive. Raises ``InputError``
+    if the file is missing, damaged, asks for more than tensors, or is not of ``model``'s shape.
+    """
+    where = f"'{name}' in '{path}'"
+    try:
+        content = _content(path, name)
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError) as error:
+        raise InputError(f"{where} cannot be read: {error}") from error
+    except pickle.UnpicklingError as error:
+        raise InputError(f"{where} is no file of weights alone, and is not read") from error
+    except (RuntimeError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise InputError(f"{where} is damaged: {str(error).splitlines()[0]}") from error
+    return _flat(state, model, where)
+
+
+def _content(path: Path, name: str) -> bytes:
+    if path.is_dir():
+        if (path / name).is_file():
+            _check_size((path / name).stat().st_size, name)
+            return (path / name).read_bytes()
+        archives = sorted(p for p in path.iterdir() if ".tar" in p.suffixes)
+        if len(archives) != 1:
+            raise InputError(f"'{path}' has neither a file '{name}' nor one .tar archive")
+        path = archives[0]
+    with tarfile.open(path) as archive:
+        for member in archive:
+            if member.isfile() and Path(member.name).name == name:
+                _check_size(member.size, name)
+                stream = archive.extractfile(member)
+                assert stream is not None  # a regular file has a content
+                return stream.read()
+    raise InputError(f"'{path}' has no file '{name}'")
+
+
+def _check_size(size: int, name: str) -> None:
+    if size > LARGEST:
+        raise InputError(f"'{name}' has {size} bytes; a file of potentials has at most {LARGEST}")
+
+
+def _flat(state: Any, model: DenseICNN, where: str) -> Tensor:
+    """The flat parameters of a state dict, in the order of ``DenseICNN``."""
+    layers = range(len(model.hidden))
+    quadratic = [f"quadratic_layers.{layer}.quadratic_decomposed" for layer in layers]
+    linear = [f"quadratic_layers.{layer}.weight" for layer in layers]
+    bias = [f"quadratic_layers.{layer}.bias" for layer in layers]
+    convex = [f"convex_layers.{layer}.weight" for layer in layers[:-1]]
+    pairs = zip(model.hidden[1:], model.hidden, strict=False)
+    shapes: dict[str, tuple[int, ...]] = {
+        **{n: (model.dimension, 1, h) for n, h in zip(quadratic, model.hidden, strict=True)},
+        **{n: (h, model.dimension) for n, h in zip(linear, model.hidden, strict=True)},
+        **{n: (h,) for n, h in zip(bias, model.hidden, strict=True)},
+        **dict(zip(convex, pairs, strict=True)),
+        "final_layer.weight": (1, model.hidden[-1]),
+    }
+    if not isinstance(state, Mapping) or set(state) != set(shapes):
+        raise InputError(f"{where} has not the tensors of a DenseICNN of {len(layers)} layers")
+    parts = []
+    for name, shape in shapes.items():
+        tensor = state[name]
+        if not isinstance(tensor, Tensor) or tensor.shape != shape:
+            found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise InputError(f"{where} has {found} for {name}, not {shape}")
+        values = tensor.double()
+        if not values.isfinite().all():
+            raise InputError(f"{where} has values that are not finite in {name}")
+        parts.append((values[:, 0].T if name in quadratic else values).flatten())
+    flat = torch.cat(parts)
+    if (flat[model.n_skip :] < 0).any():
+        raise InputError(f"{where} has negative weights between layers: its f is not convex")
+    return flat

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import transport_reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpifed.models.icnn import DenseICNN, dense_icnn
+from mpifed.schema import check_options
+from mpifed.transport.pretraining import identity_potential
+
+MODELS = [DenseICNN(3, (7, 5, 4), 0.3), DenseICNN(2, (4,), 0.0), dense_icnn(5)]
+
+
+def parameters_of(model: DenseICNN, seed: int, scale: float = 4.0) -> torch.Tensor:
+    return torch.from_numpy(scale * model.init(np.random.default_rng(seed)))
+
+
+def points(model: DenseICNN, seed: int, count: int = 11) -> torch.Tensor:
+    values = np.random.default_rng(seed).normal(size=(count, model.dimension))
+    return torch.from_numpy(values)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_value_and_all_derivatives_are_those_of_automatic_differentiation(model):
+    parameters = parameters_of(model, 0).requires_grad_()
+    x, v = points(model, 1).requires_grad_(), points(model, 2)
+    f = transport_reference.value(model, parameters, x)
+    (push,) = torch.autograd.grad(f.sum(), x, create_graph=True)
+    (slope,) = torch.autograd.grad(f.sum(), parameters, create_graph=True)
+    directional = (push * v).sum()
+    both = torch.autograd.grad(directional, (parameters, x), allow_unused=True)
+
+    point = model.at(parameters.detach(), x.detach())
+    tangent = point.along(v)
+    assert torch.allclose(point.value(), f, rtol=1e-12)
+    assert torch.allclose(model.value(parameters.detach(), x.detach()), f, rtol=1e-12)
+    assert torch.allclose(model.push(parameters.detach(), x.detach()), push, rtol=1e-12)
+    assert torch.allclose(point.value_gradient(0.3), 0.3 * slope, rtol=1e-12, atol=1e-13)
+    assert torch.allclose(tangent.gradient(), both[0], rtol=1e-11, atol=1e-11)
+    assert torch.allclose(tangent.gradient(0.7), both[0] + 0.7 * slope, rtol=1e-11, atol=1e-11)
+    assert torch.allclose(tangent.curvature(), both[1], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), scale=st.floats(0.1, 10))
+def test_a_convexified_network_is_strongly_convex(model, seed, scale):
+    generator = np.random.default_rng(seed)
+    raw = torch.from_numpy(generator.normal(0, 0.2, model.n_parameters))
+    parameters = model.convexify(raw)
+    x, y = scale * points(model, seed), scale * points(model, seed + 1)
+    gap = (x - y).square().sum(1)
+    middle = model.value(parameters, (x + y) / 2)
+    f, g = model.value(parameters, x), model.value(parameters, y)
+    rounding = 1e-12 * (1 + f.abs() + g.abs())
+    assert (middle <= (f + g) / 2 - model.strong_convexity / 8 * gap + rounding).all()
+    slope = ((model.push(parameters, x) - model.push(parameters, y)) * (x - y)).sum(1)
+    assert (slope >= model.strong_convexity * gap - rounding).all()
+
+
+def test_a_negative_weight_breaks_convexity_and_convexify_mends_only_that():
+    model = DenseICNN(2, (4, 3), 0.0)
+    parameters = parameters_of(model, 0)
+    parameters[-3:] = -1
+    x = points(model, 0, 200)
+    f = model.value(parameters, torch.cat([x, -x, 0 * x]))
+    assert (f[400:] > (f[:200] + f[200:400]) / 2).any()
+    mended = model.convexify(parameters)
+    assert torch.equal(mended[:-3], parameters[:-3]) and (mended[-3:] == 0).all()
+    assert (parameters[-3:] == -1).all()
+    assert torch.equal(model.convexify(mended), mended)
+
+
+def test_the_widths_are_those_of_the_published_code():
+    assert dense_icnn(2).hidden == dense_icnn(16).hidden == (64, 64, 32)
+    assert dense_icnn(64).hidden == (128, 128, 64)
+    # (16 + 16 + 1) * 160 of the quadratics, 64 * 64 + 64 * 32 between layers, 32 at the end
+    assert dense_icnn(16).n_parameters == 33 * 160 + 4096 + 2048 + 32
+    options = check_options(dense_icnn, {"hidden": [8, 4]}, "model")
+    assert dense_icnn(3, **options) == DenseICNN(3, (8, 4), 1e-4)
+
+
+def test_initial_parameters_have_the_published_spread_and_are_convex():
+    model = dense_icnn(64)
+    values = model.init(np.random.default_rng(0))
+    assert abs(values[: model.n_skip].std() - 0.1) < 1e-3
+    assert (values[model.n_skip :] >= 0).all() and (values[model.n_skip :] == 0).mean() > 0.4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_derivatives_of_a_batch_do_not_depend_on_where_it_lies(dtype):
+    model = dense_icnn(16)
+    parameters = parameters_of(model, 0, 1.0).to(dtype)
+    x, v = points(model, 1, 96).to(dtype), points(model, 2, 96).to(dtype)
+    expected = model.at(parameters, x).along(v).gradient(0.5)
+    for shift in (1, 3, 7):
+        moved = [torch.cat([t.new_zeros(shift), t.flatten()])[shift:] for t in (parameters, x, v)]
+        w, a, b = (t.view(s.shape) for t, s in zip(moved, (parameters, x, v), strict=True))
+        assert torch.equal(model.at(w, a).along(b).gradient(0.5), expected)
+
+
+def test_pretraining_reaches_the_identity_and_repeats_itself():
+    model = dense_icnn(4)
+    parameters = identity_potential(model, np.random.default_rng(3), torch.float32)
+    again = identity_potential(model, np.random.default_rng(3), torch.float32)
+    assert torch.equal(parameters, again)
+    x = 3 * points(model, 5, 4096).float()
+    assert (model.push(parameters, x) - x).square().mean() < 1.5e-3
+    assert (parameters[model.n_skip :] >= 0).all()
+    short = identity_potential(model, np.random.default_rng(3), torch.float32, iterations=5)
+    assert (model.push(short, x) - x).square().mean() > 0.1
