@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,11 +44,14 @@ class Setup:
     def load(self) -> Shards:
         """The shards of the clients hosted here, on the device; collective."""
         shards = self.dataset.load(self.federation.hosted, self.dtype)
+        shards = replace(shards, fresh=getattr(self.dataset, "fresh", None))
         if self.device.type == "cpu":
             return shards
         splits = (shards.train, shards.val, shards.test)
-        moved = [Split(s.x.to(self.device), s.y.to(self.device), s.offsets) for s in splits]
-        return Shards(shards.client_ids, *moved)
+        train, val, test = (
+            Split(s.x.to(self.device), s.y.to(self.device), s.offsets) for s in splits
+        )
+        return Shards(shards.client_ids, train, val, test, shards.fresh)
 
 
 def make(

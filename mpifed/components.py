@@ -21,6 +21,9 @@ ALGORITHMS = {
     "flix": "mpifed.algorithms.flix:Flix",
     "dcgd": "mpifed.algorithms.dcgd:Dcgd",
     "diana": "mpifed.algorithms.diana:Diana",
+    "fedmm": "mpifed.algorithms.fedmm:FedMM",
+    "fedmm_theta": "mpifed.algorithms.fedmm_theta:FedMMTheta",
+    "sa_ssmm": "mpifed.algorithms.sa_ssmm:SaSsmm",
 }
 DATASETS = {
     "synthetic": "mpifed.data.synthetic:Synthetic",

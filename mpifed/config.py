@@ -134,7 +134,9 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     n_training = values["clients"] - count_unseen(values["clients"], fraction)
     for section, default in DEFAULTS.items():
         values[section] = _component(section, mapping.get(section, default), n_training)
-    values["model"] = _model(mapping, values)
+    if not getattr(_find("algorithm", values["algorithm"]["name"]), "uses_model", True):
+        # Whatever the experiment names: this algorithm trains no predictor.
+        values["model"] = {"name": "none"}
     values["local"] = _section("local", LocalOptions, mapping)
     values["checkpoint"] = _section("checkpoint", CheckpointOptions, mapping)
     configuration = Configuration(**values)
@@ -213,18 +215,6 @@ def _component(section: str, given: Any, n_training: int) -> dict[str, Any]:
     checked = check_options(component, rest, section)
     complete = getattr(component, "complete_options", None)
     return {"name": name, **(complete(checked, n_training) if complete else checked)}
-
-
-def _model(mapping: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The section ``model``, which some algorithms have no use for."""
-    name = values["algorithm"]["name"]
-    if getattr(_find("algorithm", name), "uses_model", True):
-        return values["model"]
-    if "model" in mapping and values["model"]["name"] != "none":
-        raise InputError(
-            f"model is given, but algorithm '{name}' trains no predictor; leave it out"
-        )
-    return {"name": "none"}
 
 
 def _find(section: str, name: Any) -> Callable[..., Any]:

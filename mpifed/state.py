@@ -37,6 +37,11 @@ def shared() -> Any:
     return dataclasses.field(metadata={"owner": "shared"})
 
 
+def follows() -> Any:
+    """A field that goes with shared ones, a copy or rows as they are, but is not averaged."""
+    return dataclasses.field(metadata={"owner": "follows"})
+
+
 def inline() -> Any:
     """A nested state whose names stand without the field's own before them."""
     return dataclasses.field(metadata={"owner": "inline"})
@@ -69,7 +74,8 @@ def tensors(state: Any, shared_is_rows: bool) -> Iterator[tuple[str, Tensor, boo
                 yield f"{prefix}{name}", tensor, rows
         else:
             owner = field.metadata["owner"]
-            yield field.name, value, owner == "client" or (owner == "shared" and shared_is_rows)
+            goes_along = owner in ("shared", "follows") and shared_is_rows
+            yield field.name, value, owner == "client" or goes_along
 
 
 def _prefix(field: dataclasses.Field[Any]) -> str:

@@ -7,6 +7,7 @@ Then each rank loads the shards of the clients it hosts, and of no others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -88,6 +89,8 @@ class Shards:
     train: Split
     val: Split
     test: Split
+    fresh: Callable[[np.ndarray, int, int], Split] | None = None
+    """Draws new samples, (client_ids, round, count) to a split, where the source can."""
 
 
 class Dataset(Protocol):

@@ -1,0 +1,285 @@
+"""FedMM: federated majorise-minimise by aggregating surrogates (Dieuleveut et al. 2025, Alg. 2).
+
+Clients compute statistics of their data under T(S), the server mixes them in the surrogates' own
+space and maps the result back. Messages are compressed, clients take part at random, and control
+variates V_i take away what differs between clients. Algorithm 4, which folds participation into
+compression, is this with full participation and ``compression: {name: bernoulli, inner: ...}``.
+
+Under gossip every client holds its own S and neighbours mix them. That variant is mpifed's own, not
+the paper's: a client moves to S + gamma (its statistics - S) and averages the result.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.dcgd import refuse_messages
+from mpifed.components import find
+from mpifed.data.base import Description, Split
+from mpifed.errors import InputError
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.measuring import total
+from mpifed.federation import Clients, Draws
+from mpifed.local.solver import LocalSGD
+from mpifed.models.none import NoModel
+from mpifed.random import shuffles
+from mpifed.schema import Above, AtLeast, AtMost, check_options, shown
+from mpifed.surrogates.base import Surrogate
+
+StepRule = Literal["constant", "sqrt", "inverse", "inverse_kept"]
+
+
+@dataclass(frozen=True)
+class FedMMState:
+    """``surrogate`` S (q,), the one before it, the control variates V_i (clients, q) and V (q,).
+
+    All float64. ``previous`` serves the measures of metrics.csv.
+    """
+
+    surrogate: Tensor = state.shared()
+    previous: Tensor = state.follows()
+    variates: Tensor = state.client()
+    variate: Tensor = state.server()
+
+
+class FedMM:
+    """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression."""
+
+    uses_model = False
+    steps_alone = True
+    tasks = ("unlabelled", "classification", "regression")
+    columns: tuple[str, ...] = ("objective", "surrogate_update", "parameter_update")
+
+    def __init__(
+        self,
+        model: NoModel,
+        local: LocalSGD,
+        *,
+        surrogate: Any = "dictionary",
+        step_rule: StepRule = "sqrt",
+        step: Annotated[float, Above(0), AtMost(1)] = 0.05,
+        control_variate_rate: Annotated[float, AtLeast(0), AtMost(1)] = 0.0,
+        batch: Annotated[int, AtLeast(1)] | None = None,
+        online: bool = False,
+        client_weights: Literal["uniform", "samples"] = "uniform",
+    ) -> None:
+        """``surrogate`` names the problem (``mpifed/surrogates``) and its options.
+
+        ``step_rule`` gives gamma_t, t from 1, with beta = ``step``: constant beta; sqrt
+        beta / sqrt(beta + t), the paper's experiments; inverse 1 / t, which forgets the first S;
+        inverse_kept 1 / (t + 1), which keeps it as one sample. ``control_variate_rate`` is alpha.
+        ``batch`` null takes whole shards; ``online`` draws ``batch`` fresh samples a round instead.
+        ``client_weights`` are the mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
+        """
+        self.surrogate = make_surrogate(surrogate, model)
+        self.step_rule, self.step = step_rule, step
+        self.rate, self.batch, self.online = control_variate_rate, batch, online
+        self.client_weights = client_weights
+        if online and batch is None:
+            raise InputError(
+                "algorithm.online is true, but algorithm.batch is empty; give a number"
+            )
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """The options with every parameter of the surrogate spelled out."""
+        return {**options, "surrogate": complete_surrogate(options["surrogate"])}
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Why these options do not go together, if they do not."""
+        if configuration.exchange["name"] == "gossip":
+            if configuration.algorithm["control_variate_rate"]:
+                return (
+                    "algorithm.control_variate_rate is above 0, but control variates belong to a "
+                    "server; allowed with gossip: 0"
+                )
+            return None
+        return refuse_messages(configuration)
+
+    # -- state
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedMMState:
+        theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
+        first = exchange.spread(self.first(theta))
+        size = self.message_size()
+        zeros = torch.zeros(len(clients), size, dtype=torch.float64)
+        return FedMMState(first, first.clone(), zeros, zeros.new_zeros(size))
+
+    def first(self, theta: Tensor) -> Tensor:
+        """What is iterated, from theta_0: an S with T(S) = theta_0."""
+        return self.surrogate.surrogate_of(theta)
+
+    def message_size(self) -> int:
+        return self.surrogate.size
+
+    # -- rounds
+
+    def round(
+        self, state: FedMMState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedMMState:
+        gamma = self.gamma(draws.round)
+        start = channel.broadcast(state.surrogate)
+        oracle = self.oracle(start, clients, draws, channel.shared_is_rows)
+        weights = self.weights(clients)
+        if channel.shared_is_rows:
+            moved = self.project(start + gamma * (oracle - start))
+            mixed = channel.average(moved, weights, before=state.surrogate)
+            return replace(state, surrogate=self.project(mixed), previous=start)
+        p = clients.federation.inclusion
+        arrived = channel.send(oracle - start - state.variates)  # Quant(Delta_i)
+        summed = channel.sum(arrived, weights / p)
+        direction = state.variate + summed  # H, with the V before this round
+        return FedMMState(
+            self.project(state.surrogate + gamma * direction),
+            state.surrogate,
+            state.variates + self.rate / p * arrived,
+            state.variate + self.rate * summed,
+        )
+
+    def gamma(self, round: int) -> float:
+        """gamma_t of round t, counted from 1."""
+        rules = {
+            "constant": lambda t: self.step,
+            "sqrt": lambda t: self.step / np.sqrt(self.step + t),
+            "inverse": lambda t: 1 / t,
+            "inverse_kept": lambda t: 1 / (t + 1),
+        }
+        return float(rules[self.step_rule](round))
+
+    def oracle(self, start: Tensor, clients: Clients, draws: Draws, by_row: bool) -> Tensor:
+        """S_i: each client's mean statistics under T(S), (clients, q)."""
+        if not len(clients):
+            return start.clone()
+        theta = self.surrogate.minimiser(start if by_row else start[0])
+        return self.statistics(theta, self.samples(clients, draws))
+
+    def statistics(self, theta: Tensor, split: Split) -> Tensor:
+        return self.surrogate.statistics(inputs_of(split), theta, split.offsets)
+
+    def samples(self, clients: Clients, draws: Draws) -> Split:
+        """What each client sees this round: its shard, a batch of it, or fresh samples."""
+        if self.online:
+            if clients.shards.fresh is None:
+                raise InputError(
+                    "algorithm.online is true, but this data set cannot draw fresh samples; "
+                    "allowed: dictionary, poisson, gaussian_mixture"
+                )
+            return clients.shards.fresh(clients.ids, draws.round, self.batch or 1)
+        if self.batch is None:
+            return self.shards(clients)
+        counts = clients.n_train
+        keys = draws.client_keys("samples", clients.ids)
+        orders = np.split(shuffles(keys, counts), np.cumsum(counts)[:-1])
+        return chosen(clients, [order[: self.batch] for order in orders])
+
+    def shards(self, clients: Clients) -> Split:
+        """The whole shards of ``clients``."""
+        if len(clients) == len(clients.shards.train.counts):
+            return clients.shards.train
+        return chosen(clients, [np.arange(count) for count in clients.n_train])
+
+    def project(self, s: Tensor) -> Tensor:
+        return self.surrogate.project(s)
+
+    def weights(self, clients: Clients) -> Tensor:
+        """mu_i, float64 (clients,)."""
+        if self.client_weights == "samples":
+            return clients.weights
+        n = len(clients.federation.training)
+        return torch.full((len(clients),), 1 / n, dtype=torch.float64)
+
+    # -- what is measured
+
+    def parameters(self, s: Tensor) -> Tensor:
+        """theta of what is iterated."""
+        return self.surrogate.minimiser(s)
+
+    def deploy(self, state: FedMMState, clients: Clients, draws: Draws) -> Predictor:
+        """Nothing is predicted: theta describes the data."""
+        return Predictor(None)
+
+    def measure(
+        self, state: FedMMState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        """The objective on all training data, and the normalised updates of the last round."""
+        now, before = exchange.mean(state.surrogate), exchange.mean(state.previous)
+        found: dict[str, float | None] = {"objective": self.objective(now, clients)}
+        if draws.round:
+            squared = self.gamma(draws.round) ** 2
+            steps = self.updates(now, before, clients)
+            found |= {name: value / squared for name, value in steps.items()}
+        return found
+
+    def objective(self, now: Tensor, clients: Clients) -> float:
+        """sum_i mu_i f_i(theta) + g(theta); collective."""
+        theta, train = self.parameters(now), clients.shards.train
+        means = torch.zeros(len(clients), 1, dtype=torch.float64)
+        for i, row in enumerate(clients.rows):
+            part = slice(int(train.offsets[row]), int(train.offsets[row + 1]))
+            z = inputs_of(Split(train.x[part], train.y[part], train.offsets[:1]))
+            means[i] = self.surrogate.losses(z, theta).mean()
+        risk = float(total(clients, means, self.weights(clients))[0])
+        return risk + self.surrogate.penalty(theta)
+
+    def updates(self, now: Tensor, before: Tensor, clients: Clients) -> dict[str, float]:
+        """Squared norms of the last move in the surrogates' and in the parameters' space."""
+        theta, theta_before = self.parameters(now), self.parameters(before)
+        return {
+            "surrogate_update": float((now - before).square().sum()),
+            "parameter_update": float((theta - theta_before).square().sum()),
+        }
+
+    def payload(self) -> int:
+        return self.message_size()
+
+
+def chosen(clients: Clients, samples: list[np.ndarray]) -> Split:
+    """The training samples with these positions in each client's shard."""
+    train = clients.shards.train
+    at = [drawn + start for drawn, start in zip(samples, clients.starts, strict=True)]
+    rows = torch.from_numpy(np.concatenate(at))
+    offsets = np.concatenate([[0], np.cumsum([len(drawn) for drawn in samples])])
+    return Split(train.x[rows], train.y[rows], offsets)
+
+
+def make_surrogate(section: Any, model: NoModel) -> Surrogate:
+    """The surrogate that a section asks for, on the data that ``model`` stands for."""
+    named = complete_surrogate(section)
+    options = {key: value for key, value in named.items() if key != "name"}
+    return find("surrogate", named["name"])(_joined(model.data), **options)
+
+
+def _joined(data: Description) -> Description:
+    """The data as ``inputs_of`` gives them: targets are the last columns of a sample."""
+    targets = {"unlabelled": 0, "classification": 1}.get(data.task, data.n_classes)
+    shape = (math.prod(data.input_shape) + targets,)
+    return replace(data, input_shape=shape, n_classes=0, task="unlabelled")
+
+
+def complete_surrogate(section: Any) -> dict[str, Any]:
+    """A section ``algorithm.surrogate`` with its name and all options; raises ``InputError``."""
+    path = "algorithm.surrogate"
+    if isinstance(section, str):
+        section = {"name": section}
+    if not isinstance(section, dict) or "name" not in section:
+        raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
+    given = {key: value for key, value in section.items() if key != "name"}
+    component = find("surrogate", section["name"])
+    return {"name": section["name"], **check_options(component, given, path)}
+
+
+def inputs_of(split: Split) -> Tensor:
+    """z of every sample: its x, and its y as the last columns; float64 (samples, dim)."""
+    x, y = split.x.flatten(1).double(), split.y.double()
+    return torch.cat([x, y if y.dim() == 2 else y[:, None]], 1)

@@ -1,0 +1,50 @@
+"""FedMM's twin in the space of parameters (Dieuleveut et al. 2025, section 4.1, eq. 21).
+
+The same exchange as ``fedmm``, but a client maps its statistics back before it sends: what is mixed
+are parameters. The paper uses it to show why surrogates should be mixed instead.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mpifed.algorithms.fedmm import FedMM
+from mpifed.exchange.measuring import total
+from mpifed.federation import Clients, Draws
+
+
+class FedMMTheta(FedMM):
+    """The naive twin of FedMM: aggregates parameters, not surrogates."""
+
+    def first(self, theta: Tensor) -> Tensor:
+        return theta
+
+    def message_size(self) -> int:
+        return self.surrogate.n_parameters
+
+    def oracle(self, start: Tensor, clients: Clients, draws: Draws, by_row: bool) -> Tensor:
+        """theta_i = T(mean statistics under theta), (clients, n_parameters)."""
+        if not len(clients):
+            return start.clone()
+        theta = start if by_row else start[0]
+        return self.surrogate.minimiser(self.statistics(theta, self.samples(clients, draws)))
+
+    def project(self, s: Tensor) -> Tensor:
+        """On the domain of theta, where the surrogate has one."""
+        onto = getattr(self.surrogate, "project_parameters", None)
+        return s if onto is None else onto(s)
+
+    def parameters(self, s: Tensor) -> Tensor:
+        return s
+
+    def updates(self, now: Tensor, before: Tensor, clients: Clients) -> dict[str, float]:
+        """The move in the surrogates' space is that of the statistics of all data; collective."""
+        moves = torch.zeros(len(clients), self.surrogate.size, dtype=torch.float64)
+        if len(clients):
+            split = self.shards(clients)
+            moves = self.statistics(now, split) - self.statistics(before, split)
+        return {
+            "surrogate_update": float(total(clients, moves, self.weights(clients)).square().sum()),
+            "parameter_update": float((now - before).square().sum()),
+        }

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mpifed.algorithms.fedmm import FedMM
+from mpifed.algorithms.fedmm_theta import FedMMTheta
+from mpifed.algorithms.sa_ssmm import SaSsmm
+from mpifed.communicator import Alone
+from mpifed.components import find
+from mpifed.data.base import Description, Shards, Split
+from mpifed.exchange.server import Server
+from mpifed.federation import Clients, Draws, Federation, participants
+from mpifed.local.options import LocalOptions
+from mpifed.local.solver import LocalSGD
+from mpifed.models.none import none
+from mpifed.state import merge, select
+
+
+def data_of(parts, participation=1.0, targets=0):
+    """Clients with the samples ``parts``; the last ``targets`` columns are what is regressed on."""
+    counts = np.array([len(part) for part in parts])
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    z = torch.from_numpy(np.concatenate(parts).astype(float))
+    width = z.shape[1] - targets
+    split = Split(z[:, :width], z[:, width:], offsets)
+    empty = Split(z[:0, :width], z[:0, width:], 0 * offsets)
+    ids, zeros = np.arange(len(parts)), 0 * counts
+    task = "regression" if targets else "unlabelled"
+    description = Description("test", (width,), targets, counts, zeros, zeros, task)
+    federation = Federation(Alone(), 0 * ids, ids < 0, counts, participation)
+    return Clients(federation, Shards(ids, split, empty, empty), ids), description
+
+
+class Run:
+    """A method round by round on one rank, with participation as the engine does it."""
+
+    def __init__(self, kind, data, surrogate, compressor=None, seed=0, **options):
+        self.everyone, description = data
+        model = none(description)
+        solver = LocalSGD(model, LocalOptions(), 1, 1, torch.device("cpu"))
+        self.method = kind(model, solver, surrogate=surrogate, **options)
+        if isinstance(compressor, tuple):
+            compressor = find("compression", compressor[0])(**compressor[1])
+        self.server = Server(self.everyone.federation, seed, None, compressor)
+        self.seed, self.round = seed, 0
+        self.state = self.method.init(self.everyone, self.server, Draws(seed, 0), torch.float64)
+
+    def go(self, rounds=1):
+        federation = self.everyone.federation
+        for _ in range(rounds):
+            self.round += 1
+            active = participants(federation, federation.participation, self.seed, self.round)
+            rows = np.flatnonzero(active)
+            clients = Clients(federation, self.everyone.shards, rows)
+            at = torch.from_numpy(rows)
+            part = self.method.round(
+                select(self.state, at, False),
+                clients,
+                self.server.at(self.round, active),
+                Draws(self.seed, self.round),
+            )
+            self.state = merge(self.state, part, at, False)
+        return self
+
+    def start_from(self, s, variates=None):
+        if variates is None:
+            variates = torch.zeros_like(self.state.variates)
+        weights = self.method.weights(self.everyone)
+        self.state = type(self.state)(s, s.clone(), variates, weights @ variates)
+        return self
+
+    @property
+    def s(self):
+        return self.state.surrogate
+
+    @property
+    def theta(self):
+        return self.method.parameters(self.s)
+
+    def objective(self):
+        return self.method.objective(self.s, self.everyone)
+
+
+def columns(*values):
+    return [np.full((3, 1), value) for value in values]
+
+
+CONSTANT = {"step_rule": "constant", "step": 1.0}
+
+
+def test_remark_one_to_ten_digits():
+    data = data_of(columns(1.0, 4.0))
+    mixed = Run(FedMM, data, "remark_one", **CONSTANT).go()
+    naive = Run(FedMMTheta, data, "remark_one", **CONSTANT).go()
+    assert float(mixed.theta) == pytest.approx(0.4**0.5, rel=1e-14)
+    assert float(naive.theta) == pytest.approx(0.75, rel=1e-14)
+    assert naive.objective() - mixed.objective() == pytest.approx(0.0460556732, abs=1e-10)
+    slow = Run(FedMM, data, "remark_one", step_rule="constant", step=0.3)
+    first = float(slow.s)
+    slow.go(7)
+    assert float(slow.s) - 2.5 == pytest.approx(0.7**7 * (first - 2.5), rel=1e-12)
+
+
+MIXTURE = {"name": "gaussian_mixture", "components": 3}
+
+
+def blobs(n=240, seed=0):
+    draw = np.random.default_rng(seed)
+    centres = np.array([[0.0, 0.0], [3.0, 1.0], [-2.0, 3.0]])
+    return centres[draw.integers(0, 3, n)] + draw.normal(size=(n, 2))
+
+
+def test_a_mixture_is_learnt_as_centrally_for_any_sharding():
+    z = blobs()
+    by_first = z[np.argsort(z[:, 0])]
+    runs = [
+        Run(FedMM, data_of(np.split(samples, cuts)), MIXTURE, client_weights="samples", **CONSTANT)
+        for samples, cuts in [(z, []), (z, [60, 100, 101]), (by_first, [50, 170])]
+    ]
+    start, values = runs[0].s, []
+    for run in runs:
+        run.start_from(start)
+    for _ in range(15):
+        for run in runs:
+            run.go()
+        values.append(runs[0].objective())
+        for run in runs[1:]:
+            assert torch.allclose(run.s, runs[0].s, atol=1e-12)
+    assert (np.diff(values) <= 1e-12).all()
+    theta = Run(FedMMTheta, data_of(np.split(by_first, [50, 170])), MIXTURE, **CONSTANT)
+    theta.start_from(runs[0].method.parameters(start)).go(15)
+    assert theta.objective() > runs[0].objective() + 1e-3
+
+
+def least_squares(n=6, q=5, m=8, seed=0, same=False):
+    draw = np.random.default_rng(seed)
+    parts = []
+    for _ in range(1 if same else n):
+        x = draw.normal(size=(m, q))
+        parts.append(np.hstack([x, x @ draw.normal(size=(q, 1)) + draw.normal(size=(m, 1))]))
+    return parts * n if same else parts
+
+
+def quadratic(rho, **options):
+    return {"name": "quadratic", "loss": "least_squares", "rho": rho, **options}
+
+
+def gradients(parts, w):
+    return [z[:, :-1].T @ (z[:, :-1] @ w - z[:, -1]) / len(z) for z in parts]
+
+
+def test_the_quadratic_surrogate_is_gradient_descent():
+    parts, rho, gamma = least_squares(), 0.05, 0.4
+    run = Run(FedMM, data_of(parts, targets=1), quadratic(rho), step_rule="constant", step=gamma)
+    w = run.theta.numpy().copy()
+    for _ in range(20):
+        run.go()
+        w -= gamma * rho * np.mean(gradients(parts, w), axis=0)
+        assert run.theta.numpy() == pytest.approx(w, abs=1e-12)
+
+
+def test_with_random_sparsification_it_is_diana_step_by_step():
+    parts, rho, gamma, rate = least_squares(), 0.05, 0.4, 0.2
+    compressor = find("compression", "rand_k")(k=2)
+    run = Run(
+        FedMM,
+        data_of(parts, targets=1),
+        quadratic(rho),
+        compressor,
+        step_rule="constant",
+        step=gamma,
+        control_variate_rate=rate,
+    )
+    w, h = run.theta.numpy().copy(), np.zeros((6, 5))
+    for round in range(1, 30):
+        run.go()
+        difference = torch.from_numpy(np.array(gradients(parts, w)) - h)
+        sent = compressor(difference, Draws(0, round), np.arange(6), "compression 0").numpy()
+        w -= gamma * rho * (h.mean(0) + sent.mean(0))
+        h += rate * sent
+        assert run.theta.numpy() == pytest.approx(w, abs=1e-11)
+        assert -run.state.variates.numpy() / rho == pytest.approx(h, abs=1e-10)
+
+
+class Gate:
+    """Algorithm 4's compressor: U_i / p of another's messages, with the engine's own U_i."""
+
+    unbiased = True
+
+    def __init__(self, inner, federation, p):
+        self.inner, self.federation, self.p = inner, federation, p
+
+    def __call__(self, rows, draws, ids, purpose="compression"):
+        named = {"name": "bernoulli", "p": self.p}
+        u = torch.from_numpy(participants(self.federation, named, draws.seed, draws.round)[ids])
+        return self.inner(rows, draws, ids, purpose) * (u[:, None] / self.p)
+
+    def bits(self, size, itemsize, draws, ids, purpose="compression"):
+        return self.inner.bits(size, itemsize, draws, ids, purpose)
+
+    def floats(self, size, draws, ids, purpose="compression"):
+        return self.inner.floats(size, draws, ids, purpose)
+
+
+def test_participation_may_be_folded_into_compression():
+    """Algorithm 2 is Algorithm 4."""
+    parts, p = least_squares(), 0.5
+    options = {"step_rule": "constant", "step": 0.05, "control_variate_rate": 0.2}
+    inner = find("compression", "rand_k")(k=2)
+    bernoulli = {"name": "bernoulli", "p": p}
+    two = Run(FedMM, data_of(parts, bernoulli, targets=1), quadratic(0.1), inner, **options)
+    everyone = data_of(parts, targets=1)
+    gate = Gate(inner, everyone[0].federation, p)
+    four = Run(FedMM, everyone, quadratic(0.1), gate, **options)
+    for _ in range(60):
+        two.go()
+        four.go()
+        assert torch.allclose(two.s, four.s, rtol=0, atol=1e-13)
+        assert torch.allclose(two.state.variates, four.state.variates, rtol=0, atol=1e-13)
+        mean = two.state.variates.mean(0)
+        assert torch.allclose(mean, two.state.variate, rtol=0, atol=1e-13)
+
+
+def test_control_variates_converge_where_without_them_it_stalls():
+    parts = least_squares()
+    data = data_of(parts, {"name": "bernoulli", "p": 0.5}, targets=1)
+    solution = np.linalg.lstsq(
+        np.concatenate([z[:, :-1] for z in parts]), np.concatenate([z[:, -1] for z in parts]), None
+    )[0]
+    options = {"step_rule": "constant", "step": 0.05}
+    away = {}
+    for rate in (0.2, 0.0):
+        run = Run(
+            FedMM, data, quadratic(0.2), ("rand_k", {"k": 2}), control_variate_rate=rate, **options
+        ).go(4000)
+        away[rate] = np.linalg.norm(run.theta.numpy() - solution)
+        if rate:
+            statistics = run.method.statistics(run.theta, run.everyone.shards.train)
+            assert torch.allclose(run.state.variates, statistics - run.s, atol=1e-11)
+    assert away[0.2] < 1e-11 and away[0.0] > 1e-3
+
+
+def test_with_everyone_and_no_loss_control_variates_cancel():
+    parts = least_squares()
+    plain = Run(FedMM, data_of(parts, targets=1), quadratic(0.1), step=0.5)
+    start = torch.from_numpy(np.random.default_rng(1).normal(size=(6, 5)))
+    other = Run(
+        FedMM, data_of(parts, targets=1), quadratic(0.1), step=0.5, control_variate_rate=0.7
+    ).start_from(plain.s, start)
+    assert torch.allclose(plain.go(25).s, other.go(25).s, atol=1e-12)
+
+
+def test_equal_clients_make_a_fixed_number_of_participants_immaterial():
+    parts = least_squares(same=True)
+    all_of_them = Run(FedMM, data_of(parts, targets=1), quadratic(0.1), step=0.5).go(12)
+    half = Run(FedMM, data_of(parts, 0.5, targets=1), quadratic(0.1), step=0.5).go(12)
+    assert torch.allclose(all_of_them.s, half.s, atol=1e-13)
+
+
+@pytest.mark.parametrize("compressor", [("quantise", {}), ("rand_k", {"k": 2})])
+def test_the_direction_is_unbiased(compressor):
+    parts, trials = least_squares(n=4), 1000
+    data = data_of(parts, {"name": "bernoulli", "p": 0.5}, targets=1)
+    exact = Run(FedMM, data_of(parts, targets=1), quadratic(0.1), **CONSTANT)
+    field = (exact.go().s - exact.state.previous).numpy()
+    found = np.empty((trials, 5))
+    for seed in range(trials):
+        run = Run(FedMM, data, quadratic(0.1), compressor, seed=seed, **CONSTANT)
+        run.start_from(exact.state.previous)
+        found[seed] = (run.go().s - exact.state.previous).numpy()
+    error = found.std(0) / np.sqrt(trials)
+    assert (np.abs(found.mean(0) - field) < 4 * error).all()
+
+
+def test_the_first_oracle_is_forgotten_or_kept():
+    rng = np.random.default_rng(0)
+    z = rng.uniform(1, 2, (40, 1))
+    kept = Run(SaSsmm, data_of([z]), "remark_one", step_rule="inverse_kept", batch=4)
+    gone = Run(SaSsmm, data_of([z]), "remark_one", step_rule="inverse", batch=4)
+    first, seen = float(kept.s), []
+    for round in range(1, 9):
+        sample = kept.method.samples(kept.everyone, Draws(0, round)).x
+        seen.append(float(sample.mean()))
+        assert float(kept.go().s) == pytest.approx(np.mean([first, *seen]), rel=1e-12)
+        assert float(gone.go().s) == pytest.approx(np.mean(seen), rel=1e-12)
+
+
+def test_a_dictionary_improves_every_round_with_whole_shards():
+    rng = np.random.default_rng(0)
+    theta = rng.normal(size=(8, 5))
+    parts = [theta @ (rng.normal(size=(5, 30)) * (rng.random((5, 30)) < 0.4)) for _ in range(4)]
+    surrogate = {"name": "dictionary", "n_atoms": 5, "code_penalty": 0.1, "atom_penalty": 0.2}
+    run = Run(FedMM, data_of([p.T for p in parts]), surrogate, **CONSTANT)
+    values = [run.objective()]
+    for _ in range(15):
+        values.append(run.go().objective())
+    assert (np.diff(values) <= 1e-7).all() and values[-1] < values[0]
