@@ -120,7 +120,8 @@ def assign(
     ``costs`` is float64 (points, clusters), ``sizes`` int64 (clusters,) and sums to the number of
     points. ``prices`` (clusters,) is where to begin, zeros if nothing is known; it decides how
     long this takes, and between assignments of equal cost, but nothing else. Returns the cluster
-    of each point, int64, and prices for which it is the cheapest without any sizes.
+    of each point, int64, and prices for which it is the cheapest without any sizes, inside the
+    set of all such prices: points lie off the borders of cells wherever they can.
     """
     owner = (costs - prices).argmin(axis=1)
     counts = np.bincount(owner, minlength=len(sizes))
@@ -130,7 +131,7 @@ def assign(
         moves.hand_on(chain)
         counts[chain[0]] -= 1
         counts[chain[-1]] += 1
-    return owner, moves.distances(np.ones(len(sizes), bool))[0]
+    return owner, moves.dual_prices()
 
 
 class _Moves:
@@ -177,6 +178,19 @@ class _Moves:
                 break
             distance[better], before[better] = found[better], best[better]
         return distance, before
+
+    def dual_prices(self) -> np.ndarray:
+        """Prices by which no point gains by moving: the mean way from the clusters to each one.
+
+        Ways from one cluster alone are such prices too, but put points on the borders of cells;
+        in the mean, a border keeps only those that could change places at no cost.
+        """
+        ways = self.price.copy()
+        np.fill_diagonal(ways, 0)
+        for via in range(len(ways)):
+            ways = np.minimum(ways, ways[:, via, None] + ways[via])
+        occupied = np.bincount(self.owner, minlength=len(ways)) > 0
+        return ways[occupied].mean(axis=0)
 
     def cheapest_chain(self, sources: np.ndarray, targets: np.ndarray) -> list[int]:
         """The clusters on the cheapest way from one of ``sources`` to one of ``targets``."""

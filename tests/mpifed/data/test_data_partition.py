@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from mpifed.data.partition import (
     PARTITIONS,
     Name,
+    contiguous,
     counts_60_20_20,
     dirichlet,
     iid,
     partition,
+    partition_points,
     pathological,
     split_60_20_20,
 )
@@ -146,3 +148,34 @@ def test_a_partition_takes_its_own_options_only():
     assert [len(np.unique(labels[part])) for part in parts] == [1] * 4
     with pytest.raises(InputError, match="did you mean 'dirichlet'"):
         partition("dirichle", labels, 4, np.random.default_rng(0), options)
+
+
+def test_contiguous_runs_follow_the_papers_rule():
+    labels = np.zeros(11, np.int64)
+    rng = np.random.default_rng(0)
+    runs = contiguous(labels, 4, rng, min_samples=1)
+    # 1-based rows floor((i - 1) r / n) + 1 .. floor(i r / n) for r = 11, n = 4.
+    assert [run.tolist() for run in runs] == [[0, 1], [2, 3, 4], [5, 6, 7], [8, 9, 10]]
+    runs = contiguous(labels, 4, rng, min_samples=1, contiguous_rule="array_split")
+    assert [run.tolist() for run in runs] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
+
+
+@given(st.integers(1, 400), st.integers(1, 60), st.sampled_from(["floor", "array_split"]))
+def test_contiguous_runs_are_whole_and_about_equal(n, n_clients, rule):
+    assume(n >= n_clients)
+    rng = np.random.default_rng(0)
+    parts = contiguous(np.zeros(n), n_clients, rng, min_samples=1, contiguous_rule=rule)
+    check_partition(parts, n, n_clients, n // n_clients)
+    assert np.array_equal(np.concatenate(parts), np.arange(n))
+    assert max(map(len, parts)) <= -(-n // n_clients)
+
+
+def test_kmeans_gives_every_client_a_place_of_its_own():
+    points = np.random.default_rng(0).permutation(np.arange(60.0))[:, None]
+    parts = partition_points(points, 5, np.random.default_rng(1), {"min_samples": 5})
+    check_partition(parts, 60, 5, 12)
+    # On a line equal clusters are intervals.
+    places = sorted(sorted(points[part, 0]) for part in parts)
+    assert np.concatenate(places).tolist() == list(range(60))
+    with pytest.raises(InputError, match="at most 12 clients"):
+        partition_points(points, 13, np.random.default_rng(1), {"min_samples": 5})

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+
+from mpifed.communicator import Alone
+from mpifed.data.clustering import assign, equal_clusters, equal_sizes
+from mpifed.data.dictionary import Dictionary
+from mpifed.errors import InputError
+
+
+@st.composite
+def problems(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    n, k = draw(st.integers(1, 30)), draw(st.integers(1, 6))
+    ties = draw(st.booleans())
+    costs = rng.integers(0, 4, (n, k)).astype(float) if ties else rng.normal(size=(n, k))
+    sizes = rng.multinomial(n, rng.dirichlet(np.ones(k)))
+    prices = rng.normal(size=k) if draw(st.booleans()) else np.zeros(k)
+    return costs, sizes, prices
+
+
+@given(problems())
+@settings(deadline=None, max_examples=200)
+def test_the_assignment_is_the_cheapest_of_its_sizes(problem):
+    costs, sizes, prices = problem
+    owner, found = assign(costs, sizes, prices)
+    rows = np.arange(len(costs))
+    assert np.array_equal(np.bincount(owner, minlength=len(sizes)), sizes)
+    copies = np.repeat(costs, sizes, axis=1)
+    best = copies[linear_sum_assignment(copies)].sum()
+    assert costs[rows, owner].sum() == pytest.approx(best, abs=1e-9)
+    # The prices are dual: no point would rather be elsewhere.
+    assert np.all((costs - found)[rows, owner] <= (costs - found).min(axis=1) + 1e-9)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8))
+def test_equal_sizes_differ_by_one_and_favour_the_large(counts):
+    counts = np.array(counts)
+    sizes = equal_sizes(counts)
+    assert sizes.sum() == counts.sum() and sizes.max() - sizes.min() <= 1
+    assert np.all(np.diff(sizes[np.argsort(-counts, kind="stable")]) <= 0)
+
+
+@pytest.mark.parametrize(("n", "k"), [(60, 4), (61, 4), (7, 7), (20, 1)])
+def test_separated_groups_are_found_and_sizes_are_exact(n, k):
+    rng = np.random.default_rng(0)
+    group = rng.permutation(np.arange(n) % k)
+    points = 100.0 * np.eye(k, 3 + k)[group] + rng.normal(size=(n, 3 + k))
+    clusters = equal_clusters(points, k, np.random.default_rng(1))
+    sizes = np.bincount(clusters.owner, minlength=k)
+    assert sizes.max() - sizes.min() <= 1
+    # Each cluster is one group and each group one cluster.
+    assert len({*zip(group.tolist(), clusters.owner.tolist(), strict=True)}) == k
+    assert np.array_equal(clusters.cell(points), clusters.owner)
+    for cluster in range(k):
+        own = points[clusters.owner == cluster]
+        assert clusters.centres[cluster] == pytest.approx(own.mean(axis=0))
+
+
+def test_no_exchange_of_two_points_makes_clusters_tighter():
+    points = np.random.default_rng(0).normal(size=(90, 2))
+    clusters = equal_clusters(points, 6, np.random.default_rng(1))
+    distance = ((points[:, None] - clusters.centres) ** 2).sum(axis=2)
+    own = distance[np.arange(90), clusters.owner]
+    swapped = distance[:, clusters.owner]
+    assert np.all(own[:, None] + own <= swapped + swapped.T + 1e-9)
+    assert clusters.inertia == pytest.approx(own.sum())
+
+
+def test_equal_points_are_no_trouble():
+    clusters = equal_clusters(np.ones((10, 3)), 3, np.random.default_rng(0))
+    assert sorted(np.bincount(clusters.owner)) == [3, 3, 4] and clusters.inertia == 0
+
+
+def test_fewer_points_than_clusters_are_refused():
+    with pytest.raises(InputError, match="clients is 4, but 3 samples"):
+        equal_clusters(np.ones((3, 2)), 4, np.random.default_rng(0))
+
+
+def test_the_package_is_asked_for_by_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "k_means_constrained", None)
+    with pytest.raises(InputError, match="pip install k-means-constrained"):
+        equal_clusters(np.ones((3, 2)), 2, np.random.default_rng(0), "package")
+
+
+def test_it_is_as_good_as_the_package():
+    pytest.importorskip("k_means_constrained", reason="k-means-constrained is not installed")
+    points = Dictionary(10, 0, Alone(), samples=600).samples
+    own = equal_clusters(points, 10, np.random.default_rng(0))
+    package = equal_clusters(points, 10, np.random.default_rng(0), "package")
+    assert np.bincount(package.owner).tolist() == [60] * 10
+    assert own.inertia <= 1.03 * package.inertia

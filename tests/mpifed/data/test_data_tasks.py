@@ -1,0 +1,147 @@
+"""Federated files of data that have tags, targets or nothing instead of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from mpifed.communicator import Alone
+from mpifed.data.base import Description, Shards, Split
+from mpifed.data.container import SPLITS, Contents, read_contents, write
+from mpifed.data.federated import FederatedFile
+from mpifed.errors import InputError
+
+TASKS = {"classification": 3, "multi_label": 4, "regression": 2, "unlabelled": 0}
+
+
+def contents_of(task: str, stored: str = "float32", n_test=(1, 2)) -> Contents:
+    counts = (np.array(count, np.int64) for count in ([3, 1], [0, 2], n_test))
+    n_train, n_val, n_tested = counts
+    about = Description("test", (5,), TASKS[task], n_train, n_val, n_tested, task)
+    return Contents(about, "natural", 7, stored)
+
+
+def shards_of(contents: Contents, dtype: torch.dtype, seed: int = 0) -> Shards:
+    random = np.random.default_rng(seed)
+    about = contents.description
+
+    def split(name: str) -> Split:
+        offsets = contents.offsets(name)
+        shape = (int(offsets[-1]), *about.target_shape)
+        if about.task == "regression":
+            y = random.normal(size=shape)
+        else:
+            y = random.integers(0, 3 if about.task == "classification" else 2, shape)
+        x = torch.from_numpy(random.normal(size=(offsets[-1], 5))).to(dtype)
+        return Split(x, torch.from_numpy(y).to(about.target_type(dtype)), offsets)
+
+    return Shards(np.arange(2), *map(split, SPLITS))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("stored", ["float32", "float64"])
+def test_every_task_is_read_as_it_was_written(tmp_path: Path, task: str, stored: str):
+    contents = contents_of(task, stored)
+    dtype = getattr(torch, stored)
+    shards = shards_of(contents, dtype)
+    write(tmp_path / "a.h5", contents, [shards], {})
+    found = FederatedFile(2, 0, Alone(), path=str(tmp_path / "a.h5"))
+    assert found.contents.same_rows(contents)
+    assert found.description.task == task and found.description.n_classes == TASKS[task]
+    loaded = found.load(np.arange(2), dtype)
+    for name in SPLITS:
+        a, b = getattr(shards, name), getattr(loaded, name)
+        assert torch.equal(a.x, b.x) and torch.equal(a.y, b.y) and a.y.dtype == b.y.dtype
+        assert a.y.shape == b.y.shape and np.array_equal(a.offsets, b.offsets)
+    last = found.load(np.array([1]), torch.float64).test
+    assert torch.equal(last.y, shards.test.y[1:].to(last.y.dtype))
+
+
+@pytest.mark.parametrize(
+    ("task", "n_classes", "outputs", "shape", "dtype"),
+    [
+        ("classification", 2, 1, (), torch.int64),
+        ("classification", 5, 5, (), torch.int64),
+        ("multi_label", 2, 2, (2,), torch.float32),
+        ("regression", 1, 1, (1,), torch.float32),
+        ("unlabelled", 0, 0, (0,), torch.float32),
+    ],
+)
+def test_what_a_task_asks_of_models_and_targets(task, n_classes, outputs, shape, dtype):
+    one = np.ones(3, np.int64)
+    about = Description("test", (4,), n_classes, one, one, one, task)
+    assert (about.n_outputs, about.target_shape) == (outputs, shape)
+    assert about.target_type(torch.float32) == dtype
+    assert about.target_type(torch.uint8).is_floating_point == (task != "classification")
+
+
+def test_a_file_without_a_task_is_classified_and_one_without_test_samples_is_fine(tmp_path: Path):
+    contents = contents_of("classification", n_test=(0, 0))
+    path = tmp_path / "a.h5"
+    write(path, contents, [shards_of(contents, torch.float32)], {})
+    with h5py.File(path, "r+") as file:
+        del file.attrs["task"]
+    assert read_contents(path).same_rows(contents)
+    loaded = FederatedFile(2, 0, Alone(), path=str(path)).load(np.arange(2), torch.float32)
+    assert len(loaded.test.y) == 0
+
+
+def edit(change: Callable[[h5py.File], None]) -> Callable[[Path], None]:
+    def apply(path: Path) -> None:
+        with h5py.File(path, "r+") as file:
+            change(file)
+
+    return apply
+
+
+def put(name: str, values) -> Callable[[Path], None]:
+    def change(file: h5py.File) -> None:
+        del file[name]
+        file[name] = values
+
+    return edit(change)
+
+
+def attribute(name: str, value) -> Callable[[Path], None]:
+    return edit(lambda file: file.attrs.__setitem__(name, value))
+
+
+def entry(name: str, place, value) -> Callable[[Path], None]:
+    return edit(lambda file: file[name].__setitem__(place, value))
+
+
+TWOS = np.full((4, 4), 2, np.int16)
+BAD = {
+    "an unknown task": ("multi_label", attribute("task", "multilabel"), "mean 'multi_label'"),
+    "a task in numbers": ("multi_label", attribute("task", 3), "'task' is .. not a text"),
+    "other tags": ("multi_label", attribute("n_classes", 3), "(4, 4), .. (samples, 3)"),
+    "tags in one row": ("multi_label", put("train/y", np.zeros(4, np.int8)), "(samples, 4)"),
+    "tags in fractions": ("multi_label", put("train/y", np.zeros((4, 4))), "not whole numbers"),
+    "a tag of 2": ("multi_label", entry("train/y", (3, 1), 2), "neither 0 nor 1 in row 3 .. 1"),
+    "a tag of 256": ("multi_label", put("train/y", 128 * TWOS), "neither 0 nor 1 in row 0"),
+    "too few targets": ("regression", put("test/y", np.zeros((2, 2))), "y of shape (2, 2)"),
+    "targets in words": ("regression", put("test/y", np.array([[b"a"] * 2] * 3)), "not real numb"),
+    "a target missing": ("regression", entry("val/y", (1, 0), np.nan), "target .. client 1"),
+    "targets of nothing": ("unlabelled", attribute("n_classes", 2), "but it is unlabelled"),
+    "nothing of targets": ("regression", attribute("n_classes", 0), "not at least 1"),
+    "some tests": ("unlabelled", put("test/offsets", [0, 0, 3]), "client 0 has no test"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_unusable_targets_are_refused_in_a_sentence(tmp_path: Path, case: str):
+    task, damage, message = BAD[case]
+    path = tmp_path / "a.h5"
+    contents = contents_of(task)
+    write(path, contents, [shards_of(contents, torch.float32)], {})
+    damage(path)
+    with pytest.raises(InputError) as refused:
+        FederatedFile(2, 0, Alone(), path=str(path)).load(np.arange(2), torch.float32)
+    text = str(refused.value)
+    assert str(path) in text and "\n" not in text
+    assert all(part in text for part in message.split(" .. ")), text
