@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,7 +22,7 @@ class Progress:
         self._scores: Mapping[str, Any] = {}
         self._began = time.monotonic()
         self._live: Live | None = None
-        if not quiet and self._console.is_terminal:
+        if not quiet and _has_terminal(self._console):
             self._live = Live(console=self._console, refresh_per_second=8, transient=True)
             self._live.start()
 
@@ -64,6 +65,16 @@ class Progress:
             parts.append(f"{each:.3f} s/round")
             parts.append(f"{_duration(each * (self._last - number))} left")
         return "  ".join(parts)
+
+
+def _has_terminal(console: Console) -> bool:
+    """Whether there is a terminal with room for a line; Open MPI gives rank 0 one of no columns."""
+    if not console.is_terminal:
+        return False
+    try:
+        return os.get_terminal_size(console.file.fileno()).columns > 0
+    except (OSError, ValueError):
+        return True  # no terminal itself, but rich was told that what it writes will meet one
 
 
 def _duration(seconds: float) -> str:
