@@ -26,7 +26,10 @@ PIECE = 1 << 24
 IN_FLIGHT = 3
 """Pieces that are in memory, beside those that are views of the copied state."""
 
-NICE = 10
+FLUSHED = 1 << 27
+"""Bytes after which the disk is told to begin, so that it works while the rest is hashed."""
+
+NICE = 5
 """By how much the threads give way to those that compute."""
 
 
@@ -44,6 +47,8 @@ class Sink:
         self._descriptor = os.open(path, os.O_RDWR)
         self._size = os.fstat(self._descriptor).st_size
         self._place = BLOCK
+        self._unflushed = 0
+        self._buffer = np.empty(PIECE, np.uint8)
         self._digest = hashlib.sha256()
         self._writer = ThreadPoolExecutor(1, "checkpoint-write", give_way)
         self._hasher = ThreadPoolExecutor(1, "checkpoint-hash", give_way)
@@ -103,17 +108,21 @@ class Sink:
         done = 0
         while done < len(data):
             done += os.pwrite(self._descriptor, data[done:].data, offset + done)
-        if not np.array_equal(self._read(offset, len(data)), data):
+        back = self._buffer[: len(data)]
+        count = os.preadv(self._descriptor, [back.data], offset)
+        if count != len(data) or not np.array_equal(back, data):
             raise Damaged(f"{self._path} did not take what was written to it")
+        self._unflushed += len(data)
+        if self._unflushed >= FLUSHED:
+            os.fdatasync(self._descriptor)
+            self._unflushed = 0
 
     def _hash(self, gap: tuple[int, int], data: np.ndarray) -> None:
         """Adds what lies in ``gap``, which HDF5 wrote, and then ``data``."""
         for start in range(*gap, PIECE):
-            self._digest.update(self._read(start, min(PIECE, gap[1] - start)).data)
+            count = min(PIECE, gap[1] - start)
+            self._digest.update(os.pread(self._descriptor, count, start))
         self._digest.update(data.data)
-
-    def _read(self, offset: int, count: int) -> np.ndarray:
-        return np.frombuffer(os.pread(self._descriptor, count, offset), np.uint8)
 
 
 def in_thread(action: Callable[[], None], name: str) -> threading.Thread:
