@@ -174,7 +174,7 @@ def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part
             if slem < best:
                 best, best_weights = slem, candidate
             dual = 2 * penalty * multipliers.values
-            bound = max(bound, min(feasible_bound(pattern, penalty * u, dual), best))
+            bound = min(max(bound, feasible_bound(pattern, penalty * u, dual)), best)
             target = tolerance / 10 if iteration < FIRST_ITERATIONS else tolerance
             if best - bound <= target * min(best, 10 * (1 - bound)):
                 return _Part(best_weights, best, bound, iteration, "converged")

@@ -188,7 +188,9 @@ def _check_own_graph(name: str, graph: Any) -> None:
 def _treat_disconnected(graph: nx.Graph, policy: str) -> nx.Graph:
     record = graph.graph
     sizes = sorted((len(part) for part in nx.connected_components(graph)), reverse=True)
-    text = f"{record['family']} with n = {len(graph)}, {record['params']} and seed {record['seed']}"
+    values = {"n": len(graph), **record["params"], "seed": record["seed"]}
+    words = ", ".join(f"{key} = {value}" for key, value in values.items() if value is not None)
+    text = f"{record['family']} with {words}"
     if policy == "augment":
         added = list(nx.k_edge_augmentation(graph, 1))
         graph.add_edges_from(added)

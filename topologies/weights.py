@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from time import process_time
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from topologies.catalogue import Entry, Parameter, TopologyError, find, read_parameters
 from topologies.fmmc import fmmc
 from topologies.graphs import edge_array
-from topologies.matrix import IMPORT_TOLERANCE, MixingMatrix, at_most_one
+from topologies.matrix import ACTIVE, IMPORT_TOLERANCE, MixingMatrix, at_most_one
 
 
 def metropolis_hastings(graph: nx.Graph) -> MixingMatrix:
@@ -130,7 +131,8 @@ def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> Mix
     """Return the mixing matrix of a graph on 0 .. n-1 under the named rule.
 
     ``info`` of the matrix holds the graph's metadata, the rule, its options, the CPU ``seconds`` it
-    took and, for ``fmmc``, the certificate.
+    took and, for ``fmmc``, the certificate. A matrix that swaps two sides for ever, because no node
+    keeps a part of its own value and the graph is bipartite, is returned with a warning.
 
     Raises:
         TopologyError: for an unknown rule or option, or a graph the rule does not take.
@@ -150,6 +152,12 @@ def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> Mix
         raise TopologyError(
             f"{weights} returned {type(matrix).__name__}, but must return a MixingMatrix"
         )
+    if _swaps_sides(matrix):
+        warnings.warn(
+            f"{weights} on this bipartite graph leaves no node a part of its own value: the two "
+            "sides swap values for ever, and gossip does not converge",
+            stacklevel=2,
+        )
     info = dict(
         graph.graph, weights=weights, weight_options=options, seconds=process_time() - start
     )
@@ -165,6 +173,15 @@ def check_weights(weights: str, options: Mapping[str, Any]) -> dict[str, Any]:
         TopologyError: for an unknown rule or option, or a value out of range.
     """
     return read_parameters(weights, find(WEIGHTS, "weight rule", weights), options)
+
+
+def _swaps_sides(matrix: MixingMatrix) -> bool:
+    """Whether -1 is an eigenvalue because every step crosses between the sides of the graph."""
+    if matrix.n == 1 or np.abs(matrix.self_weights).max() > ACTIVE:
+        return False
+    used = nx.empty_graph(matrix.n)
+    used.add_edges_from(matrix.pruned().edges.tolist())
+    return bool(nx.is_bipartite(used))
 
 
 def _degrees(graph: nx.Graph) -> NDArray[np.int64]:

@@ -101,6 +101,7 @@ def test_the_description_is_complete():
         assert record[key] is not None, key
     assert record["slem"] == pytest.approx(0.3504, abs=1e-4)
     assert (record["edges"], record["connected"], record["degree_mean"]) == (102, True, 10.2)
+    assert record["zero_self_weights"] == (mixing_matrix(graph).self_weights < 1e-7).sum()
 
 
 def test_what_has_no_value_is_none():

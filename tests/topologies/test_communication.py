@@ -33,6 +33,14 @@ def test_the_rate_of_one_peer_exponential(n, p):
     assert rate.standard_error == 0
 
 
+@pytest.mark.parametrize("n", [16, 64])
+def test_a_single_round_of_one_peer_exponential_hardly_averages(n):
+    # W = (I + P) / 2 for the cyclic shift P has the singular values |cos(pi k / n)|.
+    single = consensus_rate(one_peer_exponential(n).matrix(1))
+    assert single.p == pytest.approx(math.sin(math.pi / n) ** 2, abs=1e-12)
+    assert consensus_rate(one_peer_exponential(n)).p == pytest.approx(1, abs=1e-15)
+
+
 def test_the_rate_of_a_finite_time_schedule_is_one():
     assert consensus_rate(base_k(15)).p == pytest.approx(1, abs=1e-15)
     assert mixing_time(base_k(15)) == base_k(15).period

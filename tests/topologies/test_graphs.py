@@ -236,3 +236,17 @@ def test_a_users_own_family():
     assert graph.graph["seed"] == 5
     with pytest.raises(TopologyError, match="undirected"):
         build_graph(f"{__name__}:digraph", 4)
+
+
+def test_as_many_draws_are_connected_as_there_are_connected_graphs():
+    # 728 of the 1024 labelled graphs on five nodes are connected (OEIS A001187).
+    first = [build_graph("erdos_renyi", 5, seed, p=0.5).graph["tries"] == 1 for seed in range(1000)]
+    share = 728 / 1024
+    assert abs(np.mean(first) - share) < 4 * np.sqrt(share * (1 - share) / 1000)
+
+
+def test_what_is_disconnected_is_described_in_words():
+    seed = disconnected_seed(10, 0.25)
+    words = rf"erdos_renyi with n = 10, p = 0\.25, seed = {seed} is disconnected: \d components"
+    with pytest.warns(UserWarning, match=words):
+        build_graph("erdos_renyi", 10, seed, on_disconnected="keep", p=0.25)

@@ -89,3 +89,18 @@ def test_a_graph_without_edges():
     schedule = build_schedule("matcha", graph=graph)
     assert schedule.matrix(1).self_weights.tolist() == [1]
     assert consensus_rate(schedule).p == 1
+
+
+def test_draws_have_the_expected_mean():
+    graph = build_graph("erdos_renyi", 12, 1, p=0.4)
+    edges, colours = edge_array(graph), edge_colours(graph)
+    p = activation_probabilities(12, edges, colours, 0.5)
+    alpha = best_alpha(12, edges, colours, p)
+    expected = np.zeros((12, 12))
+    for (i, j), probability in zip(edges.tolist(), p[colours], strict=True):
+        expected[[i, j], [j, i]] = alpha * probability
+    np.fill_diagonal(expected, 1 - expected.sum(axis=1))
+    schedule = build_schedule("matcha", graph=graph, seed=4, budget=0.5)
+    draws = np.array([schedule.matrix(k).to_dense() for k in range(1, 2001)])
+    spread = draws.std(axis=0) / np.sqrt(len(draws))
+    assert (np.abs(draws.mean(axis=0) - expected) <= 5 * spread + 1e-12).all()

@@ -244,3 +244,22 @@ def test_missing_graphs_sizes_and_rounds():
         "static",
         {"drop_nodes": 0.0, "drop_edges": 0.5, "local_rounds": 1},
     )
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 5])
+def test_one_peer_on_the_hypercube_is_base_two(dimension):
+    n = 2**dimension
+    cube = build_schedule("matchings", graph=build_graph("hypercube", n))
+    for schedule in (cube, base_k(n)):
+        assert schedule.period == dimension
+        assert np.abs(product_of(schedule) - 1 / n).max() == 0
+        flipped = [np.bitwise_xor(*matrix.edges.T) for matrix in schedule.matrices]
+        assert sorted(bits[0] for bits in flipped) == [2**k for k in range(dimension)]
+        assert all((bits == bits[0]).all() for bits in flipped)
+
+
+def test_an_odd_number_of_nodes_leaves_one_idle():
+    for name in ("matchings", "random_matching"):
+        schedule = build_schedule(name, graph=build_graph("complete", 7), seed=0)
+        for k in range(1, 8):
+            assert sorted(schedule.matrix(k).self_weights) == [0.5] * 6 + [1.0]

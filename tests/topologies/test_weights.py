@@ -107,3 +107,33 @@ def test_bad_rules(rule, options, words):
 def test_graphs_that_are_not_on_0_to_n_are_refused(graph):
     with pytest.raises(TopologyError, match=r"0 \.\. n-1"):
         mixing_matrix(graph, "metropolis_hastings")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_two_nodes_average_and_one_keeps_its_value(rule):
+    pair = mixing_matrix(nx.path_graph(2), rule)
+    assert pair.to_dense() == pytest.approx(np.full((2, 2), 0.5), abs=1e-15)
+    assert slem(pair) == 0
+    assert mixing_matrix(nx.empty_graph(1), rule).to_dense().tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("rule", ["fmmc", "metropolis_hastings", "max_degree", "uniform"])
+@pytest.mark.parametrize("n", [3, 8])
+def test_p_one_averages_at_once(rule, n):
+    matrix = mixing_matrix(build_graph("erdos_renyi", n, 0, p=1), rule)
+    assert matrix.to_dense() == pytest.approx(np.full((n, n), 1 / n), abs=1e-15)
+    assert slem(matrix) == 0
+
+
+def test_two_sides_that_only_swap_are_warned_of():
+    for family, n in (("path", 2), ("ring", 6), ("hypercube", 8)):
+        with pytest.warns(UserWarning, match="two sides swap values for ever"):
+            matrix = mixing_matrix(build_graph(family, n), "fmmc", self_loops=False)
+        assert slem(matrix) == pytest.approx(1, abs=1e-9)
+
+
+def test_what_mixes_is_not_warned_of(recwarn):
+    mixing_matrix(build_graph("ring", 5), "fmmc", self_loops=False)
+    mixing_matrix(build_graph("path", 4))
+    mixing_matrix(nx.empty_graph(1))
+    assert not recwarn.list
