@@ -8,9 +8,9 @@ a pure function of the round. ``routes`` finds what ranks must send each other. 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import scipy.sparse
@@ -20,13 +20,15 @@ from torch import Tensor
 import topologies
 from mpifed.communicator import Communicator
 from mpifed.errors import InputError, RunError
+from mpifed.exchange.choco import theoretical_step
 from mpifed.exchange.compression import Compressor
-from mpifed.exchange.ledger import Ledger, bits_of
+from mpifed.exchange.ledger import Ledger
 from mpifed.exchange.mixing import complete, prepare_arrays, restore
-from mpifed.exchange.reduction import common_exponents, weighted_sum
+from mpifed.exchange.neighbours import GossipChannel, Replicas
+from mpifed.exchange.reduction import weighted_sum
 from mpifed.exchange.routes import Route
-from mpifed.exchange.transfer import arrivals
 from mpifed.federation import Federation
+from mpifed.schema import Above, AtMost
 from mpifed.state import Nothing
 
 ROUTES_KEPT = 16
@@ -49,6 +51,7 @@ class Gossip:
         weights: Any = None,
         schedule: Any = "static",
         transport: Literal["auto", "collective", "neighbourhood", "messages"] = "auto",
+        consensus_step: Annotated[float, Above(0), AtMost(1)] | None = None,
     ) -> None:
         """The nodes of the graph are the training clients in their order.
 
@@ -56,11 +59,15 @@ class Gossip:
         weights unless given, where the schedule uses them; one that does not takes neither.
 
         ``stored`` is what ``prepare`` gave. ``transport`` forces how rows travel between ranks;
-        it changes no number.
+        it changes no number. ``consensus_step`` is the step size of CHOCO-Gossip where messages are
+        compressed; null is the one of its theorem, which is cautious.
         """
         self.federation, self.transport = federation, transport
+        self.seed, self.compressor, self.consensus_step = seed, compressor, consensus_step
         self.ledger = Ledger()
         self._arrays = dict(stored)
+        if compressor is not None:
+            self._arrays.setdefault("choco", self._spectrum(seed, schedule))
         self._same_everywhere()
         self.schedule = restore(len(federation.training), seed, schedule, stored)
         self._routes: dict[tuple[int, bytes, int], Route] = {}
@@ -107,6 +114,47 @@ class Gossip:
         if self.federation.communicator.broadcast_object(self.sha256) != self.sha256:
             raise RunError("this rank holds another mixing matrix than rank 0")
 
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Why messages cannot be compressed with these options, if they cannot."""
+        if configuration.compression["name"] == "none":
+            return None
+        schedule = configuration.exchange["schedule"]
+        if schedule["name"] != "static":
+            return (
+                f"compression.name is '{configuration.compression['name']}' and exchange.schedule "
+                f"'{schedule['name']}': neighbours keep replicas of each other's state, which a "
+                "changing neighbourhood would not follow; allowed: static"
+            )
+        if configuration.participation != 1.0 or configuration.on_divergence != "stop":
+            return (
+                f"compression.name is '{configuration.compression['name']}' under gossip: who is "
+                "absent would miss what its replicas need; participation must be 1.0 and "
+                "on_divergence stop"
+            )
+        return None
+
+    def _spectrum(self, seed: int, schedule: Any) -> np.ndarray:
+        """1 - |lambda_2| and ||I - W|| of the static W, found on rank 0. Collective."""
+        found = None
+        if self.federation.communicator.rank == 0:
+            n = len(self.federation.training)
+            values = topologies.spectrum(restore(n, seed, schedule, self._arrays).matrix(1))
+            others = np.sort(values)[:-1]
+            second = float(np.abs(others).max()) if len(others) else 0.0
+            found = np.array([1 - second, 1 - float(values.min())])
+        return self.federation.communicator.broadcast(found)
+
+    def choco_step(self, size: int) -> float:
+        """gamma for messages of ``size`` numbers."""
+        if self.consensus_step is not None:
+            return self.consensus_step
+        assert self.compressor is not None
+        gap, spread = self._arrays["choco"]
+        # Without an edge, or a gap, no step reaches a consensus; a small one does no harm.
+        gap = max(float(gap), 1e-12)
+        return theoretical_step(gap, float(spread), self.compressor.contraction(size))
+
     def route(self, round: int, active: np.ndarray, itemsize: int) -> Route:
         """What this rank does in ``round`` among ``active`` clients, bool (n_clients,)."""
         period = self.schedule.period
@@ -143,10 +191,13 @@ class Gossip:
         return self._neighbourhoods[id(route)]
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> GossipChannel:
-        return GossipChannel(self, round, active)
+        return GossipChannel(self, round, active, memory or Nothing())
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
-        return Nothing()
+        if self.compressor is None:
+            return Nothing()
+        numbers = sum(math.prod(tensor.shape[1:]) for tensor in shared)
+        return Replicas(torch.zeros(n_hosted, numbers, dtype=dtype))
 
     def spread(self, shared: Tensor) -> Tensor:
         return shared.repeat(len(self.federation.hosted), *([1] * shared.dim()))
@@ -199,37 +250,3 @@ class Gossip:
             f"            MPI moves {moved:,} bytes a round: {rows} rows"
             + (f", {traffic.sum_numbers} sums" if traffic.sum_numbers and not gathered else ""),
         ]
-
-
-@dataclass(frozen=True)
-class GossipChannel:
-    """The neighbours of one round."""
-
-    gossip: Gossip
-    round: int
-    active: np.ndarray
-    memory: Any = field(default_factory=Nothing)
-    compressor: Compressor | None = None
-    shared_is_rows = True
-
-    def broadcast(self, shared: Tensor) -> Tensor:
-        return shared
-
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
-        gossip, communicator = self.gossip, self.gossip.federation.communicator
-        route = gossip.route(self.round, self.active, rows.element_size())
-        sent = route.messages * bits_of(rows.shape[1:], rows.dtype)
-        gossip.ledger.up_bits += sent
-        gossip.ledger.down_bits += sent
-        if not sent:
-            return rows
-        ids = gossip.federation.training[route.mine]
-        (exponent,) = common_exponents(communicator, [rows.flatten(1)], ids, "update")
-        flat = np.ascontiguousarray(rows.detach().cpu().flatten(1).numpy())
-        mixed = np.empty_like(flat)
-        neighbourhood = gossip.neighbourhood(route)
-        for arrival in arrivals(communicator, route, neighbourhood, flat, exponent):
-            mine, target = flat[:, arrival.columns], mixed[:, arrival.columns]
-            route.mix(mine, arrival.rows, exponent, target, arrival.sums)
-        mixed[~route.linked] = flat[~route.linked]
-        return torch.from_numpy(mixed).view(rows.shape).to(rows)

@@ -45,6 +45,7 @@ def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
         ),
         "schedule": {"name": name, **rest},
         "transport": options["transport"],
+        "consensus_step": options["consensus_step"],
     }
 
 

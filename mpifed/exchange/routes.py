@@ -251,6 +251,13 @@ class Route:
         return 2 * used if self.matrix.symmetric else used
 
     @cached_property
+    def receivers(self) -> np.ndarray:
+        """How many other nodes mix each node's row, int64 (nodes,)."""
+        used = self.sparse.tocoo()
+        receiver, sender = used.coords
+        return np.bincount(sender[receiver != sender], minlength=self.sparse.shape[0])
+
+    @cached_property
     def linked(self) -> np.ndarray:
         """Which of ``mine`` have a neighbour; the others keep their row to the bit."""
         return np.diff(self._incoming.indptr) > (self.sparse.diagonal()[self.mine] != 0)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from mpifed.communicator import Alone
 from mpifed.exchange.choco import contracted, gossip_step, theoretical_rate, theoretical_step
 from mpifed.exchange.compression import build
-from mpifed.federation import Draws
+from mpifed.exchange.gossip import Gossip
+from mpifed.federation import Draws, Federation
 
 N, SIZE = 4, 10
 IDS = np.arange(N)
@@ -104,3 +106,48 @@ def test_the_theoretical_step_contracts_as_theorem_2_says():
                 of_a = (1 + a) * (1 - gap * g) ** 2 + (1 - delta) * (1 + 1 / b) * cross
                 of_b = (1 + 1 / a) * cross + (1 - delta) * (1 + b) * (1 + g * spread) ** 2
                 assert max(of_a, of_b) <= theoretical_rate(gap, delta)
+
+
+def channel_of(compression, rows, **options):
+    """A gossip exchange over a ring of ten that compresses, and its memory."""
+    ids = np.arange(10)
+    where = Federation(Alone(), 0 * ids, ids < 0, ids + 1)
+    named = {
+        "topology": "ring",
+        "weights": "metropolis_hastings",
+        "schedule": "static",
+        **options,
+    }
+    stored = Gossip.prepare(where.communicator, 10, 0, named)
+    exchange = Gossip(where, 0, stored, build(compression), **named)
+    return exchange, exchange.remember([rows], 10, rows.dtype)
+
+
+def averaged(exchange, memory, x, rounds):
+    everyone = np.ones(10, bool)
+    for k in range(1, 1 + rounds):
+        channel = exchange.at(k, everyone, memory)
+        x, memory = channel.average(x, torch.ones(10), x), channel.memory
+    return x
+
+
+def test_the_gossip_exchange_without_loss_is_plain_gossip():
+    x = torch.randn(10, 3, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    exchange, memory = channel_of("identity", x, consensus_step=1.0)
+    w = torch.from_numpy(exchange.schedule.matrix(1).to_dense())
+    expected = torch.einsum("ab,bcd->acd", torch.linalg.matrix_power(w, 5), x)
+    assert torch.allclose(averaged(exchange, memory, x, 5), expected, atol=1e-13)
+    assert exchange.ledger.up_bits == exchange.ledger.down_bits == 5 * 20 * 21 * 64
+
+
+@pytest.mark.parametrize(
+    ("compression", "bits"),
+    [({"name": "top_k", "k": 3}, 3 * (64 + 32)), ({"name": "rand_k", "k": 3}, 3 * 64)],
+)
+def test_the_gossip_exchange_reaches_a_consensus_through_lossy_messages(compression, bits):
+    x = torch.randn(10, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    exchange, memory = channel_of(compression, x, consensus_step=0.2)
+    found = averaged(exchange, memory, x, 800)
+    assert torch.allclose(found, x.mean(0).expand(10, -1), atol=1e-4)
+    assert torch.allclose(found.mean(0), x.mean(0), atol=1e-12)
+    assert exchange.ledger.up_bits == 800 * 20 * bits
