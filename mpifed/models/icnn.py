@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.errors import InputError
 from mpifed.schema import AtLeast
 
 INIT_STD = 0.1
@@ -228,8 +229,10 @@ def dense_icnn(
     """Convex potential of optimal transport; widths as in the Wasserstein-2 benchmark.
 
     ``hidden`` null is [max(2 d, 64), max(2 d, 64), max(d, 32)] for dimension d (published code of
-    Korotin et al. 2021); a list has at least one width.
+    Korotin et al. 2021). Raises ``InputError`` for an empty list.
     """
+    if hidden is not None and not hidden:
+        raise InputError("model.hidden is []; it must have at least one width")
     wide = max(2 * dimension, 64)
     widths = (wide, wide, max(dimension, 32)) if hidden is None else tuple(hidden)
     return DenseICNN(dimension, widths, strong_convexity)

@@ -35,7 +35,7 @@ PUBLISHED = (2, 4, 8, 16, 32, 64, 128, 256)
 """Dimensions of the published potentials."""
 
 STRONG_CONVEXITY = 1e-2
-BLOCK = 4096
+BLOCK = 1024
 """Points that are mapped at once."""
 
 Name = Literal["auto", "gaussian", "random_icnn", "mix3tomix10"]

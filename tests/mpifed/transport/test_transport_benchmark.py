@@ -133,7 +133,7 @@ def test_samples_are_a_function_of_their_generator():
 
 # L2-UVP of the linear map that carries mean and covariance, in the published table of results
 # (Korotin et al. 2021, "Do neural optimal transport solvers work?", Mix3toMix10).
-LINEAR = {2: 14.1, 8: 27.3, 16: 41.6, 64: 63.9}
+LINEAR = {2: 14.1, 16: 41.6, 64: 63.9}
 
 
 @pytest.mark.parametrize("dimension", LINEAR)

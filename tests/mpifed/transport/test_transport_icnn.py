@@ -7,6 +7,7 @@ import transport_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mpifed.errors import InputError
 from mpifed.models.icnn import DenseICNN, dense_icnn
 from mpifed.schema import check_options
 from mpifed.transport.pretraining import identity_potential
@@ -81,6 +82,8 @@ def test_the_widths_are_those_of_the_published_code():
     assert dense_icnn(16).n_parameters == 33 * 160 + 4096 + 2048 + 32
     options = check_options(dense_icnn, {"hidden": [8, 4]}, "model")
     assert dense_icnn(3, **options) == DenseICNN(3, (8, 4), 1e-4)
+    with pytest.raises(InputError, match="at least one width"):
+        dense_icnn(3, hidden=[])
 
 
 def test_initial_parameters_have_the_published_spread_and_are_convex():
