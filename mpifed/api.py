@@ -6,6 +6,7 @@ import csv
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +31,7 @@ from mpifed.request import (
     keep_horizon,
     understand,
 )
-from mpifed.training import train
+from mpifed.training import listening, train
 
 __all__ = ["DEFAULT_EXPERIMENT", "Request", "Result", "execute", "run"]
 
@@ -130,7 +131,12 @@ def execute(
     with limits:
         with clock.measure("startup"):
             stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
-            setup = agree(communicator, lambda: make(configuration, communicator, horizon, stored))
+            listen: AbstractContextManager[list[str]] = listening() if first else nullcontext([])
+            with listen as heard:
+                setup = agree(
+                    communicator, lambda: make(configuration, communicator, horizon, stored)
+                )
+            task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
         if request.dry_run:
             lines = [to_yaml(configuration), *plan_lines(setup), *task.remarks]
             if first:

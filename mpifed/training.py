@@ -190,5 +190,14 @@ def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
         "mpi_bytes_sent": sent,
         "up_bits": ledger.up_bits,
         "down_bits": ledger.down_bits,
+        "predicted_contraction": _predicted_contraction(setup, engine),
         "versions": describe_versions(),
     }
+
+
+def _predicted_contraction(setup: Setup, engine: Engine) -> dict[str, float | int] | None:
+    """What averaging alone would do to ``consensus_distance``; found where it is written."""
+    if engine.scores.get("consensus_distance") is None:
+        return None
+    predict = getattr(setup.exchange, "predicted_contraction", None)
+    return predict(engine.round) if predict else None

@@ -22,12 +22,13 @@ from mpifed.communicator import Communicator
 from mpifed.errors import InputError, RunError
 from mpifed.exchange.choco import theoretical_step
 from mpifed.exchange.compression import Compressor
+from mpifed.exchange.contraction import predict
 from mpifed.exchange.ledger import Ledger
 from mpifed.exchange.mixing import complete, prepare_arrays, restore
 from mpifed.exchange.neighbours import GossipChannel, Replicas
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.exchange.routes import Route
-from mpifed.federation import Federation
+from mpifed.federation import Federation, participants
 from mpifed.schema import Above, AtMost
 from mpifed.state import Nothing
 
@@ -223,6 +224,23 @@ class Gossip:
         for owned, values in parts:
             every[owned] = values
         return float(every.sum() / len(self.federation.training))
+
+    def predicted_contraction(self, rounds: int) -> dict[str, float | int] | None:
+        """How ``rounds`` rounds of averaging alone would contract; ``contraction.predict``.
+
+        None where messages are compressed, which contracts by another law. Not collective.
+        """
+        if self.compressor is not None:
+            return None
+        federation, seed = self.federation, self.seed
+        taking_part = None
+        if federation.participation != 1.0:
+
+            def taking_part(k: int) -> np.ndarray:
+                active = participants(federation, federation.participation, seed, k)
+                return active[federation.training]
+
+        return predict(self.schedule, taking_part, rounds)
 
     def _training_rows(self, shared: Tensor) -> tuple[np.ndarray, Tensor]:
         hosted = self.federation.hosted
