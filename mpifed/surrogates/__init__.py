@@ -1,0 +1,1 @@
+"""Surrogates of the majorisation-minimisation problems that FedMM solves."""

@@ -1,0 +1,98 @@
+"""What a surrogate is to the rest of mpifed.
+
+The problem is min over theta of the mean of l(Z, theta) plus g(theta). Dieuleveut et al. 2025 ask
+for two things:
+
+    MM-1  a convex set S in R^q and functions S̄, psi, phi with, for all theta and tau,
+          f(theta) <= f(tau) + psi(theta) - psi(tau) - <E S̄(Z, tau), phi(theta) - phi(tau)>
+    MM-2  T(s) = argmin over theta of g(theta) + psi(theta) - <s, phi(theta)>, unique on S
+
+and iterate in s: a client computes means of S̄ (``statistics``), a server mixes them and maps them
+back (``minimiser``). Psi, phi, S and T must be the same on every client. ``statistics`` with
+``minimiser`` is then plain MM: s <- E S̄(Z, T(s)), which cannot increase f + g.
+
+Vectors are flat and float64. ``docs/surrogates.md`` shows how a user adds a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LANES = 32
+"""Rows of a product are a multiple of this, so that no sample falls into a kernel's remainder."""
+
+
+class Surrogate(Protocol):
+    """One problem in MM form; made by a function of the data's ``Description`` and its options."""
+
+    @property
+    def size(self) -> int:
+        """q, the numbers of s."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers of theta."""
+
+    def init(self, generator: np.random.Generator) -> np.ndarray:
+        """theta_0, float64 (n_parameters,)."""
+
+    def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
+        """Each client's mean of S̄(z_j, theta): (clients, size).
+
+        ``z`` is (samples, dim), client after client; client i has rows ``offsets[i]`` to
+        ``offsets[i + 1]`` and at least one. ``theta`` is (n_parameters,), or one row a client. A
+        row of the result does not depend, to the bit, on the other clients.
+        """
+
+    def minimiser(self, s: Tensor) -> Tensor:
+        """T(s): (..., size) to (..., n_parameters), row by row."""
+
+    def project(self, s: Tensor) -> Tensor:
+        """The Euclidean projection on S: (..., size), row by row."""
+
+    def losses(self, z: Tensor, theta: Tensor) -> Tensor:
+        """l(z_j, theta) for one theta (n_parameters,): (samples,), each by itself to the bit."""
+
+    def penalty(self, theta: Tensor) -> float:
+        """g(theta) for one theta; infinite outside of its domain."""
+
+    def surrogate_of(self, theta: Tensor) -> Tensor:
+        """An s in S with T(s) = theta, for one theta: (size,)."""
+
+    def psi(self, theta: Tensor) -> Tensor:
+        """psi for one theta, a scalar."""
+
+    def phi(self, theta: Tensor) -> Tensor:
+        """phi for one theta: (size,)."""
+
+
+def client_means(
+    mean: Callable[[Tensor, Tensor], Tensor], z: Tensor, theta: Tensor, offsets: np.ndarray
+) -> Tensor:
+    """``mean(z of the client, its theta)`` of each client, (clients, size), in float64.
+
+    One call a client, on nothing but its own samples, makes a row independent of the others.
+    """
+    z, clients = z.double(), len(offsets) - 1
+    own = theta if theta.dim() == 2 else theta.expand(clients, -1)
+    bounds = offsets.tolist()
+    return torch.stack([mean(z[bounds[i] : bounds[i + 1]], own[i]) for i in range(clients)])
+
+
+def each_row(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """``function`` of every row of ``rows`` (..., n), one at a time."""
+    if rows.dim() == 1:
+        return function(rows)
+    flat = torch.stack([function(row) for row in rows.reshape(-1, rows.shape[-1])])
+    return flat.view(*rows.shape[:-1], -1)
+
+
+def padded(z: Tensor) -> Tensor:
+    """``z`` (samples, dim) with rows of zeros up to a multiple of ``LANES``."""
+    missing = -len(z) % LANES
+    return torch.nn.functional.pad(z, (0, 0, 0, missing)) if missing else z

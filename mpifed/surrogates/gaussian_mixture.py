@@ -1,0 +1,244 @@
+"""Gaussian mixtures by expectation maximisation, in s-space.
+
+Dieuleveut et al. 2025, appendix C.2, with the over-complete statistic: one block for each of the L
+components and not L - 1, so that psi = 0 and phi are the same on every client. With r_l(z) the
+posterior probability of component l,
+
+    weights and covariances known:  S̄ = (r_l z, r_l),       T(s)_l = (s2_l I + lambda C_l)^-1 s1_l
+    all learnt:                     S̄ = (r_l z, r_l, r_l z zᵀ)
+
+The penalty is lambda / 2 sum ||m_l||^2 where only means are learnt, lambda / 2 sum m_lᵀ C_l^-1 m_l
+where all is, which keeps T in closed form. Learnt covariances have no eigenvalue below a floor:
+that is a constraint of the problem, and T its exact minimiser (eigenvalues are clipped), so the
+objective still falls in every step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.data.base import Description
+from mpifed.errors import InputError
+from mpifed.schema import Above, AtLeast
+from mpifed.surrogates.base import client_means, each_row, padded
+from mpifed.surrogates.projections import simplex
+
+WEIGHT_FLOOR = 1e-9
+"""Projections keep each component's weight in s at least here, so that T is unique."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Means (L, p), covariances (L, p, p) and weights (L,)."""
+
+    means: Tensor
+    covariances: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class GaussianMixture:
+    """theta = means, and with ``learn_all`` covariances and weights, flat in that order.
+
+    s = (r z) (L, p), r (L,), and with ``learn_all`` r z zᵀ (L, p, p). ``weights`` and
+    ``covariances`` are those known, or those that a learnt mixture starts from.
+    """
+
+    dimension: int
+    weights: Tensor
+    covariances: Tensor
+    ridge: float
+    learn_all: bool
+    covariance_floor: float
+    init_scale: float
+
+    @property
+    def components(self) -> int:
+        return len(self.weights)
+
+    @property
+    def size(self) -> int:
+        p = self.dimension
+        return self.components * (p + 1 + self.learn_all * p * p)
+
+    @property
+    def n_parameters(self) -> int:
+        p = self.dimension
+        return self.components * (p + self.learn_all * (p * p + 1))
+
+    def init(self, generator: np.random.Generator) -> np.ndarray:
+        """Normal means of standard deviation ``init_scale``; the given covariances and weights."""
+        means = generator.standard_normal((self.components, self.dimension)) * self.init_scale
+        mixture = Mixture(torch.from_numpy(means), self.covariances, self.weights)
+        return self.join(mixture).numpy()
+
+    def split(self, theta: Tensor) -> Mixture:
+        """The mixture of one theta (n_parameters,)."""
+        count, p = self.components, self.dimension
+        means = theta[: count * p].view(count, p)
+        if not self.learn_all:
+            return Mixture(means, self.covariances, self.weights)
+        return Mixture(means, theta[count * p : -count].view(count, p, p), theta[-count:])
+
+    def join(self, mixture: Mixture) -> Tensor:
+        """The theta of ``mixture``, flat."""
+        if not self.learn_all:
+            return mixture.means.flatten()
+        parts = (mixture.means, mixture.covariances, mixture.weights)
+        return torch.cat([part.flatten() for part in parts])
+
+    def _blocks(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """s1 (L, p), s2 (L,) and s3 (L, p, p), which is empty where only means are learnt."""
+        count, p = self.components, self.dimension
+        first, second, third = s.split([count * p, count, len(s) - count * (p + 1)])
+        return first.view(count, p), second, third.view(-1, p, p)
+
+    def log_joint(self, z: Tensor, theta: Tensor) -> Tensor:
+        """ln weight + ln density of each component: (samples, L)."""
+        mixture = self.split(theta)
+        columns = []
+        for mean, covariance, weight in zip(
+            mixture.means, mixture.covariances, mixture.weights, strict=True
+        ):
+            factor = torch.linalg.cholesky(covariance)
+            identity = torch.eye(len(factor), dtype=factor.dtype)
+            whitening = torch.linalg.solve_triangular(factor, identity, upper=False)
+            white = (z - mean) @ whitening.T
+            constant = torch.log(weight) + whitening.diagonal().log().sum()
+            columns.append(constant - 0.5 * (white * white).sum(1))
+        return torch.stack(columns, 1) - 0.5 * self.dimension * math.log(2 * math.pi)
+
+    def responsibilities(self, z: Tensor, theta: Tensor) -> Tensor:
+        """r_l(z), the posterior probabilities: (samples, L)."""
+        joint = self.log_joint(z, theta)
+        return torch.exp(joint - torch.logsumexp(joint, 1, keepdim=True))
+
+    def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
+        return client_means(self._mean_statistic, z, theta, offsets)
+
+    def _mean_statistic(self, z: Tensor, theta: Tensor) -> Tensor:
+        r = self.responsibilities(z, theta)
+        parts = [(r.T @ z).flatten() / len(z), r.mean(0)]
+        if self.learn_all:
+            parts += [(column[:, None] * z).T @ z / len(z) for column in r.T]
+        return torch.cat([part.flatten() for part in parts])
+
+    def minimiser(self, s: Tensor) -> Tensor:
+        """T(s), needing s2 > 0, or lambda > 0 where only means are learnt."""
+        return each_row(self._minimiser, s)
+
+    def _minimiser(self, s: Tensor) -> Tensor:
+        first, second, third = self._blocks(s)
+        if not self.learn_all:
+            identity = torch.eye(self.dimension, dtype=s.dtype)
+            systems = second[:, None, None] * identity + self.ridge * self.covariances
+            return torch.cat(
+                [torch.linalg.solve(a, b) for a, b in zip(systems, first, strict=True)]
+            )
+        means = first / (second + self.ridge)[:, None]
+        scatters = (third + third.mT) / 2 - first[:, :, None] * means[:, None, :]
+        covariances = [
+            self._floored((scatter + scatter.T) / 2 / weight)
+            for scatter, weight in zip(scatters, second, strict=True)
+        ]
+        return self.join(Mixture(means, torch.stack(covariances), second / second.sum()))
+
+    def _floored(self, covariance: Tensor) -> Tensor:
+        values, vectors = torch.linalg.eigh(covariance)
+        if values[0] >= self.covariance_floor:
+            return covariance
+        raised = (vectors * values.clamp(min=self.covariance_floor)) @ vectors.T
+        return (raised + raised.T) / 2
+
+    def project(self, s: Tensor) -> Tensor:
+        """s2 to the simplex, s3 to symmetric matrices; T is unique for any s1 and s3."""
+        return each_row(self._project, s)
+
+    def _project(self, s: Tensor) -> Tensor:
+        first, second, third = self._blocks(s)
+        symmetric = (third + third.mT) / 2
+        return torch.cat([first.flatten(), simplex(second, WEIGHT_FLOOR), symmetric.flatten()])
+
+    def losses(self, z: Tensor, theta: Tensor) -> Tensor:
+        """-ln p(z), the negative log-likelihood."""
+        return -torch.logsumexp(self.log_joint(padded(z.double()), theta), 1)[: len(z)]
+
+    def penalty(self, theta: Tensor) -> float:
+        mixture = self.split(theta)
+        if not self.learn_all:
+            return 0.5 * self.ridge * float((theta * theta).sum())
+        lowest = float(torch.linalg.eigvalsh(mixture.covariances).min())
+        if lowest < self.covariance_floor * (1 - 1e-6):
+            return math.inf
+        solved = torch.linalg.solve(mixture.covariances, mixture.means[:, :, None])[:, :, 0]
+        return 0.5 * self.ridge * float((mixture.means * solved).sum())
+
+    def surrogate_of(self, theta: Tensor) -> Tensor:
+        mixture = self.split(theta)
+        if not self.learn_all:
+            even = torch.full_like(self.weights, 1 / self.components)
+            pulled = torch.einsum("lij,lj->li", self.covariances, mixture.means) * self.ridge
+            return torch.cat([(mixture.means / self.components + pulled).flatten(), even])
+        first = mixture.means * (mixture.weights + self.ridge)[:, None]
+        third = (
+            mixture.weights[:, None, None] * mixture.covariances
+            + first[:, :, None] * mixture.means[:, None, :]
+        )
+        return torch.cat([first.flatten(), mixture.weights, third.flatten()])
+
+    def psi(self, theta: Tensor) -> Tensor:
+        return torch.zeros_like(theta[0])
+
+    def phi(self, theta: Tensor) -> Tensor:
+        """(C^-1 m, -1/2 mᵀ C^-1 m), and where all is learnt ln w - 1/2 ln|C| more and -1/2 C^-1."""
+        mixture = self.split(theta)
+        precisions = torch.linalg.inv(mixture.covariances)
+        first = torch.einsum("lij,lj->li", precisions, mixture.means)
+        second = -0.5 * (first * mixture.means).sum(1)
+        if not self.learn_all:
+            return torch.cat([first.flatten(), second])
+        second = second + torch.log(mixture.weights) - 0.5 * torch.logdet(mixture.covariances)
+        return torch.cat([first.flatten(), second, -0.5 * precisions.flatten()])
+
+
+def gaussian_mixture(
+    data: Description,
+    *,
+    components: Annotated[int, AtLeast(1)] = 3,
+    weights: list[Annotated[float, Above(0)]] | None = None,
+    covariances: list[list[list[float]]] | None = None,
+    ridge: Annotated[float, AtLeast(0)] = 0.01,
+    learn: Literal["means", "all"] = "means",
+    covariance_floor: Annotated[float, Above(0)] = 1e-6,
+    init_scale: Annotated[float, Above(0)] = 1.0,
+) -> GaussianMixture:
+    """Gaussian mixture; ``weights`` default to equal ones, ``covariances`` to the identity."""
+    p = math.prod(data.input_shape)
+    w = np.full(components, 1 / components) if weights is None else np.array(weights, float)
+    if w.shape != (components,) or abs(w.sum() - 1) > 1e-9:
+        raise InputError(f"weights is {weights}; it must be {components} numbers with sum 1")
+    known = torch.eye(p, dtype=torch.float64).repeat(components, 1, 1)
+    if covariances is not None:
+        known = _covariances(covariances, components, p)
+    return GaussianMixture(
+        p, torch.from_numpy(w), known, ridge, learn == "all", covariance_floor, init_scale
+    )
+
+
+def _covariances(given: list[list[list[float]]], components: int, p: int) -> Tensor:
+    wanted = f"{components} symmetric positive definite matrices of {p} x {p}"
+    try:
+        found = torch.tensor(given, dtype=torch.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"covariances has rows of unequal length; it must be {wanted}") from None
+    if found.shape != (components, p, p):
+        raise InputError(f"covariances has shape {tuple(found.shape)}; it must be {wanted}")
+    if not torch.equal(found, found.mT) or float(torch.linalg.eigvalsh(found).min()) <= 0:
+        raise InputError(f"covariances has another kind of matrix; it must be {wanted}")
+    return found

@@ -1,0 +1,126 @@
+"""Poisson counts with a random effect, maximum a posteriori.
+
+Z given h is Poisson with mean exp(theta + h), exp(h) is Gamma(a, rate b), and the prior of theta is
+proportional to exp(-lambda exp(theta)); Dieuleveut et al. 2025, section 2.3 and appendix C.1. The
+integral over h has a closed form: Z is negative binomial and, by the Jensen surrogate,
+
+    E[exp(h) | Z, tau] = (a + Z) / (b + exp(tau)).
+
+Equations 6 and 43 of the paper drop the factor exp(Z h) from the likelihood; ``posterior:
+as_printed`` does so too, which gives a / (b + exp(tau)) and another loss.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.data.base import Description
+from mpifed.errors import InputError
+from mpifed.schema import Above
+from mpifed.surrogates.base import client_means, each_row
+
+FLOOR = 1e-12
+"""S is open; projections stop here."""
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """theta, a scalar, and s = (E Z, -E exp(h)); of these only the second where ``mean`` is known.
+
+    With ``mean`` = E Z over all clients, psi = -mean theta and phi = exp(theta); without, psi = 0
+    and phi = (theta, exp(theta)). ``penalty_rate`` is lambda.
+    """
+
+    penalty_rate: float
+    shape: float
+    rate: float
+    mean: float | None
+    counts_in_posterior: bool
+
+    n_parameters: int = 1
+
+    @property
+    def size(self) -> int:
+        return 2 if self.mean is None else 1
+
+    def init(self, generator: np.random.Generator) -> np.ndarray:
+        """Standard normal; with a known mean T of minus a log-normal, since T(S) is bounded."""
+        drawn = generator.standard_normal(1)
+        return (
+            drawn if self.mean is None else np.log(self.mean / (self.penalty_rate + np.exp(drawn)))
+        )
+
+    def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
+        return client_means(self._mean_statistic, z, theta, offsets)
+
+    def _mean_statistic(self, z: Tensor, theta: Tensor) -> Tensor:
+        counts = z.mean(0)
+        seen = counts if self.counts_in_posterior else torch.zeros_like(counts)
+        effect = (self.shape + seen) / (self.rate + torch.exp(theta))
+        return -effect if self.mean is not None else torch.cat([counts, -effect])
+
+    def minimiser(self, s: Tensor) -> Tensor:
+        """ln(s1 / (lambda - s2)), with the known mean in place of s1."""
+        counts = s[..., :1] if self.mean is None else self.mean
+        return torch.log(counts / (self.penalty_rate - s[..., -1:]))
+
+    def project(self, s: Tensor) -> Tensor:
+        return each_row(self._project, s)
+
+    def _project(self, s: Tensor) -> Tensor:
+        effect = s[-1:].clamp(max=-FLOOR)
+        return effect if self.mean is not None else torch.cat([s[:1].clamp(min=FLOOR), effect])
+
+    def losses(self, z: Tensor, theta: Tensor) -> Tensor:
+        """-log p(Z | theta), by ``as_printed`` without exp(Z h) and without log Z!."""
+        z, y = z.double()[:, 0], torch.exp(theta)
+        common = -z * theta - self.shape * math.log(self.rate)
+        if not self.counts_in_posterior:
+            return common + self.shape * torch.log(self.rate + y)
+        total = self.shape + z
+        chances = math.lgamma(self.shape) - torch.lgamma(total) + torch.lgamma(z + 1)
+        return common + chances + total * torch.log(self.rate + y)
+
+    def penalty(self, theta: Tensor) -> float:
+        """lambda exp(theta)."""
+        return self.penalty_rate * math.exp(float(theta))
+
+    def surrogate_of(self, theta: Tensor) -> Tensor:
+        """Raises ``InputError`` for a theta that no s gives, possible with a known mean only."""
+        if self.mean is None:
+            return torch.cat([torch.exp(theta) * (self.penalty_rate + 1), -torch.ones_like(theta)])
+        s = self.penalty_rate - self.mean * torch.exp(-theta)
+        if not float(s) < 0:
+            raise InputError(
+                f"theta is {float(theta):g}; with the known mean {self.mean:g} it must be below "
+                f"{math.log(self.mean / self.penalty_rate):g}"
+            )
+        return s
+
+    def psi(self, theta: Tensor) -> Tensor:
+        return torch.zeros_like(theta[0]) if self.mean is None else -self.mean * theta[0]
+
+    def phi(self, theta: Tensor) -> Tensor:
+        y = torch.exp(theta)
+        return y if self.mean is not None else torch.cat([theta, y])
+
+
+def poisson(
+    data: Description,
+    *,
+    penalty_rate: Annotated[float, Above(0)] = 0.5,
+    shape: Annotated[float, Above(0)] = 2.0,
+    rate: Annotated[float, Above(0)] = 3.0,
+    mean: Annotated[float, Above(0)] | None = None,
+    posterior: Literal["exact", "as_printed"] = "exact",
+) -> Poisson:
+    """Poisson counts with a Gamma random effect; ``mean``, if known, is E Z over all clients."""
+    if math.prod(data.input_shape) != 1:
+        raise InputError(f"poisson needs one count a sample; data has shape {data.input_shape}")
+    return Poisson(penalty_rate, shape, rate, mean, posterior == "exact")

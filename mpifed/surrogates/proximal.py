@@ -1,0 +1,117 @@
+"""Regularisers g with their proximal maps, for the quadratic surrogate.
+
+prox of rho g at s is argmin over theta of g(theta) + ||theta - s||^2 / (2 rho). Formulas as in
+Combettes and Pesquet 2011, table 10.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mpifed.errors import InputError
+
+
+@dataclass(frozen=True)
+class Regulariser:
+    """g on flat vectors (d,): ``value(theta)``, ``prox(s, rho)``, ``preimage(theta, rho)``.
+
+    ``preimage`` gives an s with prox(s, rho) = theta, for theta in the domain of g.
+    """
+
+    value: Callable[[Tensor], float]
+    prox: Callable[[Tensor, float], Tensor]
+    preimage: Callable[[Tensor, float], Tensor]
+
+
+SLACK = 1e-12
+"""By how much rounding may carry a projected point out of its set, relative to the radius."""
+
+
+def none() -> Regulariser:
+    """g = 0."""
+    return Regulariser(lambda theta: 0.0, lambda s, rho: s, lambda theta, rho: theta)
+
+
+def l1(strength: float) -> Regulariser:
+    """g = strength ||theta||_1: soft thresholding."""
+    return Regulariser(
+        lambda theta: strength * float(theta.abs().sum()),
+        lambda s, rho: torch.sign(s) * (s.abs() - rho * strength).clamp(min=0),
+        lambda theta, rho: theta + rho * strength * torch.sign(theta),
+    )
+
+
+def ridge(strength: float) -> Regulariser:
+    """g = strength / 2 ||theta||^2: shrinking."""
+    return Regulariser(
+        lambda theta: 0.5 * strength * float(theta @ theta),
+        lambda s, rho: s / (1 + rho * strength),
+        lambda theta, rho: theta * (1 + rho * strength),
+    )
+
+
+def box(radius: float) -> Regulariser:
+    """The indicator of |theta_j| <= radius: clipping."""
+    return Regulariser(
+        lambda theta: _indicator(float(theta.abs().max()), radius),
+        lambda s, rho: s.clamp(-radius, radius),
+        lambda theta, rho: theta,
+    )
+
+
+def ball(radius: float) -> Regulariser:
+    """The indicator of ||theta|| <= radius: scaling to the sphere from outside."""
+    return Regulariser(
+        lambda theta: _indicator(float(torch.linalg.vector_norm(theta)), radius),
+        lambda s, rho: s / (torch.linalg.vector_norm(s) / radius).clamp(min=1),
+        lambda theta, rho: theta,
+    )
+
+
+def group(strength: float, group_size: int) -> Regulariser:
+    """g = strength times the sum of norms of consecutive groups: block soft thresholding."""
+
+    def norms(v: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(v.view(-1, group_size), dim=1, keepdim=True)
+
+    def prox(s: Tensor, rho: float) -> Tensor:
+        size = norms(s)
+        kept = torch.where(size > rho * strength, 1 - rho * strength / size, 0.0)
+        return (s.view(-1, group_size) * kept).flatten()
+
+    def preimage(theta: Tensor, rho: float) -> Tensor:
+        size = norms(theta)
+        grown = torch.where(size > 0, 1 + rho * strength / size, 1.0)
+        return (theta.view(-1, group_size) * grown).flatten()
+
+    return Regulariser(lambda theta: strength * float(norms(theta).sum()), prox, preimage)
+
+
+def regulariser(
+    name: str, dimension: int, strength: float, radius: float, group_size: int
+) -> Regulariser:
+    """The regulariser called ``name`` for vectors of ``dimension`` numbers.
+
+    Raises ``InputError`` where groups do not divide the vector.
+    """
+    if name == "group" and dimension % group_size:
+        raise InputError(
+            f"group_size is {group_size}; it must divide the {dimension} parameters into groups"
+        )
+    return {
+        "none": none,
+        "l1": lambda: l1(strength),
+        "ridge": lambda: ridge(strength),
+        "box": lambda: box(radius),
+        "ball": lambda: ball(radius),
+        "group": lambda: group(strength, group_size),
+    }[name]()
+
+
+def _indicator(size: float, radius: float) -> float:
+    return 0.0 if size <= radius * (1 + SLACK) else math.inf

@@ -1,0 +1,67 @@
+"""The toy problem of Dieuleveut et al. 2025, Remark 1: where mixing parameters goes wrong.
+
+l(Z, theta) = Z theta + 1 / theta on theta > 0, with E Z > 0. Its surrogate is exact: S̄ = Z,
+phi = -theta, psi = 1 / theta, S the positive numbers, T(s) = s^(-1/2). Mixing the clients' means
+and then applying T gives the minimiser (sum mu_i E_i Z)^(-1/2) in one round; mixing the clients'
+T(E_i Z) gives something larger.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.data.base import Description
+from mpifed.errors import InputError
+from mpifed.surrogates.base import client_means
+
+FLOOR = 1e-12
+"""S is open; projections stop here."""
+
+
+@dataclass(frozen=True)
+class RemarkOne:
+    """One parameter, one statistic."""
+
+    size: int = 1
+    n_parameters: int = 1
+
+    def init(self, generator: np.random.Generator) -> np.ndarray:
+        """Log-normal."""
+        return np.exp(generator.standard_normal(1))
+
+    def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
+        return client_means(lambda own, _: own.mean(0), z, theta, offsets)
+
+    def minimiser(self, s: Tensor) -> Tensor:
+        return 1 / torch.sqrt(s)
+
+    def project(self, s: Tensor) -> Tensor:
+        return s.clamp(min=FLOOR)
+
+    def losses(self, z: Tensor, theta: Tensor) -> Tensor:
+        return z.double()[:, 0] * theta + 1 / theta
+
+    def penalty(self, theta: Tensor) -> float:
+        """The indicator of theta > 0."""
+        return 0.0 if float(theta) > 0 else math.inf
+
+    def surrogate_of(self, theta: Tensor) -> Tensor:
+        return 1 / theta**2
+
+    def psi(self, theta: Tensor) -> Tensor:
+        return 1 / theta[0]
+
+    def phi(self, theta: Tensor) -> Tensor:
+        return -theta
+
+
+def remark_one(data: Description) -> RemarkOne:
+    """The one-dimensional example in which mixing parameters misses the minimiser."""
+    if math.prod(data.input_shape) != 1:
+        raise InputError(f"remark_one needs one number a sample; data has {data.input_shape}")
+    return RemarkOne()

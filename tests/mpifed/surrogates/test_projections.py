@@ -1,0 +1,93 @@
+"""Projections and proximal maps against brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import REGULARISERS
+from scipy.optimize import minimize
+
+from mpifed.surrogates.projections import columns_in_unit_ball, positive_semidefinite, simplex
+from mpifed.surrogates.proximal import regulariser
+
+SEEDS = st.integers(0, 10_000)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=SEEDS, n=st.integers(1, 7), floor=st.sampled_from([0.0, 1e-9, 0.1]))
+def test_the_simplex_projection_solves_its_quadratic_programme(seed, n, floor):
+    v = np.random.default_rng(seed).standard_normal(n)
+    found = simplex(torch.from_numpy(v), floor).numpy()
+    assert found.sum() == pytest.approx(1) and found.min() >= floor - 1e-15
+    programme = minimize(
+        lambda x: ((x - v) ** 2).sum(),
+        np.full(n, 1 / n),
+        jac=lambda x: 2 * (x - v),
+        bounds=[(floor, None)] * n,
+        constraints={"type": "eq", "fun": lambda x: x.sum() - 1, "jac": np.ones_like},
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
+    assert np.allclose(found, programme.x, atol=1e-6)
+    assert np.allclose(simplex(torch.from_numpy(found), floor), found, atol=1e-14)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=SEEDS, n=st.integers(1, 6))
+def test_the_semidefinite_projection_is_nearest(seed, n):
+    generator = np.random.default_rng(seed)
+    matrix = torch.from_numpy(generator.standard_normal((n, n)))
+    found = positive_semidefinite(matrix)
+    assert torch.equal(found, found.T)
+    assert torch.linalg.eigvalsh(found)[0] >= -1e-12
+    assert torch.allclose(positive_semidefinite(found), found, atol=1e-13)
+    for scale in (1e-3, 0.1, 1.0):
+        for _ in range(10):
+            root = torch.from_numpy(generator.standard_normal((n, n)))
+            nudge = torch.from_numpy(generator.standard_normal((n, n))) * scale
+            for other in (root @ root.T, _clip(found + nudge + nudge.T)):
+                assert (matrix - found).norm() <= (matrix - other).norm() + 1e-12
+
+
+def _clip(symmetric):
+    values, vectors = np.linalg.eigh(symmetric.numpy())
+    return torch.from_numpy((vectors * np.maximum(values, 0)) @ vectors.T)
+
+
+def test_a_semidefinite_matrix_stays_and_an_asymmetric_one_becomes_its_symmetric_part():
+    root = torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gram = root @ root.T
+    gram = (gram + gram.T) / 2
+    assert torch.equal(positive_semidefinite(gram), gram)
+    skew = torch.triu(root, 1) - torch.triu(root, 1).T
+    assert torch.allclose(positive_semidefinite(gram + skew), gram, atol=1e-14)
+
+
+def test_columns_are_scaled_into_the_ball():
+    matrix = torch.tensor([[3.0, 0.1], [4.0, 0.2]], dtype=torch.float64)
+    assert torch.allclose(
+        columns_in_unit_ball(matrix), torch.tensor([[0.6, 0.1], [0.8, 0.2]]).double()
+    )
+
+
+@pytest.mark.parametrize("name", REGULARISERS)
+@settings(max_examples=15, deadline=None)
+@given(seed=SEEDS, rho=st.floats(0.05, 2))
+def test_a_proximal_map_minimises_and_its_preimage_leads_back(name, seed, rho):
+    g = regulariser(name, 4, 0.6, 0.9, 2)
+    generator = np.random.default_rng(seed)
+    s = torch.from_numpy(1.5 * generator.standard_normal(4))
+    best = g.prox(s, rho)
+
+    def value(theta):
+        return g.value(theta) + float(((theta - s) ** 2).sum()) / (2 * rho)
+
+    for scale in (1e-4, 1e-2, 0.5):
+        for _ in range(15):
+            step = torch.from_numpy(scale * generator.standard_normal(4))
+            for other in (best + step, g.prox(best + step, 1e-9), best * (1 - scale)):
+                assert value(best) <= value(other) + 1e-12
+    assert torch.allclose(g.prox(g.preimage(best, rho), rho), best, atol=1e-12)

@@ -1,0 +1,185 @@
+"""What every surrogate must be: MM-1, MM-2, and the same numbers for a client in any company."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import PROBLEMS, everyone, mean_statistic, mm, objective, start
+from scipy.optimize import minimize
+
+from mpifed.components import find, summary
+from mpifed.errors import InputError
+from mpifed.surrogates.projections import columns_in_unit_ball
+
+SEEDS = st.integers(0, 10_000)
+EVERY = pytest.mark.parametrize("name", PROBLEMS)
+
+
+@EVERY
+@settings(max_examples=15, deadline=None)
+@given(seeds=st.tuples(SEEDS, SEEDS, SEEDS))
+def test_the_surrogate_majorises_the_loss(name, seeds):
+    """MM-1; where phi and psi hold for a known E Z, the samples have that mean."""
+    surrogate, z = PROBLEMS[name].make(), PROBLEMS[name].samples(40, seeds[0])
+    if name == "poisson_known":
+        z = z * (1.7 / z.mean()) if z.sum() > 0 else z + 1.7
+    tau, theta = start(surrogate, seeds[1]), start(surrogate, seeds[2])
+    s = mean_statistic(surrogate, z, tau)
+    bound = (
+        surrogate.losses(z, tau).mean()
+        + surrogate.psi(theta)
+        - surrogate.psi(tau)
+        - s @ (surrogate.phi(theta) - surrogate.phi(tau))
+    )
+    value = surrogate.losses(z, theta).mean()
+    assert value <= bound + 1e-7 * (1 + abs(bound))
+
+
+@EVERY
+def test_mm_never_increases_the_objective_and_settles(name):
+    surrogate, z = PROBLEMS[name].make(), PROBLEMS[name].samples(120)
+    if name == "poisson_known":
+        z = z * (1.7 / z.mean())
+    path = mm(surrogate, z, start(surrogate, 3), 60)
+    values = np.array([objective(surrogate, z, theta) for theta in path])
+    assert np.isfinite(values).all()
+    assert (np.diff(values) <= 1e-7 * (1 + np.abs(values[1:]))).all()
+    if name != "remark_one":  # which is there after one step
+        assert values[-1] < values[1]
+    assert values[-2] - values[-1] < 0.02 * (values[0] - values[-1])
+
+
+@EVERY
+def test_t_of_the_statistic_is_the_minimum_of_the_surrogate(name):
+    """MM-2: g + psi - <s, phi> is larger at points around."""
+    surrogate, z = PROBLEMS[name].make(), PROBLEMS[name].samples(120)
+    s = mean_statistic(surrogate, z, start(surrogate, 3))
+    best = surrogate.minimiser(s)
+
+    def value(theta):
+        return float(surrogate.psi(theta) - s @ surrogate.phi(theta)) + surrogate.penalty(theta)
+
+    generator = np.random.default_rng(0)
+    lowest = value(best)
+    for scale in (1e-3, 1e-2, 0.1):
+        for _ in range(20):
+            other = best + scale * torch.from_numpy(generator.standard_normal(len(best)))
+            other = into_domain(name, surrogate, other)
+            assert value(other) > lowest - 1e-12 * (1 + abs(lowest))
+
+
+def into_domain(name, surrogate, theta):
+    """A point where g is finite, near ``theta``."""
+    if name == "mixture_all":
+        mixture = surrogate.split(theta)
+        values, vectors = torch.linalg.eigh(mixture.covariances @ mixture.covariances.mT)
+        positive = (vectors * values.sqrt()[:, None, :]) @ vectors.mT
+        weights = mixture.weights.abs() / mixture.weights.abs().sum()
+        return surrogate.join(type(mixture)(mixture.means, positive, weights))
+    if name == "balls":
+        return columns_in_unit_ball(theta.view(surrogate.dimension, -1)).flatten()
+    if name in ("squares_box", "squares_ball"):
+        return surrogate.minimiser(theta)
+    return theta
+
+
+SMOOTH = ["remark_one", "poisson", "mixture", "lasso", "printed", "squares_ridge", "squares_none"]
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_t_agrees_with_a_numerical_minimiser(name):
+    surrogate, z = PROBLEMS[name].make(), PROBLEMS[name].samples(120)
+    s = mean_statistic(surrogate, z, start(surrogate, 3))
+
+    def value(vector):
+        theta = torch.tensor(vector, dtype=torch.float64, requires_grad=True)
+        smooth = surrogate.psi(theta) - s @ surrogate.phi(theta)
+        (slope,) = torch.autograd.grad(smooth, theta)
+        step = 1e-6
+        bumps = np.eye(len(vector)) * step
+        g = [
+            (surrogate.penalty(theta.detach() + b) - surrogate.penalty(theta.detach() - b))
+            / (2 * step)
+            for b in torch.from_numpy(bumps)
+        ]
+        return smooth.item() + surrogate.penalty(theta.detach()), slope.numpy() + np.array(g)
+
+    found = minimize(
+        value, surrogate.init(np.random.default_rng(8)), jac=True, method="BFGS", tol=1e-10
+    )
+    assert np.allclose(found.x, surrogate.minimiser(s), rtol=1e-6, atol=1e-6)
+
+
+@EVERY
+@settings(max_examples=10, deadline=None)
+@given(seed=SEEDS)
+def test_every_parameter_has_a_surrogate(name, seed):
+    surrogate = PROBLEMS[name].make()
+    theta = start(surrogate, seed)
+    s = surrogate.surrogate_of(theta)
+    assert theta.shape == (surrogate.n_parameters,) and s.shape == (surrogate.size,)
+    assert theta.dtype == s.dtype == torch.float64
+    assert torch.allclose(surrogate.minimiser(s), theta, atol=1e-9)
+    assert torch.allclose(surrogate.project(s), s, atol=1e-12)
+    assert surrogate.penalty(theta) < np.inf
+
+
+@EVERY
+def test_statistics_are_in_s_and_projections_stay_there(name):
+    surrogate, z = PROBLEMS[name].make(), PROBLEMS[name].samples(60)
+    s = mean_statistic(surrogate, z, start(surrogate, 1))
+    assert torch.allclose(surrogate.project(s), s, atol=1e-12)
+    generator = torch.Generator().manual_seed(0)
+    out = s + torch.randn(4, 3, len(s), generator=generator, dtype=torch.float64)
+    once = surrogate.project(out)
+    assert once.shape == out.shape
+    assert torch.allclose(surrogate.project(once), once, atol=1e-12)
+    # The nearest point of a convex set sees every other at an obtuse angle.
+    assert (((out - once) * (s - once)).sum(-1) <= 1e-9).all()
+    parameters = surrogate.minimiser(once)
+    assert parameters.shape == (4, 3, surrogate.n_parameters)
+    assert torch.isfinite(parameters).all()
+    for row in (0, 3):  # bit for bit what it is alone
+        assert torch.equal(surrogate.minimiser(once[row, 1]), parameters[row, 1])
+        assert torch.equal(surrogate.project(out[row, 1]), once[row, 1])
+
+
+@EVERY
+@settings(max_examples=10, deadline=None)
+@given(seed=SEEDS, sizes=st.lists(st.integers(1, 45), min_size=2, max_size=7), data=st.data())
+def test_a_clients_statistics_do_not_depend_on_the_others(name, seed, sizes, data):
+    surrogate = PROBLEMS[name].make()
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    z, theta = PROBLEMS[name].samples(int(offsets[-1]), seed), start(surrogate, seed)
+    together = surrogate.statistics(z, theta, offsets)
+    assert together.shape == (len(sizes), surrogate.size)
+    own = surrogate.statistics(z, theta.expand(len(sizes), -1), offsets)
+    assert torch.equal(own, together)
+    first = data.draw(st.integers(0, len(sizes) - 1))
+    last = data.draw(st.integers(first + 1, len(sizes)))
+    part = z[offsets[first] : offsets[last]].clone()
+    alone = surrogate.statistics(part, theta, offsets[first : last + 1] - offsets[first])
+    assert torch.equal(alone, together[first:last])
+    losses = surrogate.losses(z, theta)
+    assert torch.equal(surrogate.losses(part, theta), losses[offsets[first] : offsets[last]])
+
+
+@EVERY
+def test_the_mean_over_clients_is_that_of_all_samples(name):
+    """D.2.15: any sharding gives the same s, weighted by samples."""
+    surrogate, z = PROBLEMS[name].make(), PROBLEMS[name].samples(100)
+    theta = start(surrogate, 2)
+    whole = surrogate.statistics(z, theta, everyone(z))[0]
+    offsets = np.array([0, 1, 20, 57, 100])
+    parts = surrogate.statistics(z, theta, offsets)
+    mixed = torch.from_numpy(np.diff(offsets) / 100.0) @ parts
+    assert torch.allclose(mixed, whole, rtol=1e-12, atol=1e-13)
+
+
+def test_surrogates_are_components_with_a_summary():
+    assert "argmin" not in summary(find("surrogate", "poisson"))
+    with pytest.raises(InputError, match="did you mean 'dictionary'"):
+        find("surrogate", "dictionnary")
