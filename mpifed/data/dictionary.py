@@ -85,7 +85,8 @@ class Dictionary:
         For ``heterogeneous``, those of all samples that lie in the client's cell, which is where
         its cluster is the nearest but for the price that makes clusters equally large.
         """
-        return unlabelled([self._fresh(round, int(client), count) for client in client_ids])
+        rows = [self._fresh(round, int(client), count) for client in client_ids]
+        return unlabelled(rows, len(self.theta))
 
     def _fresh(self, round: int, client: int, count: int) -> np.ndarray:
         rng = stream(self.seed, "fresh", round, client)

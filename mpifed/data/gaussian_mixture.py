@@ -69,12 +69,11 @@ class GaussianMixture:
 
     def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
         """``count`` new samples of each client, in its slice; see ``generated.Online``."""
-        return unlabelled(
-            [
-                self._slice(stream(self.seed, "fresh", round, int(client)), int(client), count)
-                for client in client_ids
-            ]
-        )
+        rows = [
+            self._slice(stream(self.seed, "fresh", round, int(client)), int(client), count)
+            for client in client_ids
+        ]
+        return unlabelled(rows, self.means.shape[1])
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         if split == "train" and self._sorted is not None:

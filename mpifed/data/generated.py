@@ -56,7 +56,8 @@ def make_shards(
                 x, y = make(int(client), name, int(rows.stop - rows.start))
                 split.x[rows].copy_(torch.from_numpy(x))
                 split.y[rows].copy_(torch.from_numpy(y))
-    return Shards(client_ids, *splits)
+    train, val, test = splits
+    return Shards(client_ids, train, val, test)
 
 
 def _unset(about: Description, name: str, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
@@ -88,10 +89,10 @@ def drawn_until(
     raise RunError(f"only {found} samples of {count} for {what} turned up; more do not come")
 
 
-def unlabelled(rows: list[np.ndarray]) -> Split:
+def unlabelled(rows: list[np.ndarray], dimension: int) -> Split:
     """Unlabelled samples, one float64 array (samples, dimension) per client, as a split."""
     offsets = np.cumsum([0, *(len(own) for own in rows)], dtype=np.int64)
-    x = torch.from_numpy(np.concatenate(rows))
+    x = torch.from_numpy(np.concatenate([np.empty((0, dimension)), *rows]))
     return Split(x, x.new_empty((len(x), 0)), offsets)
 
 

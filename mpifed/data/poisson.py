@@ -50,12 +50,11 @@ class Poisson:
 
     def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
         """``count`` new samples of each client; see ``generated.Online``."""
-        return unlabelled(
-            [
-                self._draw(stream(self.seed, "fresh", round, int(client)), int(client), count)
-                for client in client_ids
-            ]
-        )
+        rows = [
+            self._draw(stream(self.seed, "fresh", round, int(client)), int(client), count)
+            for client in client_ids
+        ]
+        return unlabelled(rows, 1)
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         x = self._draw(stream(self.seed, f"poisson/{split}", client=client), client, n)

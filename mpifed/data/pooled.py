@@ -137,11 +137,11 @@ def load_pooled(
         x[torch.from_numpy(places)] = values
     y = torch.from_numpy(pool.labels[order]).to(describe(pool, assignment).target_type(dtype))
     ends = np.cumsum([rows[-1] for rows in offsets])
-    splits = [
+    train, val, test = (
         Split(x[end - rows[-1] : end], y[end - rows[-1] : end], rows)
         for end, rows in zip(ends, offsets, strict=True)
-    ]
-    return Shards(client_ids, *splits)
+    )
+    return Shards(client_ids, train, val, test)
 
 
 def _order(assignment: Dealt, client_ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -34,9 +34,10 @@ class Tagged:
 def parse(path: Path) -> Tagged:
     """The file ``path``, see ``TagsFile``; raises ``InputError`` for what is no such file."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise InputError(f"data.path is '{path}', which is one array, not an .npz file")
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise InputError(f"data.path is '{path}', which is one array, not an .npz file")
+        with loaded as file:
             return _Reading(file, path).tagged()
     except InputError:
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,18 @@ from mpifed.communicator import Alone, Communicator, world
 from mpifed.data import delivery
 from mpifed.data.base import Shards
 from mpifed.data.container import Contents, write
+from mpifed.data.dictionary import Dictionary
 from mpifed.data.digits import Digits
 from mpifed.data.federated import FederatedFile
+from mpifed.data.gaussian_mixture import GaussianMixture
 from mpifed.data.idx import Idx
+from mpifed.data.libsvm import LibSvm
+from mpifed.data.poisson import Poisson
+from mpifed.data.ratings import Ratings
+from mpifed.data.sine import Sine
 from mpifed.data.synthetic import Synthetic
+from mpifed.data.tags import Tags
+from mpifed.data.tags_file import TagsFile
 from mpifed.errors import InputError
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -129,6 +138,103 @@ def test_idx_images(mpi_tmp_path: Path, write_idx, monkeypatch):
     monkeypatch.setattr("mpifed.data.idx.PIECE", 64)
     monkeypatch.setattr("mpifed.data.pooled.PIECE", 64)
     check_ranks(lambda comm: Idx(N_CLIENTS, 0, comm, raw=str(mpi_tmp_path)), communicator)
+
+
+GENERATED = {
+    "sine": (Sine, {"split": 4, "n_val": 2, "n_test": 5}),
+    "tags": (Tags, {"vocabulary": 40, "tags": 8, "n_train": 5, "n_val": 2, "n_test": 4}),
+    "poisson": (Poisson, {"n_train": 6, "n_test": 2}),
+    "mixture": (GaussianMixture, {"n_train": 6, "n_test": 2, "sharding": "sorted"}),
+    "dictionary": (Dictionary, {"samples": 80, "dim": 5}),
+    "copies": (Dictionary, {"samples": 9, "variant": "homogeneous"}),
+}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_data(name: str):
+    component, options = GENERATED[name]
+    communicator = world()
+    check_ranks(lambda comm: component(N_CLIENTS, 2, comm, **options), communicator)
+    if not hasattr(component, "fresh"):
+        return
+    clients = hosted(communicator, N_CLIENTS)
+    whole = component(N_CLIENTS, 2, Alone(), **options).fresh(np.arange(N_CLIENTS), 3, 4)
+    found = component(N_CLIENTS, 2, communicator, **options).fresh(clients, 3, 4)
+    assert torch.equal(found.x, whole.x.reshape(N_CLIENTS, 4, -1)[clients].flatten(0, 1))
+
+
+@pytest.mark.parametrize("partition", ["contiguous", "kmeans"])
+def test_a_libsvm_file_that_only_rank_0_has(mpi_tmp_path: Path, monkeypatch, partition):
+    communicator = world()
+    path = mpi_tmp_path / "file.xz"
+    if communicator.rank == 0:
+        random = np.random.default_rng(0)
+        lines = [f"{i % 2} 1:{i} 2:{random.normal()!r} 4:1" for i in range(101)]
+        path.write_bytes(lzma.compress("\n".join(lines).encode()))
+    communicator.barrier()
+    monkeypatch.setattr("mpifed.data.libsvm.PIECE", 16)
+    monkeypatch.setattr("mpifed.data.pooled.PIECE", 16)
+    options = {"partition": partition, "test_fraction": 0.3}
+    whole = LibSvm(N_CLIENTS, 0, Alone(), path=str(path), **options)
+    where = str(path) if communicator.rank == 0 else "/nowhere/at/all"
+    found = LibSvm(N_CLIENTS, 0, communicator, path=where, **options)
+    for name in ("n_train", "n_test"):
+        assert np.array_equal(getattr(found.description, name), getattr(whole.description, name))
+    loaded = found.load(hosted(communicator, N_CLIENTS), torch.float64)
+    check(loaded, whole.load(np.arange(N_CLIENTS), torch.float64))
+
+
+def test_ratings(mpi_tmp_path: Path):
+    communicator = world()
+    path = mpi_tmp_path / "ratings.dat"
+    if communicator.rank == 0:
+        stars = np.random.default_rng(0).integers(0, 6, (60, 8))
+        lines = [f"{u + 1}::{m + 1}::{stars[u, m]}::0" for u, m in np.argwhere(stars)]
+        path.write_text("\n".join(lines))
+    communicator.barrier()
+    options = {"path": str(path), "users": 50, "movies": 7}
+    check_ranks(lambda comm: Ratings(N_CLIENTS, 1, comm, **options), communicator)
+
+
+@pytest.mark.parametrize("layout", ["natural", "divided"])
+def test_a_file_of_tags(mpi_tmp_path: Path, layout):
+    communicator = world()
+    path = mpi_tmp_path / "tags.npz"
+    if communicator.rank == 0:
+        random = np.random.default_rng(0)
+        client = random.permutation(np.repeat(np.arange(14), 40))
+        np.savez(
+            path,
+            x=random.normal(size=(len(client), 5)),
+            y_indices=random.integers(0, 6, len(client)),
+            y_indptr=np.arange(len(client) + 1),
+            y_tags=6,
+            client=client,
+        )
+    communicator.barrier()
+    options = {"choose": "first", "layout": layout, "sources": 1, "n_val": 2, "n_test": 3}
+    options |= {"path": str(path), "n_train": 3}
+    check_ranks(lambda comm: TagsFile(N_CLIENTS, 1, comm, **options), communicator)
+
+
+@pytest.mark.parametrize("task", ["multi_label", "regression", "unlabelled"])
+@pytest.mark.parametrize("seen_by_all", [True, False])
+def test_a_federated_file_of_any_task(mpi_tmp_path: Path, blind, seen_by_all, task):
+    communicator = world()
+    path = mpi_tmp_path / "file.h5"
+    name = {"multi_label": "tags", "regression": "sine", "unlabelled": "mixture"}[task]
+    component, options = GENERATED[name]
+    made = component(N_CLIENTS, 1, Alone(), **options)
+    if communicator.rank == 0:
+        contents = Contents(made.description, "natural", 1, "float64")
+        write(path, contents, [made.load(np.arange(N_CLIENTS), torch.float64)], {})
+    communicator.barrier()
+    if not seen_by_all:
+        blind()
+    found = FederatedFile(N_CLIENTS, 0, communicator, path=str(path))
+    assert found.description.task == task
+    shards = found.load(hosted(communicator, N_CLIENTS), torch.float64)
+    check(shards, made.load(np.arange(N_CLIENTS), torch.float64))
 
 
 @pytest.mark.parametrize("seen_by_all", [True, False])
