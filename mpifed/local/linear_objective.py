@@ -7,6 +7,7 @@ all clients are one block-diagonal sparse matrix: one product forward, one backw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,6 +28,9 @@ from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, MULTI_LABEL, SQUAR
 
 SPARSE_BELOW = 0.25
 """Share of non-zero inputs below which sparse products are faster; scripts/bench measures it."""
+
+REMEMBERED = 4
+"""Sets of clients whose objectives are kept: with partial participation every round has its own."""
 
 EIGENVALUES_UP_TO = 2000
 """Columns up to which the largest eigenvalue comes from a dense solver, not from Lanczos."""
@@ -64,6 +68,35 @@ def objective_of(
     return MixedObjective(clients, parts)
 
 
+class Objectives:
+    """The objectives of sets of clients, each made once; a few sets are remembered.
+
+    ``choose`` picks the samples from the hosted clients' shards; None: all for training.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        regulariser: Regulariser,
+        choose: Callable[[Split], Split] | None = None,
+    ) -> None:
+        self._model, self._regulariser, self._choose = model, regulariser, choose
+        self._made: dict[bytes, Objective] = {}
+        self._split: Split | None = None
+
+    def __call__(self, clients: Clients) -> Objective:
+        """f_i of ``clients``, which are always of the same shards."""
+        key = clients.rows.tobytes()
+        if key not in self._made:
+            if len(self._made) >= REMEMBERED:
+                self._made.clear()
+            if self._split is None:
+                train = clients.shards.train
+                self._split = self._choose(train) if self._choose else train
+            self._made[key] = objective_of(self._model, clients, self._regulariser, self._split)
+        return self._made[key]
+
+
 def _density(split: Split, row: int) -> float:
     part = split.x[split.offsets[row] : split.offsets[row + 1]]
     return float(torch.count_nonzero(part)) / max(1, part.numel())
@@ -86,6 +119,12 @@ class MixedObjective:
         found = torch.empty_like(parameters)
         for members, part in self.parts:
             found[members] = part.gradients(parameters[members])
+        return found
+
+    def hessian_products(self, parameters: Tensor, directions: Tensor) -> Tensor:
+        found = torch.empty_like(parameters)
+        for members, part in self.parts:
+            found[members] = part.hessian_products(parameters[members], directions[members])
         return found
 
 
@@ -149,10 +188,24 @@ class SparseObjective:
     def gradients(self, parameters: Tensor) -> Tensor:
         if not len(parameters):
             return parameters.clone()
-        slopes = self.model.loss.slopes(self._outputs(parameters), self.labels) * self._share
-        columns = torch.from_numpy(self.backward @ slopes.numpy())
-        per_client = columns.view(len(parameters), -1, self.model.n_outputs)
-        return rows_of(self.model, per_client) + self.regulariser.gradient(parameters)
+        slopes = self.model.loss.slopes(self._outputs(parameters), self.labels)
+        return self._back(slopes, len(parameters)) + self.regulariser.gradient(parameters)
+
+    def hessian_products(self, parameters: Tensor, directions: Tensor) -> Tensor:
+        if not len(parameters):
+            return parameters.clone()
+        with torch.enable_grad():
+            outputs = self._outputs(parameters).requires_grad_()
+            slopes = self.model.loss.slopes(outputs, self.labels)
+            # The slopes' Jacobian is the loss's Hessian in the outputs, hence symmetric.
+            (turned,) = torch.autograd.grad(slopes, outputs, self._outputs(directions))
+        own = self.regulariser.hessian_diagonal(parameters) * directions
+        return self._back(turned, len(parameters)) + own
+
+    def _back(self, slopes: Tensor, clients: int) -> Tensor:
+        """A_i' slopes / m_i of every client, as rows of parameters."""
+        columns = torch.from_numpy(self.backward @ (slopes * self._share).numpy())
+        return rows_of(self.model, columns.view(clients, -1, self.model.n_outputs))
 
 
 def _part(split: Split, row: int) -> slice:

@@ -83,6 +83,9 @@ class Objective(Protocol):
     def gradients(self, parameters: Tensor) -> Tensor:
         """Gradients of f_i at w_i, (clients, P) to (clients, P)."""
 
+    def hessian_products(self, parameters: Tensor, directions: Tensor) -> Tensor:
+        """The Hessians of f_i at w_i times ``directions``, all (clients, P)."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -136,6 +139,30 @@ class StackedObjective:
                 self.model.gradient, parameters[group.members], group.x, group.y, group.weights
             )
         return found
+
+    def hessian_products(self, parameters: Tensor, directions: Tensor) -> Tensor:
+        found = self.regulariser.hessian_diagonal(parameters) * directions
+        for group in self.groups:
+            rows, along = parameters[group.members], directions[group.members]
+            found[group.members] += _batched(
+                self._products, rows, along, group.x, group.y, group.weights
+            )
+        return found
+
+    def _products(
+        self, parameters: Tensor, directions: Tensor, x: Tensor, y: Tensor, weights: Tensor
+    ) -> Tensor:
+        """The derivative of a batched gradient along ``directions``, by differentiating twice.
+
+        The gradient is made from the loss's slopes, which are smooth where the loss as it is
+        computed has a kink (a logistic loss at zero).
+        """
+        with torch.enable_grad():
+            leaf = parameters.detach().requires_grad_()
+            outputs = self.model.logits(leaf, x)
+            slopes = loss_of(self.model).slopes(outputs, y) * weights.unsqueeze(-1)
+            (gradient,) = torch.autograd.grad(outputs, leaf, slopes, create_graph=True)
+            return torch.autograd.grad(gradient, leaf, directions)[0]
 
     def _group(self, members: np.ndarray, width: int) -> Group:
         rows = self.clients.rows[members]

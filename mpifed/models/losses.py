@@ -95,7 +95,7 @@ def cross_entropy_slopes(outputs: Tensor, y: Tensor) -> Tensor:
     if outputs.shape[-1] == 1:
         return sigmoid(outputs) - y.unsqueeze(-1)
     slopes = torch.softmax(outputs, -1)
-    return slopes.scatter_add_(-1, y.unsqueeze(-1), torch.full_like(slopes[..., :1], -1))
+    return slopes.scatter_add(-1, y.unsqueeze(-1), torch.full_like(slopes[..., :1], -1))
 
 
 def right_labels(

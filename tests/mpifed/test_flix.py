@@ -6,94 +6,16 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
+from convex import ANISOTROPIC, ISOTROPIC, Run, logistic, quadratics, random_quadratics
 
 from mpifed.algorithms.dcgd import Dcgd
 from mpifed.algorithms.diana import Diana
 from mpifed.algorithms.flix import Flix
-from mpifed.communicator import Alone
-from mpifed.components import find
-from mpifed.data.base import Description, Shards, Split
-from mpifed.exchange.server import Server
-from mpifed.federation import Clients, Draws, Federation
+from mpifed.federation import Draws
 from mpifed.local.linear_objective import objective_of, smoothness
 from mpifed.local.objective import Regulariser
-from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
 from mpifed.models.linear import linear
 from mpifed.theory import flix as theory
-
-
-def clients_of(xs, ys, task="regression", participation=1.0):
-    """Clients with the given samples, float64, and the description of their data."""
-    counts = np.array([len(x) for x in xs])
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    x = torch.from_numpy(np.concatenate(xs).astype(float))
-    y = torch.from_numpy(np.concatenate(ys))
-    y = y.double()[:, None] if task == "regression" else y.long()
-    train, empty = Split(x, y, offsets), Split(x[:0], y[:0], 0 * offsets)
-    ids = np.arange(len(xs))
-    none = 0 * counts
-    kind = {"classification": 2, "regression": 1}[task]
-    description = Description("test", x.shape[1:], kind, counts, none, none, task)
-    federation = Federation(Alone(), 0 * ids, ids < 0, counts, participation)
-    return Clients(federation, Shards(ids, train, empty, empty), ids), description
-
-
-def quadratics(matrices, centres):
-    """f_i = (x - c_i)' A_i (x - c_i) / 2 as least squares: rows sqrt(m) chol(A_i)'."""
-    roots = [np.linalg.cholesky(a).T * np.sqrt(len(a)) for a in matrices]
-    return clients_of(roots, [r @ c for r, c in zip(roots, centres, strict=True)])
-
-
-def logistic(n=6, m=40, d=5, seed=0):
-    draw = np.random.default_rng(seed)
-    xs = [draw.normal(size=(m, d)) + draw.normal(size=d) for _ in range(n)]
-    ys = [(x @ draw.normal(size=d) + draw.normal(size=m) > 0).astype(int) for x in xs]
-    return clients_of(xs, ys, "classification")
-
-
-class Run:
-    """One method on one data set, round by round."""
-
-    def __init__(self, kind, data, compression=None, seed=0, **options):
-        self.clients, description = data
-        loss = "half_squared" if description.task == "regression" else "auto"
-        self.model = linear(description, bias=False, loss=loss)
-        options = {"local_solver": "newton", "local_tolerance": 1e-12, **options}
-        solver = LocalSGD(self.model, LocalOptions(), 1, 1, torch.device("cpu"))
-        self.method = kind(self.model, solver, **options)
-        federation = self.clients.federation
-        compressor = find("compression", compression[0])(**compression[1]) if compression else None
-        self.server = Server(federation, seed, None, compressor)
-        draws = Draws(seed, 0)
-        first = self.method.init(self.clients, self.server, draws, torch.float64)
-        self.state = self.method.prepare(first, self.clients, self.server, draws)
-        self.seed, self.round = seed, 0
-
-    @property
-    def flix(self):
-        return getattr(self.state, "flix", self.state)
-
-    @property
-    def x(self):
-        return self.flix.model[0].numpy()
-
-    def go(self, rounds=1):
-        everyone = np.ones(len(self.clients), bool)
-        for _ in range(rounds):
-            self.round += 1
-            channel = self.server.at(self.round, everyone)
-            self.state = self.method.round(
-                self.state, self.clients, channel, Draws(self.seed, self.round)
-            )
-        return self
-
-    def measured(self):
-        return self.method.measure(self.state, self.clients, self.server, Draws(0, self.round))
-
-
-ISOTROPIC = [[[1.0]], [[4.0]]], [[0.0], [3.0]]
-ANISOTROPIC = [np.diag([1.0, 4.0]), np.diag([3.0, 1.0])], [[1.0, 0.0], [0.0, 2.0]]
 
 
 @pytest.mark.parametrize(
@@ -209,15 +131,6 @@ def test_dianas_memory_is_the_mean_of_its_clients():
     for _ in range(20):
         run.go()
         assert torch.allclose(run.state.memories.mean(0), run.state.memory, atol=1e-15)
-
-
-def random_quadratics(n=10, d=20, seed=1):
-    draw = np.random.default_rng(seed)
-    matrices = []
-    for _ in range(n):
-        q = np.linalg.qr(draw.normal(size=(d, d)))[0]
-        matrices.append(q @ np.diag(draw.uniform(1, 5, d)) @ q.T)
-    return quadratics(matrices, list(draw.normal(size=(n, d))))
 
 
 def test_diana_converges_where_dcgd_stalls_within_theorem_threes_floor():

@@ -1,0 +1,177 @@
+"""Meta-learning: a model from which a few local steps lead every client to a good one.
+
+With y_i(x) what k gradient steps of client i make of x,
+
+    MAML      x <- x - eta (1/n) sum_i (d y_i / d x)' grad f_i(y_i(x))      (Finn et al. 2017)
+    FOMAML    x <- x - eta (1/n) sum_i grad f_i(y_i(x))                     (its first-order part)
+    Reptile   x <- x + eta (1/n) sum_i (y_i(x) - x)                         (Nichol et al. 2018)
+
+The baselines of Gasanov et al. 2021, section 6.3. (Fo)MAML steps on the first part of a client's
+training samples, the support, and takes the outer gradient on the rest, the query; Reptile steps on
+all of them. A client deploys what k steps on all its training samples make of x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Predictor
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation import Clients, Draws
+from mpifed.local.linear_objective import Objectives
+from mpifed.local.objective import Objective, Regulariser
+from mpifed.local.solver import LocalSGD
+from mpifed.local.support import query, support
+from mpifed.models.base import Model
+from mpifed.models.linear import Linear
+from mpifed.schema import Above, AtLeast, AtMost
+
+Positive = Annotated[float, Above(0)]
+Share = Annotated[float, Above(0), AtMost(1)]
+
+
+@dataclass(frozen=True)
+class MetaState:
+    """``model`` x is (1, P)."""
+
+    model: Tensor = state.shared()
+
+
+class MetaLearner:
+    """What the three have in common; ``direction`` is what tells them apart."""
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        inner_steps: Annotated[int, AtLeast(1)] = 5,
+        inner_step: Positive = 0.1,
+        outer_step: Positive = 0.1,
+        l2: Annotated[float, AtLeast(0)] = 0.0,
+        start: Literal["zeros", "random"] | None = None,
+    ) -> None:
+        """``inner_steps`` k full gradient steps of size ``inner_step``; ``outer_step`` is eta.
+
+        ``start`` null is zeros for linear models and a random draw for networks. ``l2`` is the
+        lambda of (lambda / 2) ||x||^2 in every f_i.
+        """
+        self.model = model
+        self.inner_steps, self.inner_step, self.outer_step = inner_steps, inner_step, outer_step
+        self.regulariser = Regulariser("l2", l2)
+        self.start = start or ("zeros" if isinstance(model, Linear) else "random")
+        self.whole = Objectives(model, self.regulariser)
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> MetaState:
+        first = torch.zeros(1, self.model.n_parameters, dtype=dtype)
+        if self.start == "random":
+            first[0] = torch.from_numpy(self.model.init(draws.stream("model"))).to(dtype)
+        return MetaState(exchange.spread(first))
+
+    def round(
+        self, state: MetaState, clients: Clients, channel: Channel, draws: Draws
+    ) -> MetaState:
+        x = channel.broadcast(state.model)
+        moved = x - self.outer_step * self.direction(x[:, 0], clients)[:, None]
+        uniform = torch.ones(len(clients), dtype=torch.float64)
+        return MetaState(channel.average(moved, uniform, before=state.model))
+
+    def direction(self, x: Tensor, clients: Clients) -> Tensor:
+        """Where a client would move x against, (clients, P), for x (clients, P)."""
+        raise NotImplementedError
+
+    def path(self, x: Tensor, objective: Objective) -> list[Tensor]:
+        """x and what each of the k steps makes of it: k + 1 times (clients, P)."""
+        points = [x]
+        for _ in range(self.inner_steps):
+            points.append(points[-1] - self.inner_step * objective.gradients(points[-1]))
+        return points
+
+    def deploy(self, state: MetaState, clients: Clients, draws: Draws) -> Predictor:
+        """Client i predicts with y_i(x), adapted on all its training samples."""
+        x = state.model if state.model.dim() == 2 else state.model[:, 0]
+        return self._adapted(x, clients)
+
+    def adapt(
+        self, state: MetaState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """A client that took no part in training adapts like any other."""
+        return self._adapted(exchange.mean(state.model), clients)
+
+    def _adapted(self, x: Tensor, clients: Clients) -> Predictor:
+        rows = x.expand(len(clients), self.model.n_parameters)
+        return Predictor(self.path(rows, self.whole(clients))[-1][:, None])
+
+    def payload(self) -> int:
+        return self.model.n_parameters
+
+
+class Fomaml(MetaLearner):
+    """First-order MAML: the gradient at the adapted model, taken for that of the shared one."""
+
+    def __init__(
+        self, model: Model, local: LocalSGD, *, support_fraction: Share = 0.8, **options: Any
+    ) -> None:
+        """``support_fraction`` of a client's training samples, the first ones, are its support.
+
+        1 makes support and query the same, all of them.
+        """
+        super().__init__(model, local, **options)
+        self.support, self.query = _halves(model, self.regulariser, support_fraction)
+
+    def direction(self, x: Tensor, clients: Clients) -> Tensor:
+        return self.query(clients).gradients(self.path(x, self.support(clients))[-1])
+
+
+class Maml(MetaLearner):
+    """Exact MAML, with the Hessians of all inner steps: for small models."""
+
+    def __init__(
+        self, model: Model, local: LocalSGD, *, support_fraction: Share = 0.8, **options: Any
+    ) -> None:
+        """``support_fraction`` is as in ``fomaml``."""
+        super().__init__(model, local, **options)
+        self.support, self.query = _halves(model, self.regulariser, support_fraction)
+
+    def direction(self, x: Tensor, clients: Clients) -> Tensor:
+        """prod_j (I - gamma Hessian f_i(y_i^j)) grad f_i(y_i^k), from the last step to the first."""
+        objective = self.support(clients)
+        points = self.path(x, objective)
+        found = self.query(clients).gradients(points[-1])
+        for point in reversed(points[:-1]):
+            found = found - self.inner_step * objective.hessian_products(point, found)
+        return found
+
+
+class Reptile(MetaLearner):
+    """Reptile: the shared model moves towards the mean of the adapted ones."""
+
+    def __init__(
+        self, model: Model, local: LocalSGD, *, reptile_normalised: bool = False, **options: Any
+    ) -> None:
+        """``reptile_normalised`` divides the move by k times the inner step, as the published code
+        of FLIX does; ``outer_step`` then is a step along a mean gradient.
+        """
+        super().__init__(model, local, **options)
+        self.scale = 1 / (self.inner_steps * self.inner_step) if reptile_normalised else 1.0
+
+    def direction(self, x: Tensor, clients: Clients) -> Tensor:
+        return (x - self.path(x, self.whole(clients))[-1]) * self.scale
+
+
+def _halves(
+    model: Model, regulariser: Regulariser, fraction: float
+) -> tuple[Objectives, Objectives]:
+    """The risks on support and on query."""
+    return (
+        Objectives(model, regulariser, partial(support, fraction=fraction)),
+        Objectives(model, regulariser, partial(query, fraction=fraction)),
+    )
