@@ -15,6 +15,7 @@ from mpifed.config import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange
+from mpifed.exchange.silent import Silent
 from mpifed.exchange.compression import build
 from mpifed.federation import Federation, contiguous_owners, draw_unseen
 from mpifed.local.solver import LocalSGD
@@ -78,6 +79,8 @@ def make(
     work = description.n_train + description.n_test / configuration.evaluation["every"]
     component: Any = find("exchange", configuration.exchange["name"])
     options = configuration.options("exchange")
+    if not getattr(find("algorithm", configuration.algorithm["name"]), "communicates", True):
+        component, options = Silent, {}
     n_training = int((~unseen).sum())
     if stored is None:
         stored = component.prepare(communicator, n_training, configuration.seed, options)

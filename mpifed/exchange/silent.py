@@ -1,0 +1,15 @@
+"""No exchange at all, for algorithms that send nothing."""
+
+from __future__ import annotations
+
+from mpifed.exchange.server import Server
+
+
+class Silent(Server):
+    """What an algorithm that sends nothing is given, whatever exchange is configured.
+
+    Nothing is prepared for it: no graph is drawn, and no mixing matrix computed.
+    """
+
+    def describe(self, payload: int, itemsize: int) -> list[str]:
+        return ["exchange    none: the algorithm sends nothing, whatever the section exchange says"]
