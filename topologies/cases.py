@@ -76,7 +76,8 @@ def plan(text: str, weights: str, schedule: str, n: int | None) -> Plan:
     if kind in SCHEDULES and uses == "nodes":
         raise TopologyError(f"the schedule {kind} uses no graph: write {kind}:n=... in its place")
     uses_weights = uses == "weights"
-    words = [text, *([weights] if uses_weights else []), *([schedule] if kind != "static" else [])]
+    around = [schedule] if schedule != "static" else []
+    words = [text, *([weights] if uses_weights else []), *around]
     return Plan(" · ".join(words), family, arguments, rule, rule_options, kind, options)
 
 

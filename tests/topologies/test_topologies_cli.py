@@ -63,6 +63,22 @@ def test_compare_writes_the_same_as_a_table_and_a_picture(capsys, tmp_path):
     assert len(out.splitlines()) == 3
 
 
+def test_compare_keeps_a_static_schedule_apart_from_its_drop_outs(capsys):
+    schedules = ["static", "static:drop_nodes=0.5", "static:local_rounds=2", "matcha"]
+    code, out, _ = run(capsys, "compare", "ring:n=6", "--schedules", *schedules, "--json")
+    records = json.loads(out)
+    assert code == 0
+    assert [record["label"] for record in records] == [
+        "ring:n=6 · fmmc",
+        "ring:n=6 · fmmc · static:drop_nodes=0.5",
+        "ring:n=6 · fmmc · static:local_rounds=2",
+        "ring:n=6 · matcha",
+    ]
+    assert [record["tau"] for record in records] == [1, 1, 2, 1]
+    assert records[0]["consensus_rate"] == records[2]["consensus_rate"]
+    assert records[1]["consensus_rate"] < records[0]["consensus_rate"]
+
+
 def test_schedule(capsys):
     code, out, _ = run(capsys, "schedule", "base_k:n=6", "--json")
     record = json.loads(out)
