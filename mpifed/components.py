@@ -27,6 +27,8 @@ ALGORITHMS = {
     "fedmm": "mpifed.algorithms.fedmm:FedMM",
     "fedmm_theta": "mpifed.algorithms.fedmm_theta:FedMMTheta",
     "sa_ssmm": "mpifed.algorithms.sa_ssmm:SaSsmm",
+    "fedmm_ot": "mpifed.algorithms.fedmm_ot:FedMMOT",
+    "fedadam": "mpifed.algorithms.fedadam:FedAdam",
 }
 DATASETS = {
     "synthetic": "mpifed.data.synthetic:Synthetic",
@@ -41,10 +43,12 @@ DATASETS = {
     "poisson": "mpifed.data.poisson:Poisson",
     "gaussian_mixture": "mpifed.data.gaussian_mixture:GaussianMixture",
     "ratings": "mpifed.data.ratings:Ratings",
+    "transport": "mpifed.data.transport:Transport",
 }
 MODELS = {
     "linear": "mpifed.models.linear:linear",
     "mlp": "mpifed.models.mlp:mlp",
+    "icnn": "mpifed.models.icnn:icnn",
     "none": "mpifed.models.none:none",
 }
 EXCHANGES = {

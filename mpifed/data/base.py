@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ class Description:
     ``n_train``, ``n_val`` and ``n_test`` are int64 of shape (n_clients,). ``n_classes`` counts
     labels (``classification``; 2 means binary: models then have a single output, the logit of
     label 1), tags (``multi_label``) or target columns (``regression``); it is 0 for ``unlabelled``.
+    ``problem`` is what a source knows beyond samples, such as a transport benchmark.
     """
 
     source: str
@@ -33,6 +34,7 @@ class Description:
     n_val: np.ndarray
     n_test: np.ndarray
     task: Task = "classification"
+    problem: Any = None
 
     @property
     def n_clients(self) -> int:

@@ -17,6 +17,7 @@ Every verb books in the ledger what the federation would have sent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,6 +68,9 @@ class Channel(Protocol):
         ``weights`` is float64 (participants,) and is not renormalised.
         """
 
+    def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """What ``make()`` returns where the server is, the same bits on every rank. Collective."""
+
 
 class Exchange(Protocol):
     """How rows move between the clients of a federation.
@@ -92,6 +96,9 @@ class Exchange(Protocol):
         """The memory before round 1 for the ``shared`` fields of a state: a state dataclass with a
         row for every hosted client, or ``state.Nothing``.
         """
+
+    def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """What a server computes before round 1, as the channel's verb; gossip has none."""
 
     def spread(self, shared: Tensor) -> Tensor:
         """One initial value as shared state: itself, or a row for every hosted client."""

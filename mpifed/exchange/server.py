@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -62,6 +62,14 @@ class Server:
             return Nothing()
         numbers = sum(tensor.numel() for tensor in shared)
         return ErrorFeedback(torch.zeros(n_hosted, numbers, dtype=dtype))
+
+    def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
+        communicator = self.federation.communicator
+        made = make() if communicator.rank == 0 else []
+        count = communicator.broadcast_object(len(made))
+        sent: list[np.ndarray | None] = [None] * count
+        sent[: len(made)] = [tensor.detach().cpu().numpy() for tensor in made]
+        return [torch.from_numpy(communicator.broadcast(values)) for values in sent]
 
     def spread(self, shared: Tensor) -> Tensor:
         return shared
@@ -153,6 +161,9 @@ class ServerChannel:
         w = weights.double().cpu().numpy()
         total = weighted_sum(federation.communicator, rows, w, self._hosted, federation.n_clients)
         return torch.from_numpy(total)
+
+    def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
+        return self.server.at_server(make)
 
     def _arrived(self, update: Tensor) -> Tensor:
         """What the server receives of an update; a biased compressor's error is sent later.

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.schema import AtLeast
 
@@ -37,6 +38,8 @@ class DenseICNN:
     dimension: int
     hidden: tuple[int, ...]
     strong_convexity: float = 1e-4
+    problem: Any = None
+    """The transport problem of the data it was made for, if any."""
 
     @property
     def width(self) -> int:
@@ -236,3 +239,15 @@ def dense_icnn(
     wide = max(2 * dimension, 64)
     widths = (wide, wide, max(dimension, 32)) if hidden is None else tuple(hidden)
     return DenseICNN(dimension, widths, strong_convexity)
+
+
+def icnn(
+    data: Description,
+    *,
+    hidden: list[Annotated[int, AtLeast(1)]] | None = None,
+    strong_convexity: Annotated[float, AtLeast(0)] = 1e-4,
+) -> DenseICNN:
+    """Input-convex network: the potential of an optimal transport map; ``hidden`` lists widths."""
+    dimension = math.prod(data.input_shape)
+    made = dense_icnn(dimension, hidden=hidden, strong_convexity=strong_convexity)
+    return replace(made, problem=data.problem)

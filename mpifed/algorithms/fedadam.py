@@ -1,0 +1,186 @@
+"""FedAdam (Reddi et al. 2021, Algorithm 2): clients' updates as a gradient for Adam at the server.
+
+On the transport benchmark it is the baseline of Dieuleveut et al. 2025, section 7.2: a client makes
+one gradient step on potential and conjugate together, the server applies Adam to the mean.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Predictor, initial_models
+from mpifed.algorithms.dcgd import refuse_messages
+from mpifed.algorithms.fedmm_ot import (
+    batches_of,
+    benchmark_of,
+    map_scores,
+    refuse_without_potential,
+)
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation import Clients, Draws
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.models.base import Model
+from mpifed.models.icnn import DenseICNN
+from mpifed.schema import Above, AtLeast, Below
+from mpifed.transport.losses import Cycle, Objective, joint_gradient
+from mpifed.transport.pretraining import identity_potential
+
+Beta = Annotated[float, AtLeast(0), Below(1)]
+
+
+@dataclass(frozen=True)
+class FedAdamState:
+    """``model`` x (1, P), Adam's moments m and v of its shape, ``step`` their count (1,)."""
+
+    model: Tensor = state.server()
+    first: Tensor = state.server()
+    second: Tensor = state.server()
+    step: Tensor = state.server()
+    optimizer: OptimizerState = state.client()
+
+
+class FedAdam:
+    """FedAdam: local SGD from a global model, Adam at the server."""
+
+    tasks = ("classification", "multi_label", "regression", "unlabelled")
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        server_lr: Annotated[float, Above(0)] = 0.1,
+        beta1: Beta = 0.9,
+        beta2: Beta = 0.99,
+        tau: Annotated[float, Above(0)] = 1e-3,
+        bias_correction: bool = False,
+        lambda_cycle: Annotated[float, AtLeast(0)] = 1.0,
+        cycle: Cycle = "fwd",
+        pretraining: Annotated[int, AtLeast(0)] = 5000,
+    ) -> None:
+        """Without ``bias_correction`` v begins at tau^2, as in the paper; with it, at 0 (torch).
+
+        ``lambda_cycle``, ``cycle`` and ``pretraining`` are those of fedmm_ot, on the transport
+        benchmark only: there one gradient stands for the clients' updates, so that ``local.lr``
+        has no effect.
+        """
+        self.model, self.local = model, local
+        self.server_lr, self.betas, self.tau = server_lr, (beta1, beta2), tau
+        self.bias_correction = bias_correction
+        self.pretraining = pretraining
+        self.objective = None
+        self.columns: tuple[str, ...] = ()
+        if isinstance(model, DenseICNN):
+            self.objective = Objective(model, "w2gn", lambda_cycle, cycle)
+            self.benchmark = benchmark_of(model)
+            self.columns = ("l2_uvp", "cosine")
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Why these options do not go together, if they do not."""
+        if configuration.data["name"] == "transport" or configuration.model["name"] == "icnn":
+            return refuse_messages(configuration) or refuse_without_potential(configuration)
+        return refuse_messages(configuration)
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedAdamState:
+        if self.objective is None:
+            model = initial_models(self.model, 1, clients, exchange, draws, dtype, False)
+        else:
+            model = torch.zeros(1, 2 * self.model.n_parameters, dtype=dtype)
+        second = torch.full_like(model, 0.0 if self.bias_correction else self.tau**2)
+        count = torch.zeros(1, dtype=torch.int64)
+        optimizer = self.local.init(len(clients), 1, dtype)
+        return FedAdamState(model, torch.zeros_like(model), second, count, optimizer)
+
+    def prepare(
+        self, state: FedAdamState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> FedAdamState:
+        """On the transport benchmark, both networks near the identity map; collective."""
+        if self.objective is None:
+            return state
+        potential = self.objective.model
+        (omega,) = exchange.at_server(
+            lambda: [
+                identity_potential(
+                    potential,
+                    draws.stream("potential"),
+                    state.model.dtype,
+                    iterations=self.pretraining,
+                )
+            ]
+        )
+        both = torch.cat([omega, omega])[None]
+        return FedAdamState(both, state.first, state.second, state.step, state.optimizer)
+
+    def round(
+        self, state: FedAdamState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedAdamState:
+        start = channel.broadcast(state.model)
+        if self.objective is None:
+            trained, optimizer = self.local(start, state.optimizer, clients, draws)
+            updates, weights = trained - start, clients.weights
+        else:
+            updates, optimizer = self.transport_updates(state, clients, draws), state.optimizer
+            weights = torch.ones(len(clients), dtype=torch.float64)
+        arrived = channel.send(updates)
+        mass = channel.sum(torch.ones(len(clients), 1, dtype=torch.float64), weights)
+        delta = (channel.sum(arrived, weights) / mass).to(state.model)
+        return self.server_step(state, delta, optimizer)
+
+    def server_step(
+        self, state: FedAdamState, delta: Tensor, optimizer: OptimizerState
+    ) -> FedAdamState:
+        """x + eta m / (sqrt(v) + tau), with m and v moving averages of Delta and its square."""
+        beta1, beta2 = self.betas
+        first = beta1 * state.first + (1 - beta1) * delta
+        second = beta2 * state.second + (1 - beta2) * delta.square()
+        step, m, v = state.step + 1, first, second
+        if self.bias_correction:
+            m = first / (1 - math.pow(beta1, int(step)))
+            v = second / (1 - math.pow(beta2, int(step)))
+        model = state.model + self.server_lr * m / (v.sqrt() + self.tau)
+        if self.objective is not None:
+            potentials = model.view(2, -1)
+            model = torch.cat([self.objective.model.convexify(row) for row in potentials])[None]
+        return FedAdamState(model, first, second, step, optimizer)
+
+    def transport_updates(self, state: FedAdamState, clients: Clients, draws: Draws) -> Tensor:
+        """Minus the gradients of W_i in omega and theta together, (clients, 1, 2 P)."""
+        assert self.objective is not None
+        omega, theta = state.model.view(2, -1)
+        size = self.local.options.batch_size
+        y = self.benchmark.sample_target(draws.stream("target 0"), size, omega.dtype)
+        rows = [
+            torch.cat(joint_gradient(self.objective, omega, theta, x, y))
+            for x in batches_of(clients, draws, "samples 0", size)
+        ]
+        if not rows:
+            return state.model.new_zeros(0, *state.model.shape)
+        return -torch.stack(rows)[:, None]
+
+    def deploy(self, state: FedAdamState, clients: Clients, draws: Draws) -> Predictor:
+        return Predictor(state.model if self.objective is None else None)
+
+    def adapt(
+        self, state: FedAdamState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """Unseen clients deploy the global model."""
+        return self.deploy(state, clients, draws)
+
+    def measure(
+        self, state: FedAdamState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        assert self.objective is not None
+        omega = state.model.view(2, -1)[0]
+        return map_scores(self.objective.model, self.benchmark, omega, clients, draws)
+
+    def payload(self) -> int:
+        return self.model.n_parameters * (1 if self.objective is None else 2)

@@ -1,0 +1,220 @@
+"""FedMM-OT: federated optimal transport maps (Dieuleveut et al. 2025, Algorithm 3).
+
+Clients hold parts of P, the target Q is public. The potential f_omega is improved by the clients,
+one gradient step each, and aggregated with control variates as in FedMM; the conjugate f_theta is
+refined by the server alone, on samples of Q. The gradient of f_omega is the map from P to Q.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.dcgd import refuse_messages
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation import Clients, Draws
+from mpifed.local.solver import LocalSGD
+from mpifed.models.icnn import DenseICNN
+from mpifed.random import shuffles
+from mpifed.schema import Above, AtLeast, AtMost
+from mpifed.transport.adam import Adam, AdamState
+from mpifed.transport.benchmark import Benchmark
+from mpifed.transport.losses import (
+    Cycle,
+    Objective,
+    ThetaObjective,
+    conjugate_steps,
+    source_gradient,
+    target_gradient,
+)
+from mpifed.transport.metrics import SCORED, cosine, l2_uvp
+from mpifed.transport.pretraining import identity_potential
+
+
+@dataclass(frozen=True)
+class FedMMOTState:
+    """The potential's omega and the conjugate's theta, (P,) each, with the server's Adam for theta.
+
+    ``variates`` V_i (clients, P) and their weighted mean ``variate`` V (P,).
+    """
+
+    omega: Tensor = state.server()
+    theta: Tensor = state.server()
+    optimizer: AdamState = state.server()
+    variates: Tensor = state.client()
+    variate: Tensor = state.server()
+
+
+class FedMMOT:
+    """FedMM-OT: an optimal transport map from potentials that clients improve together."""
+
+    tasks = ("unlabelled",)
+    steps_alone = True
+    columns = ("l2_uvp", "cosine")
+
+    def __init__(
+        self,
+        model: DenseICNN,
+        local: LocalSGD,
+        *,
+        step: Annotated[float, Above(0), AtMost(1)] = 1.0,
+        control_variate_rate: Annotated[float, AtLeast(0), AtMost(1)] = 0.0,
+        conjugate_steps: Annotated[int, AtLeast(1)] = 10,
+        conjugate_lr: Annotated[float, Above(0)] = 1e-3,
+        theta_objective: ThetaObjective = "mmv2",
+        lambda_cycle: Annotated[float, AtLeast(0)] = 1.0,
+        cycle: Cycle = "fwd",
+        pretraining: Annotated[int, AtLeast(0)] = 5000,
+    ) -> None:
+        """A client makes ``local.steps`` gradient steps (one, as in the paper, without it) of size
+        ``local.lr`` on batches of ``local.batch_size``; ``step`` is gamma, ``conjugate_steps`` and
+        ``conjugate_lr`` are the server's Adam steps on theta. Both networks begin near the identity
+        map, after at most ``pretraining`` iterations.
+        """
+        self.model, self.options = model, local.options
+        self.step, self.rate = step, control_variate_rate
+        self.conjugate_steps, self.adam = conjugate_steps, Adam(conjugate_lr)
+        self.objective = Objective(model, theta_objective, lambda_cycle, cycle)
+        self.pretraining = pretraining
+        self.benchmark: Benchmark = benchmark_of(model)
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Why these options do not go together, if they do not."""
+        return refuse_messages(configuration) or refuse_without_potential(configuration)
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedMMOTState:
+        zero = torch.zeros(self.model.n_parameters, dtype=dtype)
+        return FedMMOTState(
+            zero, zero, self.adam.init(zero), zero.repeat(len(clients), 1), zero.clone()
+        )
+
+    def prepare(
+        self, state: FedMMOTState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> FedMMOTState:
+        """Both networks near the identity map; collective."""
+        (omega,) = exchange.at_server(
+            lambda: [
+                identity_potential(
+                    self.model,
+                    draws.stream("potential"),
+                    state.omega.dtype,
+                    iterations=self.pretraining,
+                )
+            ]
+        )
+        return replace(state, omega=omega, theta=omega)
+
+    def round(
+        self, state: FedMMOTState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedMMOTState:
+        channel.broadcast(torch.cat([state.omega, state.theta]))
+        moved = self.local_steps(state, clients, draws)
+        arrived = channel.send(moved - state.omega - state.variates)
+        p, n = clients.federation.inclusion, len(clients.federation.training)
+        weights = torch.full((len(clients),), 1 / (n * p), dtype=torch.float64)
+        summed = channel.sum(arrived, weights).to(state.omega)
+        direction = state.variate + summed
+        omega = self.model.convexify(state.omega + self.step * direction)
+        made = channel.at_server(lambda: self.conjugate(omega, state, draws))
+        return FedMMOTState(
+            omega,
+            made[0],
+            AdamState(*made[1:]),
+            state.variates + self.rate / p * arrived,
+            state.variate + self.rate * summed,
+        )
+
+    def local_steps(self, state: FedMMOTState, clients: Clients, draws: Draws) -> Tensor:
+        """omega_i: gradient steps from omega_t on W_i(., theta_t), (clients, P)."""
+        rows = state.omega.repeat(len(clients), 1)
+        size = self.options.batch_size
+        for step in range(self.options.steps or 1):
+            y = self.benchmark.sample_target(
+                draws.stream(f"target {step}"), size, state.omega.dtype
+            )
+            batches = batches_of(clients, draws, f"samples {step}", size)
+            # Q is public and its batch is everyone's, so from one omega its part is computed once.
+            shared = None
+            if step == 0 and len(clients):
+                shared = target_gradient(self.objective, state.omega, state.theta, y)
+            for row, x in zip(rows, batches, strict=True):
+                gradient = source_gradient(self.objective, row, state.theta, x)
+                gradient += (
+                    target_gradient(self.objective, row, state.theta, y)
+                    if shared is None
+                    else shared
+                )
+                row -= self.options.lr * gradient
+        return rows
+
+    def conjugate(self, omega: Tensor, state: FedMMOTState, draws: Draws) -> list[Tensor]:
+        """The server's steps on theta: theta, and what Adam keeps (Algorithm 3, line 16)."""
+        count, size = self.conjugate_steps, self.options.batch_size
+        generator = draws.stream("conjugate")
+        batches = (self.benchmark.sample_target(generator, size, omega.dtype) for _ in range(count))
+        theta, kept = conjugate_steps(
+            self.objective, omega, state.theta, self.adam, state.optimizer, batches
+        )
+        return [theta, kept.step, kept.first, kept.second]
+
+    def deploy(self, state: FedMMOTState, clients: Clients, draws: Draws) -> Predictor:
+        """Nothing is predicted: the gradient of f_omega maps samples."""
+        return Predictor(None)
+
+    def measure(
+        self, state: FedMMOTState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        return map_scores(self.model, self.benchmark, state.omega, clients, draws)
+
+    def payload(self) -> int:
+        return self.model.n_parameters
+
+
+def benchmark_of(model: DenseICNN) -> Benchmark:
+    """The benchmark that a potential is trained on."""
+    problem: Any = getattr(model, "problem", None)
+    return problem
+
+
+def refuse_without_potential(configuration: Any) -> str | None:
+    """Refuses models and data that make no transport problem."""
+    name = configuration.algorithm["name"]
+    if configuration.model["name"] != "icnn" or configuration.data["name"] != "transport":
+        return (
+            f"algorithm {name} needs data.name transport and model.name icnn, not "
+            f"'{configuration.data['name']}' and '{configuration.model['name']}'"
+        )
+    return None
+
+
+def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[Tensor]:
+    """A batch of each client's training samples, without replacement."""
+    keys = draws.client_keys(purpose, clients.ids)
+    orders = np.split(shuffles(keys, clients.n_train), np.cumsum(clients.n_train)[:-1])
+    x = clients.shards.train.x
+    return [
+        x[torch.from_numpy(order[:size] + start)]
+        for order, start in zip(orders, clients.starts, strict=False)
+    ][: len(clients)]
+
+
+def map_scores(
+    model: DenseICNN, benchmark: Benchmark, omega: Tensor, clients: Clients, draws: Draws
+) -> dict[str, float | None]:
+    """L2-UVP in per cent and cosine of the map grad f_omega, on the rank that records."""
+    if clients.federation.communicator.rank != 0:
+        return {}
+    # The same points in every evaluation, so that a curve shows the map alone.
+    points = Draws(draws.seed, 0).stream("score")
+    x = benchmark.sample_source(points, SCORED, omega.dtype)
+    mapped = model.push(omega, x)
+    return {"l2_uvp": l2_uvp(mapped, benchmark, x), "cosine": cosine(mapped, benchmark, x)}

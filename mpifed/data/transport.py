@@ -1,0 +1,85 @@
+"""Samples of a transport benchmark's source P, cut among clients; the target Q is public."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+
+from mpifed.communicator import Communicator
+from mpifed.data.base import Description, Shards
+from mpifed.data.clustering import Solver, equal_clusters
+from mpifed.data.delivery import agreed
+from mpifed.data.generated import make_shards, no_targets
+from mpifed.random import stream
+from mpifed.schema import AtLeast
+from mpifed.transport.benchmark import Name, find_benchmark
+
+
+class Transport:
+    """Optimal transport: samples of P, unlabelled (Dieuleveut et al. 2025, section 7.2).
+
+    ``benchmark`` is a pair (P, Q) whose optimal map is known: ``gaussian``, ``random_icnn``,
+    ``mix3tomix10`` (trained potentials in ``raw`` or ``$MPIFED_DATA/w2-benchmark``), or ``auto``.
+    ``samples`` of P for each client are cut by k-means into equal clusters (``kmeans``), so that
+    clients differ, or are each client's own draws (``iid``). ``seed`` null is the run's.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        benchmark: Name = "auto",
+        dimension: Annotated[int, AtLeast(1)] = 16,
+        raw: str | None = None,
+        samples: Annotated[int, AtLeast(2)] = 2048,
+        partition: Literal["kmeans", "iid"] = "kmeans",
+        kmeans_solver: Solver = "own",
+        seed: Annotated[int, AtLeast(0)] | None = None,
+    ) -> None:
+        self.seed = run_seed if seed is None else seed
+        self.benchmark = find_benchmark(
+            self.seed, benchmark=benchmark, dimension=dimension, raw=raw
+        )
+        self.n_clients, self.samples, self.partition = n_clients, samples, partition
+        self.owner = np.repeat(np.arange(n_clients), samples)
+        if partition == "kmeans":
+            self.owner = agreed(
+                communicator,
+                lambda: (
+                    equal_clusters(
+                        self._pool(), n_clients, stream(self.seed, "partition"), kmeans_solver
+                    ).owner
+                ),
+            )
+        counts = np.full(n_clients, samples)
+        none = np.zeros(n_clients, np.int64)
+        self.description = Description(
+            f"transport-{self.benchmark.name}",
+            (dimension,),
+            0,
+            counts,
+            none,
+            none,
+            task="unlabelled",
+            problem=self.benchmark,
+        )
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """The shards of ``client_ids``."""
+        pool = self._pool()
+
+        def make(client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+            own = pool[self.owner == client]
+            return own, no_targets(own)
+
+        return make_shards(self.description, client_ids, dtype, make)
+
+    def _pool(self) -> np.ndarray:
+        """All samples, float64 (clients x samples, dimension)."""
+        generator = stream(self.seed, "transport/samples")
+        count = self.n_clients * self.samples
+        return self.benchmark.sample_source(generator, count, torch.float64).numpy()
