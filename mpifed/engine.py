@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mpifed import checkpoint, divergence
 from mpifed import state as states
+from mpifed.agreement import introduce
 from mpifed.assembly import Setup
 from mpifed.background import Writer
 from mpifed.config import to_mapping
@@ -25,6 +26,7 @@ from mpifed.evaluation import ClientResults, score_clients, summarise, task_colu
 from mpifed.exchange.base import Channel
 from mpifed.exchange.ledger import Ledger
 from mpifed.federation import Clients, Draws, participants
+from mpifed.heartbeat import at_round
 from mpifed.progress import Progress
 from mpifed.recorder import COLUMNS, UNSEEN_COLUMNS, Recorder
 
@@ -80,6 +82,9 @@ class TimedChannel:
     def sum(self, rows: Tensor, weights: Tensor) -> Tensor:
         with self.clock.measure("exchange"):
             return self.channel.sum(rows, weights)
+
+    def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
+        return self.channel.at_server(make)
 
 
 def columns_of(setup: Setup) -> list[str]:
@@ -144,6 +149,8 @@ class Engine:
         stop_requested: Callable[[], bool],
     ) -> str:
         """Runs to the last round; returns 'finished', or 'stopped' on request."""
+        federation, limit = self.setup.federation, self.setup.configuration.stall_limit
+        introduce(federation.communicator, federation.hosted, limit)
         try:
             status = self._rounds(directory, recorder, progress, stop_requested)
         except BaseException:
@@ -186,6 +193,7 @@ class Engine:
         setup, exchange = self.setup, self.setup.exchange
         federation, communicator = setup.federation, setup.federation.communicator
         self.round += 1
+        at_round(self.round)
         active = participants(federation, setup.configuration.participation, self.seed, self.round)
         drops = setup.configuration.on_divergence == "drop"
         while True:
