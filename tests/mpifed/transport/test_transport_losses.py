@@ -142,7 +142,7 @@ def test_alternating_steps_find_the_map_between_gaussians():
 
 @pytest.mark.slow
 def test_alternating_steps_come_closer_in_sixteen_dimensions():
-    setting = Setting(rounds=200, lr=1e-3)
+    setting = Setting(rounds=100, lr=1e-2)
     bench = random_icnn_benchmark(16, 0)
     before, after = alternate(Objective(dense_icnn(16)), bench, setting, torch.float32)
     assert after < before / 2
