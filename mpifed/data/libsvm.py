@@ -39,8 +39,9 @@ class Parsed:
 class LibSvm:
     """A file in LIBSVM's format with two labels: a6a, w8a, mushrooms and their like.
 
-    ``path`` is the file, plain or with .gz, .xz or .bz2, or the name of one in
-    ``$MPIFED_DATA/libsvm``. A sample is dense, (features,), in the file's own units; ``features``
+    ``path`` is the file, plain or with .gz, .xz or .bz2, or the name of one in the directory
+    ``raw`` or, where that is null, in ``$MPIFED_DATA/libsvm``; null is the only file in ``raw``. A
+    sample is dense, (features,), in the file's own units; ``features``
     null is the largest number of a feature in the file. ``intercept`` puts a column of ones before
     the others, as the published code of Gasanov et al. 2022 does: a linear model then needs no
     bias of its own.
@@ -64,7 +65,8 @@ class LibSvm:
         run_seed: int,
         communicator: Communicator,
         *,
-        path: str,
+        path: str | None = None,
+        raw: str | None = None,
         labels: Labels = "two_values",
         intercept: bool = True,
         features: Annotated[int, AtLeast(1)] | None = None,
@@ -90,7 +92,7 @@ class LibSvm:
         }
 
         def read() -> tuple[Pool, list[np.ndarray]]:
-            parsed = parse(located(path, "libsvm"), features)
+            parsed = parse(located(path, "libsvm", raw), features)
             self._rows = parsed.rows
             targets = binary_labels(parsed, labels)
             width = parsed.rows.shape[1] + intercept

@@ -40,13 +40,14 @@ class Table:
 class Ratings:
     """MovieLens `ratings.dat`: users and the stars they gave, unlabelled rows of a matrix.
 
-    ``path`` is the file, plain or with .gz, .xz or .bz2, or its name in ``$MPIFED_DATA/movielens``.
-    Of its users and movies a matrix of ``users`` x ``movies`` is kept (5000 x 500 for
-    Dieuleveut et al. 2025, who do not say which): ``choose`` ``most_rated`` takes the movies with
-    most ratings and then the users with most ratings among these, ties by the smaller number;
-    ``random`` draws movies among those rated at all, and users among those who rated one of them,
-    by the seed. A sample is one user, (movies,), in ascending order of their numbers: stars as
-    they stand, 0 where there is no rating.
+    ``path`` is the file, plain or with .gz, .xz or .bz2, or its name in the directory ``raw`` or,
+    where that is null, in ``$MPIFED_DATA/movielens``. Of its users and movies a matrix of
+    ``users`` x ``movies`` is kept (5000 x 500 for Dieuleveut et al. 2025, who do not say which):
+    ``choose`` ``most_rated`` takes the movies with most ratings and then the users with most
+    ratings among these, ties by the smaller number; ``random`` draws movies among those rated at
+    all, and users among those who rated one of them, by the seed. A sample is one user,
+    (movies,), in ascending order of their numbers: stars as they stand, 0 where there is no
+    rating.
 
     ``partition`` deals the users: ``kmeans`` into clusters of equal size, ``contiguous`` by their
     numbers, or ``iid``. A share ``test_fraction`` of each client's users, drawn by the seed, is for
@@ -60,6 +61,7 @@ class Ratings:
         communicator: Communicator,
         *,
         path: str = "ratings.dat",
+        raw: str | None = None,
         users: Annotated[int, AtLeast(1)] = 5000,
         movies: Annotated[int, AtLeast(1)] = 500,
         choose: Literal["most_rated", "random"] = "most_rated",
@@ -74,7 +76,7 @@ class Ratings:
         self._matrix: np.ndarray | None = None
 
         def read() -> list[np.ndarray]:
-            table = parse(located(path, "movielens"))
+            table = parse(located(path, "movielens", raw))
             if choose == "most_rated":
                 kept = most_rated(table, users, movies)
             else:

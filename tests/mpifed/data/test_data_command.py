@@ -10,10 +10,17 @@ import torch
 from mpifed.communicator import LAUNCHER_SIZES, Alone
 from mpifed.data import __main__ as command
 from mpifed.data.__main__ import main
+from mpifed.data.dictionary import Dictionary
 from mpifed.data.digits import Digits
 from mpifed.data.federated import FederatedFile
+from mpifed.data.gaussian_mixture import GaussianMixture
 from mpifed.data.idx import Idx
+from mpifed.data.libsvm import LibSvm
+from mpifed.data.poisson import Poisson
+from mpifed.data.ratings import Ratings
+from mpifed.data.sine import Sine
 from mpifed.data.synthetic import Synthetic
+from mpifed.data.tags import Tags
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +32,7 @@ def no_launcher(monkeypatch):
 def assert_same_data(path: Path, dataset, dtype: torch.dtype) -> None:
     n_clients = dataset.description.n_clients
     from_file = FederatedFile(n_clients, 0, Alone(), path=str(path))
-    for name in ("source", "input_shape", "n_classes"):
+    for name in ("source", "input_shape", "n_classes", "task"):
         assert getattr(from_file.description, name) == getattr(dataset.description, name)
     expected, found = (one.load(np.arange(n_clients), dtype) for one in (dataset, from_file))
     for name in ("train", "val", "test"):
@@ -67,6 +74,47 @@ def test_digits(tmp_path: Path, capsys, monkeypatch):
         assert file["train/x"].dtype == np.uint8 and file["train/x"].attrs["divisor"] == 16
         assert (file.attrs["source"], file.attrs["partition"]) == (b"digits", b"pathological")
         assert file.attrs["seed"] == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "make"),
+    [
+        ("sine --split 1 --n-test 7", lambda: Sine(3, 5, Alone(), split=1, n_test=7)),
+        ("tags --vocabulary 20 --tags 6 --intercept false", lambda: tags(intercept=False)),
+        ("tags --vocabulary 20 --tags 6", lambda: tags()),
+        ("dictionary --samples 50", lambda: Dictionary(3, 5, Alone(), samples=50)),
+        ("poisson --spread 1.5", lambda: Poisson(3, 5, Alone(), spread=1.5)),
+        ("gaussian_mixture", lambda: GaussianMixture(3, 5, Alone())),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_data_of_any_task(tmp_path: Path, monkeypatch, line: str, make, dtype: str):
+    monkeypatch.setattr(command, "BLOCK", 3000)
+    path = tmp_path / "file.h5"
+    words = f"{line} --clients 3 --seed 5 --dtype {dtype} --output {path}"
+    assert main(words.split()) == 0
+    assert_same_data(path, make(), getattr(torch, dtype))
+
+
+def tags(**options) -> Tags:
+    return Tags(3, 5, Alone(), vocabulary=20, tags=6, **options)
+
+
+def test_libsvm_and_ratings_from_a_directory(tmp_path: Path):
+    (tmp_path / "raw").mkdir()
+    path = tmp_path / "file.h5"
+    (tmp_path / "raw" / "mine").write_text("1 2:0.1\n2 1:3\n2 1:4\n1 1:5\n")
+    words = f"libsvm --raw {tmp_path / 'raw'} --clients 2 --output {path} --dtype float64"
+    assert main(words.split()) == 0
+    assert_same_data(path, LibSvm(2, 0, Alone(), raw=str(tmp_path / "raw")), torch.float64)
+    with h5py.File(path) as file:
+        assert (file.attrs["source"], file.attrs["task"]) == (b"libsvm-mine", b"classification")
+        assert file.attrs["partition"] == b"contiguous" and file["test/x"].shape == (0, 3)
+    (tmp_path / "raw" / "ratings.dat").write_text("1::2::3::4\n2::2::5::4\n2::1::1::4\n")
+    options = {"users": 2, "movies": 2, "raw": str(tmp_path / "raw")}
+    words = f"ratings --raw {tmp_path / 'raw'} --clients 2 --users 2 --movies 2 --output {path}"
+    assert main([*words.split(), "--force"]) == 0
+    assert_same_data(path, Ratings(2, 0, Alone(), **options), torch.float32)
 
 
 def test_idx_in_several_blocks(tmp_path: Path, small_images: Path, monkeypatch):
@@ -137,6 +185,15 @@ BAD = {
     "mnist --output OUT --clients 3": "MPIFED_DATA is not set",
     "mnist --output OUT --clients 3 --raw nowhere": "--raw is 'nowhere', but there is no such",
     "mnist --output OUT --clients 3 --raw .": "no file 'train-images-idx3-ubyte'",
+    "libsvm --output OUT --clients 3": "--path is empty",
+    "libsvm --output OUT --clients 3 --path here": "--path is 'here', but there is no such file",
+    "libsvm --output OUT --clients 3 --raw here": "--raw is 'here', but there is no such dir",
+    "libsvm --output OUT --clients 3 --test-fraction 1": "--test-fraction is 1",
+    "sine --output OUT --clients 3": "--split is 30, the clients of the first family",
+    "tags --output OUT --clients 3 --layout divided": "--sources is 2, which does not divide",
+    "tags_file --output OUT --clients 3 --path a --listed [1,x]": "--listed is '[1,x]'",
+    "dictionary --output OUT --clients 3 --samples 2": "--samples 2 are enough for at most 2",
+    "ratings --output OUT --clients 3": "--path is 'ratings.dat', but there is no such file",
     "federated --output OUT --clients 3": "--path",
     "federated --output OUT --clients 3 --path nowhere.h5": "--path is 'nowhere.h5'",
 }

@@ -70,8 +70,23 @@ def test_the_name_of_a_file_is_found_in_the_directory_of_data(small: Path, monke
         make(Path("mine"))
     monkeypatch.setenv("MPIFED_DATA", str(small.parent))
     assert make(Path("mine")).description.source == "libsvm-mine"
-    with pytest.raises(InputError, match="nor in"):
+    with pytest.raises(InputError, match=r"'another', but there is no such file, .*libsvm'"):
         make(Path("another"))
+
+
+def test_a_directory_of_raw_files_is_looked_into(small: Path):
+    def raw(directory: Path, path: str | None = None) -> LibSvm:
+        return LibSvm(2, 0, Alone(), raw=str(directory), path=path)
+
+    assert raw(small.parent).description.source == "libsvm-small"
+    (small.parent / "other.gz").write_bytes(gzip.compress(TEXT))
+    assert raw(small.parent, "other").description.source == "libsvm-other"
+    with pytest.raises(InputError, match=r"holds 2 files; data\.path must name one"):
+        raw(small.parent)
+    with pytest.raises(InputError, match="no such directory"):
+        raw(small)
+    with pytest.raises(InputError, match=r"data\.path is empty; it must name a file"):
+        LibSvm(2, 0, Alone())
 
 
 def test_labels_become_what_they_mean(tmp_path: Path):
