@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.filenames import safe
+from mpifed.report.consensus import DISTANCE, numbers
 from mpifed.report.groups import Curve, Group
 from mpifed.report.lines import GREY, STYLE, Line, Look, draw_lines, look, new_axes
 from mpifed.report.paired import minus, partner
@@ -70,6 +71,9 @@ def _figures(groups: Sequence[Group], looks: dict[str, Look], data: str) -> dict
     ]
     if scored:
         figures["clients"] = _over_clients(scored, looks, data)
+    apart = [(g, curve) for g in groups if ((curve := g.curve(DISTANCE)).mean > 0).any()]
+    if apart:
+        figures["consensus-distance-rounds"] = _consensus(apart, looks, data)
     return figures
 
 
@@ -109,6 +113,26 @@ def _against_bits(
         lines = [line if line.x[-1] == 0 else _part(line, line.x > 0) for line in lines]
     start = min(line.x[0] for line in lines if line.x[-1] > 0)
     draw_lines(axes, [line if line.x[-1] > 0 else _last_value(line, start) for line in lines])
+    return figure
+
+
+def _consensus(drawn: Sequence[tuple[Group, Curve]], looks: dict[str, Look], data: str) -> Figure:
+    """The squared distance from consensus, and thin, from where it begins, what is predicted."""
+    subtitle = f"{data}; dashed: what averaging alone is predicted to leave"
+    figure, axes = new_axes("Distance from consensus", subtitle, "communication round")
+    axes.set_yscale("log")
+    lines = [_line(curve.rounds, group, curve, looks) for group, curve in drawn]
+    lines = [_part(line, line.y > 0) for line in lines]
+    lines = [replace(line, band=np.minimum(line.band, 0.9 * line.y)) for line in lines]
+    floor = min(float(line.y.min()) for line in lines) / 2
+    for (group, _), line in zip(drawn, lines, strict=True):
+        left = numbers(group)[0]
+        if 0 < left < 1:
+            last = line.x[0] + np.log(floor / line.y[0]) / np.log(left)
+            x = np.linspace(line.x[0], min(last, max(float(one.x[-1]) for one in lines)), 50)
+            axes.plot(x, line.y[0] * left ** (x - line.x[0]), color=line.look.colour, linewidth=1,
+                      linestyle=(0, (4, 3)))  # fmt: skip
+    draw_lines(axes, lines)
     return figure
 
 

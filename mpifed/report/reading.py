@@ -24,8 +24,10 @@ COLUMNS = (
     "test_accuracy_p10",
     "up_bits",
     "down_bits",
+    "consensus_distance",
 )
 SECTIONS = ("data", "algorithm", "exchange")
+RATE = ("p", "tau", "per_round")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Run:
 
     ``metrics`` has the ``COLUMNS`` as float arrays, one entry per evaluated round, NaN where the
     file has none. ``client_accuracies`` are the clients' test accuracies at the last evaluation.
+    ``predicted`` is what summary.json says of pure averaging (p, tau, per_round), empty without.
     """
 
     path: Path
@@ -42,6 +45,7 @@ class Run:
     client_accuracies: np.ndarray | None
     seconds: float
     finished: bool
+    predicted: dict[str, float]
 
     @property
     def seed(self) -> Any:
@@ -85,6 +89,7 @@ def read_run(path: Path) -> Run:
         _read_client_accuracies(path / "clients.h5", finished),
         float(summary.get("seconds", {}).get("total", seconds)),
         finished,
+        summary.get("predicted_contraction") or {},
     )
 
 
@@ -139,6 +144,9 @@ def _read_summary(path: Path, finished: bool) -> dict[str, Any]:
         summary = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(summary["seconds"]["total"], (int, float)):
             raise TypeError("seconds.total is no number")
+        rate = summary.get("predicted_contraction")
+        if rate and not all(isinstance(rate[key], (int, float)) for key in RATE):
+            raise TypeError(f"{', '.join(RATE)} of predicted_contraction must be numbers")
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise _damaged(path, error) from None
     return dict(summary)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from mpifed.report import consensus
 from mpifed.report.groups import Group
 
 CAPTION = (
@@ -40,6 +41,10 @@ def markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
         )
         for group in groups
     ]
+    distances = consensus.rows(groups)
+    if distances:
+        lines += ["", consensus.CAPTION, "", *markdown_header(consensus.HEADER, texts=2)]
+        lines += [markdown_row(row) for row in distances]
     lines += ["", *(f"* {note}" for note in notes)] if notes else []
     return "\n".join(lines) + "\n"
 
@@ -62,6 +67,7 @@ def csv_text(groups: Sequence[Group]) -> str:
             "seconds",
             "up_bits",
             "down_bits",
+            *consensus.COLUMNS,
         ]
     )
     for group in groups:
@@ -71,6 +77,7 @@ def csv_text(groups: Sequence[Group]) -> str:
             group.seconds(),
             group.mean_and_deviation("up_bits")[0],
             group.mean_and_deviation("down_bits")[0],
+            *consensus.numbers(group),
         ]
         finished = "true" if group.finished else "false"
         rounds = min((run.rounds for run in group.runs if run.rounds is not None), default="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,15 @@ def write_run(
     bits: float = 1e6,
     finished: bool = True,
     until: int = 40,
+    distances: Callable[[int], float] | None = None,
+    predicted: dict[str, float] | None = None,
     **changes: Any,
 ) -> Path:
-    """A run whose accuracy climbs to ``final`` and whose bottom decile is 0.1 below."""
+    """A run whose accuracy climbs to ``final`` and whose bottom decile is 0.1 below.
+
+    ``distances`` gives the distance from consensus at a round, ``predicted`` what summary.json says
+    of it.
+    """
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(yaml.safe_dump(configuration(**changes)))
     lines = [HEADER]
@@ -51,14 +58,19 @@ def write_run(
         loss = 0.45 + 0.25 * np.exp(-k / 15)
         lines.append(
             f"{k},{k / 10},{loss},{accuracy},{loss},{accuracy},{accuracy - 0.1},"
-            f"{accuracy - 0.2},0.05,4,{k * bits},{k * bits},,{'0' * 64}"
+            f"{accuracy - 0.2},0.05,4,{k * bits},{k * bits},"
+            f"{'' if distances is None else distances(k)},{'0' * 64}"
         )
     (path / "metrics.csv").write_text("\n".join(lines) + "\n")
     if finished:
         with h5py.File(path / "clients.h5", "w") as file:
             file["client_id"] = np.arange(4)
             file["test_accuracy"] = final + np.array([0.05, -0.1, 0.02, 0.03])
-        summary = {"status": "finished", "seconds": {"total": 12.5}}
+        summary = {
+            "status": "finished",
+            "seconds": {"total": 12.5},
+            "predicted_contraction": predicted,
+        }
         (path / "summary.json").write_text(json.dumps(summary))
         (path / "DONE").touch()
     return path

@@ -16,6 +16,7 @@ from run_directories import write_run
 
 from mpifed.errors import InputError
 from mpifed.report.__main__ import main
+from mpifed.report.consensus import measured
 from mpifed.report.groups import group_runs
 from mpifed.report.lines import LINE_HEIGHT, spread
 from mpifed.report.reading import find_runs
@@ -129,6 +130,36 @@ def test_command_writes_tables_and_pictures(
     assert rows[1]["test_accuracy_deviation"] == ""
 
 
+def test_consensus_stands_beside_what_was_predicted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rate = {"p": 0.19, "tau": 1, "per_round": 0.81}
+    write_run(tmp_path / "runs" / "a", exchange={"name": "gossip"}, predicted=rate,
+              distances=lambda k: 4 * 0.7**k)  # fmt: skip
+    write_run(tmp_path / "runs" / "b", algorithm=FEDAVG, exchange={"name": "gossip"},
+              distances=lambda k: k / 10)  # fmt: skip
+    write_run(tmp_path / "runs" / "c")
+    assert main([str(tmp_path / "runs"), "--output", str(tmp_path / "report")]) == 0
+    lines = (tmp_path / "report" / "table.md").read_text().splitlines()
+    assert "| synthetic-paper | D-FedEM | 0.19 | 1 | 0.81 | 0.7 | 2.547e-06 |" in lines
+    assert "| synthetic-paper | D-FedAvg | – | – | – | – | 4 |" in lines
+    assert sum(line.startswith("| synthetic-paper | FedEM |") for line in lines) == 1
+    assert any("local steps feed the distance" in line.lower() for line in lines)
+    with (tmp_path / "report" / "table.csv").open(newline="") as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    assert float(rows["D-FedEM"]["measured_contraction"]) == pytest.approx(0.7)
+    assert rows["FedEM"]["predicted_contraction"] == ""
+    pixels = matplotlib.image.imread(tmp_path / "report" / "consensus-distance-rounds.png")
+    assert min(pixels.shape[:2]) > 600
+
+
+def test_a_run_at_the_level_of_rounding_is_measured_before_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", distances=lambda k: {0: 0, 10: 1, 20: 1e-14}.get(k, 1e-13))
+    assert measured(find_runs([run])[0]) == pytest.approx(1e-14**0.1)
+    still = write_run(tmp_path / "b", distances=lambda k: 1.0 + k)
+    assert np.isnan(measured(find_runs([still])[0]))
+
+
 def test_two_data_sets_have_pictures_of_their_own(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", data={"name": "digits"})
@@ -163,6 +194,10 @@ def cut(name: str) -> Callable[[Path], None]:
         (remove("summary.json"), "summary.json' is missing"),
         (cut("summary.json"), "summary.json' is damaged"),
         (replace("summary.json", "[]"), "summary.json' is damaged"),
+        (
+            replace("summary.json", '{"seconds": {"total": 1}, "predicted_contraction": {"p": 1}}'),
+            "summary.json' is damaged: it has no tau",
+        ),
         (remove("clients.h5"), "clients.h5"),
         (cut("clients.h5"), "clients.h5' is damaged"),
         (replace("clients.h5", "no HDF5"), "clients.h5' is damaged"),

@@ -1,0 +1,82 @@
+"""How far apart gossip leaves clients: the contraction that its schedule predicts, and what was.
+
+The prediction is (1 - p)^(1 / tau) for the (p, tau) of the schedule (Koloskova et al. 2020,
+Assumption 4): what a round leaves at most, on average, of the squared distance from consensus where
+nothing but averaging happens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from mpifed.report.groups import Group, mean_and_deviation
+from mpifed.report.reading import Run
+
+DISTANCE = "consensus_distance"
+COLUMNS = ("predicted_contraction", "measured_contraction", DISTANCE)
+CAPTION = (
+    "Consensus: the distance is (1/n) Σ ‖x_t − x̄‖² over clients, at the last evaluated round. "
+    "Predicted is (1 − p)^(1/τ), what a round leaves of it at most, on average, where clients only "
+    "average. Measured is (d_k/d_j)^(1/(k − j)) from the first evaluated round j with a distance "
+    "to the round k with the least. Local steps feed the distance in every round, so a run that "
+    "trains comes to rest above zero, and measures more than is predicted."
+)
+ROUNDING = 1e-12
+"""Of the first distance: below this, float32 rounds as much as it contracts."""
+
+
+def measured(run: Run) -> float:
+    """The factor a round has left of the squared distance, until its least; NaN if it never fell.
+
+    What follows the first distance at the level of rounding does not count.
+    """
+    rounds, distances = run.metrics["round"], run.metrics[DISTANCE]
+    apart = np.flatnonzero(distances > 0)
+    if not len(apart):
+        return math.nan
+    first = apart[0]
+    low = np.flatnonzero(distances <= ROUNDING * distances[first])
+    low = low[low > first]
+    end = low[0] + 1 if len(low) else len(distances)
+    last = first + int(np.nanargmin(distances[first:end]))
+    if last == first:
+        return math.nan
+    ratio = float(distances[last] / distances[first])
+    return ratio ** (1 / float(rounds[last] - rounds[first]))
+
+
+def numbers(group: Group) -> list[float]:
+    """What stands in ``COLUMNS``: means over the seeds, NaN where there is none."""
+    predicted = np.array([run.predicted.get("per_round", math.nan) for run in group.runs])
+    return [
+        mean_and_deviation(predicted)[0],
+        mean_and_deviation(np.array([measured(run) for run in group.runs]))[0],
+        group.mean_and_deviation(DISTANCE)[0],
+    ]
+
+
+def gossiped(groups: Sequence[Group]) -> list[Group]:
+    """The groups whose runs have a distance from consensus."""
+    return [group for group in groups if not math.isnan(numbers(group)[-1])]
+
+
+def rows(groups: Sequence[Group]) -> list[list[str]]:
+    """Data, method, p, tau, predicted, measured and distance, as words for a table."""
+    found = []
+    for group in gossiped(groups):
+        rates = [run.predicted for run in group.runs if run.predicted]
+        p = mean_and_deviation(np.array([rate["p"] for rate in rates]))[0]
+        taus = sorted({int(rate["tau"]) for rate in rates})
+        tau = "-".join(map(str, taus)) if taus else "–"
+        found.append([group.data, group.method, _short(p), tau, *map(_short, numbers(group))])
+    return found
+
+
+HEADER = ["Data", "Method", "p", "τ", "Predicted per round", "Measured per round", "Distance"]
+
+
+def _short(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.4g}"
