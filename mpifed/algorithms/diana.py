@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.dcgd import message_variance, refuse_messages, uniform_weights
-from mpifed.algorithms.flix import Flix, FlixState, weighted_mean
+from mpifed.algorithms.dcgd import message_variance
+from mpifed.algorithms.flix import Flix, FlixState
+from mpifed.algorithms.flix_forecast import theorem_four
+from mpifed.algorithms.flix_objective import uniform_weights, weighted_mean
+from mpifed.algorithms.flix_refusals import refuse_compressed
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
@@ -53,10 +56,7 @@ class Diana(Flix):
         super().__init__(model, local, **options)
         self.rate, self.memory_start = control_variate_rate, memory_start
 
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Why these options do not go together, if they do not."""
-        return refuse_messages(configuration) or Flix.refuse(configuration)
+    refuse = staticmethod(refuse_compressed)
 
     def variance(self, exchange: Exchange) -> float:
         return message_variance(exchange.compressor, exchange.federation, self.model.n_parameters)
@@ -89,7 +89,7 @@ class Diana(Flix):
                 )
             first = 2
         x = channel.broadcast(flix.model)
-        g = self.mixed_gradient(flix, x[:, 0], clients, draws)
+        g = self.objective.gradients(flix.optima, x[:, 0], clients, draws)
         whole = self.memory_start == "gradients" and draws.round == first
         arrived = channel.send(g - state.memories, whole=whole)  # Delta-hat_i
         mean = channel.sum(arrived, uniform_weights(clients))
@@ -111,21 +111,18 @@ class Diana(Flix):
         """Rounds after which Theorem 4 puts the expected gap below ``accuracy``; collective."""
         if not int(state.known) or c.mu_alpha <= 0:
             return []
-        step = float(state.step)
         x = state.model[0].to(state.optima)
-        if self.start in (None, "average"):
-            x = weighted_mean(state.optima, state.smoothness * self._weights(clients), clients)
+        if self.from_average:
+            mass = state.smoothness * self.objective.squares(clients)
+            x = weighted_mean(state.optima, mass, clients)
         away = float((x.double() - state.reference).square().sum())
-        g = self.mixed_gradient(state, state.reference.to(x), clients, Draws(0, 0))
+        draws = Draws(0, 0)
+        error = self.objective.gradients(state.optima, state.reference.to(x), clients, draws)
         if self.memory_start == "gradients":
-            g = g - self.mixed_gradient(state, x, clients, Draws(0, 0))
-        n = c.n
-        sigma = c.omega * float(total(clients, g.double().square().sum(1)[:, None])[0]) / n
-        start = away + 4 * step**2 / (n * c.rho) * sigma
-        rate = theory.diana_rate(c, step)
-        rounds = theory.rounds_until(c.l_alpha / 2 * start, self.accuracy, rate)
-        rounds += self.start in (None, "average")
-        return [f"Theorem 4: an expected gap of {self.accuracy:g} after at most {rounds} rounds"]
+            error = error - self.objective.gradients(state.optima, x, clients, draws)
+        squares = float(total(clients, error.double().square().sum(1)[:, None])[0])
+        step = float(state.step)
+        return theorem_four(c, step, away, squares, self.accuracy, self.from_average)
 
     def deploy(self, state: Any, clients: Clients, draws: Draws) -> Any:
         return super().deploy(state.flix, clients, draws)

@@ -10,7 +10,7 @@ average`` the first round is the one-shot average of Theorem 1 and gradient desc
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -18,21 +18,26 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.flix_forecast import all_constants, theorem_two
+from mpifed.algorithms.flix_objective import FlixObjective
 from mpifed.algorithms.flix_reference import curvatures, flix_risk, minimise
+from mpifed.algorithms.flix_refusals import refuse_flix
+from mpifed.algorithms.flix_search import Descent, StopRule, Stuck
+from mpifed.algorithms.flix_stored import stored_model, stored_optima
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
-from mpifed.local.linear_objective import objective_of
-from mpifed.local.objective import Objective, Regulariser, sampled_gradients
+from mpifed.local.linear_objective import Objectives
+from mpifed.local.objective import Regulariser
 from mpifed.local.optima import Solver, local_optima
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
-from mpifed.random import shuffles
 from mpifed.schema import Above, AtLeast, AtMost
 from mpifed.theory import flix as theory
 
+Positive = Annotated[float, Above(0)]
 Fraction = Annotated[float, AtLeast(0), AtMost(1)]
 
 
@@ -40,9 +45,10 @@ Fraction = Annotated[float, AtLeast(0), AtMost(1)]
 class FlixState:
     """``model`` x (1, P); ``optima`` x_i (clients, P) with ``gradient_norm`` ||grad f_i(x_i)||.
 
-    ``smoothness`` holds L_i (clients,), ``step`` the step size gamma (1,). ``reference`` is the
-    minimiser of f~ (P,) and ``least`` its value (1,), for the gaps in metrics.csv; ``known`` (1,)
-    says whether they were found.
+    ``smoothness`` holds L_i (clients,), ``step`` the step size gamma (1,), 0 for a line search.
+    ``reference`` is the minimiser of f~ (P,) and ``least`` its value (1,), for the gaps in
+    metrics.csv; ``known`` (1,) says whether they were found. ``stopped`` (1,) is the round in which
+    the rule to stop was met, 0 before; from then on x stays and nothing is sent.
     """
 
     model: Tensor = state.shared()
@@ -53,6 +59,7 @@ class FlixState:
     reference: Tensor = state.server()
     least: Tensor = state.server()
     known: Tensor = state.server()
+    stopped: Tensor = state.server()
 
 
 class Flix:
@@ -68,56 +75,62 @@ class Flix:
         flix_alpha: Fraction | list[Fraction] = 0.5,
         l2: Annotated[float, AtLeast(0)] = 0.0,
         regulariser: Literal["l2", "nonconvex"] = "l2",
-        step: Annotated[float, Above(0)] | None = None,
+        step: Positive | Literal["line_search"] | None = None,
         setting: Literal["auto", "strongly_convex", "convex", "nonconvex"] = "auto",
         smoothness: Literal["paper", "safe", "published_code"] = "paper",
         start: Literal["average", "zeros", "ones", "random"] | None = None,
+        start_from: str | None = None,
+        stop_at: Positive | None = None,
+        stop_rule: StopRule = "objective",
+        stuck: Stuck = "stay",
         gradient: Literal["exact", "stochastic"] = "exact",
         local_solver: Solver = "gd",
         local_start: Literal["zeros", "shared", "independent"] | None = None,
-        local_tolerance: Annotated[float, Above(0)] = 1e-6,
+        local_tolerance: Positive = 1e-6,
         local_iterations: Annotated[int, AtLeast(1)] = 100_000,
+        optima_from: str | None = None,
         reference: Literal["auto", "newton", "lbfgs", "none"] = "auto",
-        accuracy: Annotated[float, Above(0)] = 1e-10,
+        accuracy: Positive = 1e-10,
     ) -> None:
         """``flix_alpha`` is one coefficient for all clients, or a list with one for each.
 
         ``l2`` is lambda; the paper's regulariser is ``l2``. ``step`` gives gamma by hand; without
         it the theorem for ``setting`` does (auto: strongly convex where lambda is positive, else
-        convex). ``smoothness: published_code`` divides lambda by 4 m_i, as the published code does.
+        convex); ``line_search`` tries 1 / L for L = 0.1, 0.2, 0.4, ... up to 2^40 in every round
+        until the objective falls, and if it never does x will ``stuck: stay`` or be drawn anew from
+        N(0, 1) (``redraw``, the published code). ``smoothness: published_code`` divides lambda by
+        4 m_i, as the published code does.
+
         ``start`` null is the average of Theorem 1 under a server and zeros under gossip; the
-        published code starts from ones. ``local_start`` null is zeros for linear models and
-        independent draws for networks. ``reference`` says how the minimiser is found from which
-        gaps are measured; ``accuracy`` is the epsilon of the rounds that the run foretells.
+        published code starts from ones. ``start_from`` is the directory of a run of the same model
+        whose newest x is the start. x no longer moves once the norm of the objective's gradient is
+        below ``stop_at``; ``stop_rule: paper`` takes (1/n) sum_i grad f_i(T_i(x)) for it, without
+        alpha_i, as the paper's text has it.
+
+        ``local_start`` null is zeros for linear models and independent draws for networks.
+        ``optima_from`` is the directory of a run of the same problem whose x_i are taken.
+        ``reference`` says how the minimiser is found from which gaps are measured; ``accuracy`` is
+        the epsilon of the rounds that the run foretells.
         """
         self.model, self.local = model, local
-        self.flix_alpha = flix_alpha
         self.regulariser = Regulariser(regulariser, l2)
+        self.objective = FlixObjective(
+            model,
+            self.regulariser,
+            flix_alpha,
+            Objectives(model, self.regulariser),
+            None if gradient == "exact" else local.options.batch_size,
+        )
         self.step, self.setting, self.smoothness = step, setting, smoothness
-        self.start, self.gradient = start, gradient
+        self.start, self.start_from = start, start_from
+        self.stop_at, self.stop_rule, self.stuck = stop_at, stop_rule, stuck
         linear = isinstance(model, Linear)
-        self.local_solver = local_solver
+        self.local_solver, self.optima_from = local_solver, optima_from
         self.local_start = local_start or ("zeros" if linear else "independent")
         self.local_tolerance, self.local_iterations = local_tolerance, local_iterations
         self.reference, self.accuracy = reference, accuracy
-        self._objectives: dict[bytes, Objective] = {}
 
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Why these options do not go together, if they do not."""
-        options, gossip = configuration.algorithm, configuration.exchange["name"] == "gossip"
-        alpha = options["flix_alpha"]
-        if isinstance(alpha, list) and len(alpha) != configuration.clients:
-            return (
-                f"algorithm.flix_alpha has {len(alpha)} entries, but there are "
-                f"{configuration.clients} clients; it must be one number, or one for each"
-            )
-        if gossip and options["start"] == "average":
-            return (
-                "algorithm.start is 'average', which needs a server; allowed with gossip: zeros, "
-                "ones, random"
-            )
-        return None
+    refuse = staticmethod(refuse_flix)
 
     # -- before the first round
 
@@ -140,6 +153,7 @@ class Flix:
             torch.zeros(size, dtype=double),
             torch.zeros(1, dtype=double),
             torch.zeros(1, dtype=torch.int64),
+            torch.zeros(1, dtype=torch.int64),
         )
 
     def _local_start(self, clients: Clients, draws: Draws, dtype: torch.dtype) -> Tensor:
@@ -156,16 +170,22 @@ class Flix:
         self, state: FlixState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> FlixState:
         """The clients' optima, and the constants of the theorems; collective."""
-        optima, norms = local_optima(
-            self.model,
-            clients,
-            self.regulariser,
-            state.optima,
-            self.local_solver,
-            self.local_tolerance,
-            self.local_iterations,
-        )
+        if self.optima_from is not None:
+            optima, norms = stored_optima(self.optima_from, state.optima, clients)
+        else:
+            optima, norms = local_optima(
+                self.model,
+                clients,
+                self.regulariser,
+                state.optima,
+                self.local_solver,
+                self.local_tolerance,
+                self.local_iterations,
+            )
         made = replace(state, optima=optima, gradient_norm=norms)
+        if self.start_from is not None:
+            x = stored_model(self.start_from, state.model[:1].reshape(1, -1))
+            made = replace(made, model=exchange.spread(x))
         if isinstance(self.model, Linear):
             compat = self.smoothness == "published_code"
             measured = curvatures(self.model, clients, self.regulariser, compat)
@@ -173,16 +193,17 @@ class Flix:
         elif self.step is None:
             raise InputError(
                 "algorithm.step is missing: the smoothness of this model is not known, so no "
-                "theorem gives it; set a number"
+                "theorem gives it; set a number, or line_search"
             )
         step = self._step(made, clients, exchange)
         made = replace(made, step=torch.tensor([step], dtype=torch.float64))
         how = self.reference
         if how == "auto":
             how = "none" if not isinstance(self.model, Linear) else "auto"
-        if how == "none" or not self._alpha(clients.federation.training).any():
+        if how == "none" or not self.objective.alpha(clients.federation.training).any():
             return made
-        risk = flix_risk(self._objective(clients), optima, self._alpha(clients.ids), clients)
+        alpha = self.objective.alpha(clients.ids)
+        risk = flix_risk(self.objective.risks(clients), optima, alpha, clients)
         x, least = minimise(risk, self.model, clients, self.regulariser, how)
         known = torch.ones(1, dtype=torch.int64)
         value = torch.tensor([least], dtype=torch.float64)
@@ -190,25 +211,13 @@ class Flix:
 
     # -- constants
 
-    def _alpha(self, ids: np.ndarray) -> np.ndarray:
-        alpha = np.asarray(self.flix_alpha, np.float64)
-        return np.full(len(ids), float(alpha)) if alpha.ndim == 0 else alpha[ids]
-
-    def _weights(self, clients: Clients) -> Tensor:
-        """alpha_i^2, float64 (clients,)."""
-        return torch.from_numpy(self._alpha(clients.ids) ** 2)
-
     def constants(self, state: FlixState, clients: Clients, exchange: Exchange) -> theory.Constants:
         """What the theorems need, over all clients; collective."""
-        federation = clients.federation
-        one_hot = torch.zeros(len(clients), federation.n_clients, dtype=torch.float64)
-        one_hot[torch.arange(len(clients)), torch.from_numpy(clients.ids)] = state.smoothness
-        smooth = total(clients, one_hot).numpy()[federation.training]
-        strong = max(0.0, self.regulariser.strong_convexity)
         omega = self.variance(exchange)
-        return theory.constants(
-            self._alpha(federation.training), smooth, strong, omega, self.memory_rate(omega)
-        )
+        alpha = self.objective.alpha(clients.federation.training)
+        strong = max(0.0, self.regulariser.strong_convexity)
+        rate = self.memory_rate(omega)
+        return all_constants(clients, alpha, state.smoothness, strong, omega, rate)
 
     def variance(self, exchange: Exchange) -> float:
         """omega of the messages; gradient descent sends them whole."""
@@ -226,7 +235,7 @@ class Flix:
 
     def _step(self, state: FlixState, clients: Clients, exchange: Exchange) -> float:
         if self.step is not None:
-            return self.step
+            return self.step if isinstance(self.step, float) else 0.0
         c = self.constants(state, clients, exchange)
         return self.theoretical_step(c) if c.l_alpha > 0 else 0.0
 
@@ -242,29 +251,23 @@ class Flix:
                 f"warning: algorithm.local_tolerance {self.local_tolerance:g} was not reached in "
                 f"{self.local_iterations} iterations; x_i are what was reached"
             )
+        hand = "by line search" if self.step == "line_search" else f"{float(state.step):.6g}"
         if not isinstance(self.model, Linear):
-            return [*lines, f"step size {float(state.step):.6g}, by hand"]
+            return [*lines, f"step size {hand}"]
         c = self.constants(state, clients, exchange)
-        by = "by hand" if self.step is not None else f"of the {self._setting()} theorem"
+        by = "" if self.step is not None else f", of the {self._setting()} theorem"
         lines.append(
             f"mean L_i {c.l_hat:.6g}, L_alpha {c.l_alpha:.6g}, condition {c.condition:.4g}, omega "
-            f"{c.omega:.4g}; step size {float(state.step):.6g}, {by}"
+            f"{c.omega:.4g}; step size {hand}{by}"
         )
         return lines + self.foretold(state, c, clients)
 
     def foretold(self, state: FlixState, c: theory.Constants, clients: Clients) -> list[str]:
         """Rounds that Theorem 2 needs for ``accuracy``; collective."""
-        alpha = self._alpha(clients.federation.training)
-        averages = self.start in (None, "average")
-        if not averages or c.mu_hat <= 0 or not (alpha == alpha[0]).all() or not len(alpha):
+        if not self.from_average:
             return []
-        variance = spread(state.optima, state.smoothness, clients)
-        rounds = theory.communications(c, variance, self.accuracy, float(alpha[0]))
-        most = theory.one_shot_alpha(c, variance, self.accuracy)
-        return [
-            f"Theorem 2: at most {rounds} rounds to a gap of {self.accuracy:g}; one round is "
-            f"enough up to flix_alpha {most:.3g}"
-        ]
+        alpha = self.objective.alpha(clients.federation.training)
+        return theorem_two(c, alpha, state.optima, state.smoothness, clients, self.accuracy)
 
     # -- rounds
 
@@ -273,19 +276,32 @@ class Flix:
     ) -> FlixState:
         if self.averages(channel) and draws.round == 1:
             return replace(state, model=self.average(state, clients, channel))
+        if int(state.stopped):
+            return state
+        if self.step == "line_search" or self.stop_at is not None:
+            step = float(state.step) or None
+            descent = Descent(self.objective, step, self.stop_at, self.stop_rule, self.stuck)
+            model, met = descent(state.model, state.optima, clients, channel, draws)
+            stopped = torch.tensor([draws.round if met else 0])
+            return replace(state, model=model, stopped=stopped)
         x = channel.broadcast(state.model)
-        g = self.mixed_gradient(state, x[:, 0], clients, draws)  # alpha_i grad f_i(T_i(x))
+        g = self.objective.gradients(state.optima, x[:, 0], clients, draws)
         moved = x - float(state.step) * g[:, None]
         uniform = torch.full((len(clients),), 1 / len(clients.federation.training)).double()
         return replace(state, model=channel.average(moved, uniform, before=state.model))
 
+    @property
+    def from_average(self) -> bool:
+        """Whether a server begins with the one-shot average."""
+        return self.start == "average" or (self.start is None and self.start_from is None)
+
     def averages(self, channel: Channel) -> bool:
         """Whether the first round is the one-shot average."""
-        return self.start == "average" or (self.start is None and not channel.shared_is_rows)
+        return self.from_average and not channel.shared_is_rows
 
     def average(self, state: FlixState, clients: Clients, channel: Channel) -> Tensor:
         """x_avg = sum_i w_i x_i with w_i proportional to alpha_i^2 L_i (Theorem 1)."""
-        mass = self._weights(clients) * _or_ones(state.smoothness)
+        mass = self.objective.squares(clients) * _or_ones(state.smoothness)
         mass = mass[:, None].to(state.optima)
         sent = channel.send(torch.cat([state.optima * mass, mass], 1), whole=True)
         summed = channel.sum(sent, torch.ones(len(clients), dtype=torch.float64))
@@ -293,55 +309,30 @@ class Flix:
             return state.model
         return (summed[:-1] / summed[-1])[None].to(state.model)
 
-    def mixed(self, state: FlixState, x: Tensor, clients: Clients) -> Tensor:
-        """T_i(x) = alpha_i x + (1 - alpha_i) x_i, (clients, P); x is (P,) or (clients, P)."""
-        alpha = torch.from_numpy(self._alpha(clients.ids)).to(state.optima)[:, None]
-        return alpha * x + (1 - alpha) * state.optima
-
-    def mixed_gradient(self, state: FlixState, x: Tensor, clients: Clients, draws: Draws) -> Tensor:
-        """alpha_i grad f_i(T_i(x)), (clients, P); the factor alpha_i is the chain rule's."""
-        alpha = torch.from_numpy(self._alpha(clients.ids)).to(state.optima)[:, None]
-        points = self.mixed(state, x, clients)
-        if self.gradient == "exact":
-            return alpha * self._objective(clients).gradients(points)
-        keys = draws.client_keys("samples", clients.ids)
-        orders = np.split(shuffles(keys, clients.n_train), np.cumsum(clients.n_train)[:-1])
-        size = self.local.options.batch_size
-        drawn = [o[:size] + begin for o, begin in zip(orders, clients.starts, strict=True)]
-        return alpha * sampled_gradients(self.model, clients, self.regulariser, points, drawn)
-
-    def _objective(self, clients: Clients) -> Objective:
-        key = clients.rows.tobytes()
-        if key not in self._objectives:
-            if len(self._objectives) >= 4:
-                self._objectives.clear()
-            self._objectives[key] = objective_of(self.model, clients, self.regulariser)
-        return self._objectives[key]
-
     # -- what is served and measured
 
     def deploy(self, state: FlixState, clients: Clients, draws: Draws) -> Predictor:
         """Client i predicts with T_i(x)."""
         x = state.model[0] if state.model.dim() == 2 else state.model[:, 0]
-        alpha = torch.from_numpy(self._alpha(clients.ids))
+        alpha = torch.from_numpy(self.objective.alpha(clients.ids))
         results = {"flix_alpha": alpha, "local_gradient_norm": state.gradient_norm}
-        return Predictor(self.mixed(state, x, clients)[:, None], results=results)
+        served = self.objective.mixed(state.optima, x, clients)
+        return Predictor(served[:, None], results=results)
 
     def measure(
         self, state: FlixState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
         x = exchange.mean(state.model)[0]
         n = len(clients.federation.training)
-        losses = self._objective(clients).losses(self.mixed(state, x, clients))
+        losses = self.objective.losses(state.optima, x, clients)
         objective = float(total(clients, losses[:, None])[0]) / n
         found: dict[str, float | None] = {
             "objective": objective,
             "up_floats": exchange.ledger.up_floats,
         }
         if int(state.known):
-            alpha = torch.from_numpy(self._alpha(clients.ids))
             away = float((x.double() - state.reference).square().sum())
-            squares = float(total(clients, alpha.square()[:, None])[0])
+            squares = float(total(clients, self.objective.squares(clients)[:, None])[0])
             found["objective_gap"] = objective - float(state.least)
             found["deployed_distance"] = squares * away / n
         return found
@@ -352,19 +343,6 @@ class Flix:
 
 def _largest(values: Tensor) -> np.ndarray:
     return np.array(float(values.max()) if len(values) else 0.0)
-
-
-def weighted_mean(rows: Tensor, mass: Tensor, clients: Clients) -> Tensor:
-    """sum_i w_i rows_i with w_i proportional to ``mass``, zeros without any; collective."""
-    whole = total(clients, torch.cat([rows.double() * mass[:, None], mass[:, None]], 1))
-    found = whole[:-1] / whole[-1] if float(whole[-1]) > 0 else torch.zeros_like(whole[:-1])
-    return found.to(rows)
-
-
-def spread(optima: Tensor, mass: Tensor, clients: Clients) -> float:
-    """V = sum_i w_i ||x_i - x_avg||^2 with w_i proportional to ``mass``; collective."""
-    away = (optima - weighted_mean(optima, mass, clients)).double().square().sum(1)
-    return float(weighted_mean(away[:, None], mass, clients)[0])
 
 
 def _or_ones(smoothness: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ class Maml(MetaLearner):
         self.support, self.query = _halves(model, self.regulariser, support_fraction)
 
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
-        """prod_j (I - gamma Hessian f_i(y_i^j)) grad f_i(y_i^k), from the last step to the first."""
+        """prod_j (I - gamma Hessian f_i(y_i^j)) grad f_i(y_i^k), the last step first."""
         objective = self.support(clients)
         points = self.path(x, objective)
         found = self.query(clients).gradients(points[-1])

@@ -70,11 +70,11 @@ def test_the_budget_rules_of_theorem_two():
 def test_the_gradient_is_the_derivative_of_the_objective(alpha):
     run = Run(Flix, logistic(), flix_alpha=alpha, l2=0.1)
     clients, x = run.clients, torch.from_numpy(np.random.default_rng(3).normal(size=5))
-    g = run.method.mixed_gradient(run.state, x, clients, Draws(0, 1)).mean(0)
+    g = run.method.objective.gradients(run.flix.optima, x, clients, Draws(0, 1)).mean(0)
     objective = objective_of(run.model, clients, Regulariser("l2", 0.1))
 
     def value(w):
-        points = run.method.mixed(run.state, torch.from_numpy(w), clients)
+        points = run.method.objective.mixed(run.flix.optima, torch.from_numpy(w), clients)
         return float(objective.losses(points).mean())
 
     numeric = scipy.optimize.approx_fprime(x.numpy(), value, 1e-6)
@@ -100,9 +100,8 @@ def test_minimisers_are_those_of_scipy_and_scikit_learn():
     alpha = Run(Flix, data, flix_alpha=0.4, l2=0.1)
 
     def value(w):
-        return float(
-            risk.losses(alpha.method.mixed(alpha.state, torch.from_numpy(w), data[0])).mean()
-        )
+        points = alpha.method.objective.mixed(alpha.flix.optima, torch.from_numpy(w), data[0])
+        return float(risk.losses(points).mean())
 
     best = scipy.optimize.minimize(value, np.zeros(5), method="L-BFGS-B", options={"gtol": 1e-10})
     assert alpha.flix.reference.numpy() == pytest.approx(best.x, abs=1e-4)
@@ -149,7 +148,7 @@ def test_diana_converges_where_dcgd_stalls_within_theorem_threes_floor():
         dcgd.go()
         seen.append(float(((dcgd.x - dcgd.flix.reference.numpy()) ** 2).sum()))
     reference = torch.from_numpy(dcgd.flix.reference.numpy())
-    g = dcgd.method.mixed_gradient(dcgd.state, reference, dcgd.clients, Draws(0, 1))
+    g = dcgd.method.objective.gradients(dcgd.flix.optima, reference, dcgd.clients, Draws(0, 1))
     floor = theory.dcgd_floor(c, dcgd_step, float((4.0 * g.square().sum(1)).mean()))
     assert 1e-6 < np.mean(seen) < floor
 
@@ -162,7 +161,7 @@ def test_the_lyapunov_function_falls_as_theorem_four_says():
     for seed in range(20):
         run = Run(Diana, data, compression, seed=seed, flix_alpha=0.5, start="ones", step=step)
         reference = run.flix.reference
-        h = run.method.mixed_gradient(run.flix, reference, run.clients, Draws(0, 1))
+        h = run.method.objective.gradients(run.flix.optima, reference, run.clients, Draws(0, 1))
 
         def lyapunov(run=run, reference=reference, h=h):
             away = float((run.flix.model[0] - reference).square().sum())
@@ -207,7 +206,7 @@ def test_the_variance_of_what_is_deployed(alpha):
     """Proposition 3: Var(T_i(x)) = (1 - alpha)^2 Var(x_i) for any x."""
     run = Run(Flix, logistic(), flix_alpha=alpha, l2=0.1)
     x = torch.from_numpy(np.random.default_rng(5).normal(size=5))
-    served, optima = run.method.mixed(run.state, x, run.clients), run.flix.optima
+    served, optima = run.method.objective.mixed(run.flix.optima, x, run.clients), run.flix.optima
 
     def variance(rows):
         return float((rows - rows.mean(0)).square().sum(1).mean())

@@ -1,0 +1,70 @@
+"""What a run of FLIX measures and foretells before its first round: constants and rounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.algorithms.flix_objective import spread
+from mpifed.exchange.measuring import total
+from mpifed.federation import Clients
+from mpifed.theory import flix as theory
+
+
+def all_constants(
+    clients: Clients,
+    alpha: np.ndarray,
+    smoothness: Tensor,
+    strong: float,
+    omega: float,
+    memory_rate: float,
+) -> theory.Constants:
+    """The constants of the theorems over all training clients; collective.
+
+    ``alpha`` is that of all training clients, ``smoothness`` holds L_i of the hosted ones.
+    """
+    federation = clients.federation
+    one_hot = torch.zeros(len(clients), federation.n_clients, dtype=torch.float64)
+    one_hot[torch.arange(len(clients)), torch.from_numpy(clients.ids)] = smoothness
+    smooth = total(clients, one_hot).numpy()[federation.training]
+    return theory.constants(alpha, smooth, strong, omega, memory_rate)
+
+
+def theorem_two(
+    c: theory.Constants,
+    alpha: np.ndarray,
+    optima: Tensor,
+    smoothness: Tensor,
+    clients: Clients,
+    accuracy: float,
+) -> list[str]:
+    """Rounds that Theorem 2 needs for ``accuracy`` with equal coefficients; collective."""
+    if c.mu_hat <= 0 or not len(alpha) or not (alpha == alpha[0]).all():
+        return []
+    variance = spread(optima, smoothness, clients)
+    rounds = theory.communications(c, variance, accuracy, float(alpha[0]))
+    most = theory.one_shot_alpha(c, variance, accuracy)
+    return [
+        f"Theorem 2: at most {rounds} rounds to a gap of {accuracy:g}; one round is enough up to "
+        f"flix_alpha {most:.3g}"
+    ]
+
+
+def theorem_four(
+    c: theory.Constants,
+    step: float,
+    away: float,
+    memory_error: float,
+    accuracy: float,
+    averages: bool,
+) -> list[str]:
+    """Rounds after which Theorem 4 puts the expected gap below ``accuracy``.
+
+    ``away`` is ||x^0 - x*||^2, ``memory_error`` sum_i ||h_i^0 - grad f_i(T_i(x*))||^2; a first
+    round that ``averages`` comes on top.
+    """
+    sigma = c.omega * memory_error / c.n
+    start = away + 4 * step**2 / (c.n * c.rho) * sigma
+    rounds = theory.rounds_until(c.l_alpha / 2 * start, accuracy, theory.diana_rate(c, step))
+    return [f"Theorem 4: an expected gap of {accuracy:g} after at most {rounds + averages} rounds"]

@@ -1,0 +1,64 @@
+"""Which options of FLIX, DCGD and DIANA do not go together, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpifed.algorithms.flix_stored import refuse_other_problem
+from mpifed.components import find
+
+
+def refuse_flix(configuration: Any) -> str | None:
+    """Why these options do not go together, if they do not."""
+    options, gossip = configuration.algorithm, configuration.exchange["name"] == "gossip"
+    alpha = options["flix_alpha"]
+    if isinstance(alpha, list) and len(alpha) != configuration.clients:
+        return (
+            f"algorithm.flix_alpha has {len(alpha)} entries, but there are "
+            f"{configuration.clients} clients; it must be one number, or one for each"
+        )
+    if gossip and options["start"] == "average":
+        return (
+            "algorithm.start is 'average', which needs a server; allowed with gossip: zeros, "
+            "ones, random"
+        )
+    if options["start"] and options["start_from"]:
+        return (
+            f"algorithm.start is '{options['start']}' and algorithm.start_from is "
+            f"'{options['start_from']}'; one of them must be empty"
+        )
+    if options["step"] == "line_search" or options["stop_at"] is not None:
+        what = "step" if options["step"] == "line_search" else "stop_at"
+        said = f"algorithm.{what} is {options[what]!r}, which "
+        if gossip or options.get("name") != "flix":
+            return said + "asks for algorithm=flix and exchange=server"
+        if configuration.compression["name"] != "none":
+            return said + "asks for whole gradients; compression must be none"
+    return refuse_other_problem(configuration) if options["optima_from"] else None
+
+
+def refuse_messages(configuration: Any) -> str | None:
+    """Refuses exchanges and compressors with which sums of messages mean nothing."""
+    name = configuration.algorithm["name"]
+    if configuration.exchange["name"] != "server":
+        return (
+            f"exchange is '{configuration.exchange['name']}', but {name} sends messages to a "
+            "server; under gossip use algorithm=flix with a compression, which neighbours keep "
+            "replicas for"
+        )
+    section = configuration.compression
+    if section["name"] != "none":
+        options = {key: value for key, value in section.items() if key != "name"}
+        made: Any = find("compression", section["name"])
+        if not made(**options).unbiased:
+            return (
+                f"compression.name is '{section['name']}', which is biased, but {name} needs "
+                "E C(v) = v; use algorithm=flix, whose messages have error feedback, or an "
+                "unbiased compressor such as rand_k"
+            )
+    return None
+
+
+def refuse_compressed(configuration: Any) -> str | None:
+    """Why the options of DCGD or DIANA do not go together, if they do not."""
+    return refuse_messages(configuration) or refuse_flix(configuration)

@@ -1,0 +1,88 @@
+"""What a run of FLIX takes over from another one: its x, or its clients' optima."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpifed import checkpoint, state
+from mpifed.errors import InputError
+from mpifed.experiment import read_experiment
+from mpifed.federation import Clients
+from mpifed.schema import shown
+from mpifed.seal import Damaged
+
+PROBLEM = ("clients", "seed", "dtype", "data", "model")
+"""Parts of a configuration by which a client's optimum is another."""
+
+OPTIMUM = ("l2", "regulariser", "local_solver", "local_start", "local_tolerance")
+"""Options of the algorithm by which it is."""
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """The x of a run under a server, (1, P)."""
+
+    model: Tensor = state.server()
+
+
+@dataclass(frozen=True)
+class StoredOptima:
+    """x_i (clients, P) and ||grad f_i(x_i)|| (clients,)."""
+
+    optima: Tensor = state.client()
+    gradient_norm: Tensor = state.client()
+
+
+def refuse_other_problem(configuration: Any) -> str | None:
+    """Why optima of the run ``algorithm.optima_from`` are not those of this one.
+
+    Says nothing where there is no such run: one that goes on has no need of it any more.
+    """
+    place = configuration.algorithm["optima_from"]
+    path = Path(place) / "config.yaml"
+    if not path.is_file():
+        return None
+    other = read_experiment(str(path))
+    pairs = [(key, other.get(key), getattr(configuration, key)) for key in PROBLEM]
+    options = other.get("algorithm") or {}
+    pairs += [(f"algorithm.{k}", options.get(k), configuration.algorithm[k]) for k in OPTIMUM]
+    differing = [f"{key} is {shown(a)} there, {shown(b)} here" for key, a, b in pairs if a != b]
+    if not differing:
+        return None
+    return f"algorithm.optima_from is '{place}', a run of another problem: {differing[0]}"
+
+
+def stored_model(place: str, like: Tensor) -> Tensor:
+    """The x of the newest checkpoint of the run directory ``place``, in the form of ``like``."""
+    return _read(place, "start_from", StoredModel(torch.zeros_like(like)), None).model
+
+
+def stored_optima(place: str, like: Tensor, clients: Clients) -> tuple[Tensor, Tensor]:
+    """The optima, in the form of ``like``, and norms of the run directory ``place``."""
+    wanted = StoredOptima(like, torch.zeros(len(clients), dtype=torch.float64))
+    found = _read(place, "optima_from", wanted, clients)
+    return found.optima, found.gradient_norm
+
+
+def _read(place: str, option: str, wanted: Any, clients: Clients | None) -> Any:
+    """``wanted`` from the newest intact checkpoint of ``place``."""
+    hosted = clients.ids if clients is not None else torch.arange(0).numpy()
+    for path in checkpoint.listed(Path(place) / "checkpoints"):
+        with contextlib.suppress(Damaged):
+            checkpoint.read_meta(path)
+            break
+    else:
+        raise InputError(
+            f"algorithm.{option} is '{place}', which holds no intact checkpoint; it must be the "
+            "directory of a run"
+        )
+    try:
+        return checkpoint.read_state(path, wanted, False, hosted)
+    except Damaged as error:
+        raise InputError(f"algorithm.{option} is '{place}', but {error}") from None
