@@ -27,6 +27,7 @@ ALGORITHMS = {
     "fedmm": "mpifed.algorithms.fedmm:FedMM",
     "fedmm_theta": "mpifed.algorithms.fedmm_theta:FedMMTheta",
     "sa_ssmm": "mpifed.algorithms.sa_ssmm:SaSsmm",
+    "fedmgs": "mpifed.algorithms.fedmgs:FedMGS",
     "fedmm_ot": "mpifed.algorithms.fedmm_ot:FedMMOT",
     "fedadam": "mpifed.algorithms.fedadam:FedAdam",
 }

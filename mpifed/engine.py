@@ -83,6 +83,9 @@ class TimedChannel:
         with self.clock.measure("exchange"):
             return self.channel.sum(rows, weights)
 
+    def among(self, chosen: np.ndarray) -> TimedChannel:
+        return TimedChannel(self.channel.among(chosen), self.clock)
+
     def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
         return self.channel.at_server(make)
 

@@ -68,6 +68,9 @@ class Channel(Protocol):
         ``weights`` is float64 (participants,) and is not renormalised.
         """
 
+    def among(self, chosen: np.ndarray) -> Channel:
+        """The same round among ``chosen`` of its participants only, bool (n_clients,)."""
+
     def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
         """What ``make()`` returns where the server is, the same bits on every rank. Collective."""
 

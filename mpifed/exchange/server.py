@@ -162,6 +162,9 @@ class ServerChannel:
         total = weighted_sum(federation.communicator, rows, w, self._hosted, federation.n_clients)
         return torch.from_numpy(total)
 
+    def among(self, chosen: np.ndarray) -> ServerChannel:
+        return ServerChannel(self.server, self.round, self.active & chosen)
+
     def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
         return self.server.at_server(make)
 

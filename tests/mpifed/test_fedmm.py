@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from mpifed.algorithms.fedmgs import FedMGS
 from mpifed.algorithms.fedmm import FedMM
 from mpifed.algorithms.fedmm_theta import FedMMTheta
 from mpifed.algorithms.sa_ssmm import SaSsmm
@@ -297,3 +298,62 @@ def test_a_dictionary_improves_every_round_with_whole_shards():
     for _ in range(15):
         values.append(run.go().objective())
     assert (np.diff(values) <= 1e-7).all() and values[-1] < values[0]
+
+
+def factorised(parts, **options):
+    everyone, description = data_of(parts)
+    solver = LocalSGD(none(description), LocalOptions(), 1, 1, torch.device("cpu"))
+    return everyone, FedMGS(none(description), solver, n_atoms=3, **options)
+
+
+def factors(n=4, m=12, p=6, seed=0):
+    draw = np.random.default_rng(seed)
+    atoms = draw.normal(size=(p, 3))
+    return [(atoms @ draw.normal(size=(3, m))).T for _ in range(n)]
+
+
+def test_factorisation_to_the_end_of_each_step_is_fedmm_with_ridge_codes():
+    parts = factors()
+    everyone, method = factorised(parts, code_steps=4000, atom_steps=4000)
+    server, active = Server(everyone.federation, 0), np.ones(4, bool)
+    state = method.init(everyone, server, Draws(0, 0), torch.float64)
+    surrogate = {
+        "name": "dictionary",
+        "n_atoms": 3,
+        "codes": "ridge",
+        "code_penalty": 0.1,
+        "atom_penalty": 0.2,
+    }
+    run = Run(FedMM, data_of(parts), surrogate, **CONSTANT)
+    run.start_from(run.method.surrogate.surrogate_of(state.atoms.flatten()))
+    for k in range(1, 6):
+        state = method.round(state, everyone, server.at(k, active), Draws(0, k))
+        run.go()
+        assert torch.allclose(state.atoms.flatten(), run.theta, atol=1e-8)
+    measured = method.measure(state, everyone, server, Draws(0, 5))["objective"]
+    assert measured >= run.objective() - 1e-9
+
+
+@pytest.mark.parametrize("codes", ["ridge", "nonnegative", "one_hot"])
+def test_factorisation_decreases_its_objective_when_all_send(codes):
+    everyone, method = factorised(factors(), codes=codes)
+    server, active = Server(everyone.federation, 0), np.ones(4, bool)
+    state = method.init(everyone, server, Draws(0, 0), torch.float64)
+    values = []
+    for k in range(1, 30):
+        state = method.round(state, everyone, server.at(k, active), Draws(0, k))
+        values.append(method.measure(state, everyone, server, Draws(0, k))["objective"])
+    assert (np.diff(values) <= 1e-10).all() and values[-1] < 0.9 * values[0]
+
+
+def test_who_does_not_send_keeps_its_last_statistics_at_the_server():
+    everyone, method = factorised(factors(), senders=1)
+    server, active = Server(everyone.federation, 0), np.ones(4, bool)
+    state = method.init(everyone, server, Draws(0, 0), torch.float64)
+    for k in range(1, 8):
+        before = state
+        state = method.round(state, everyone, server.at(k, active), Draws(0, k))
+        changed = (state.sent != before.sent).flatten(1).any(1)
+        assert int(changed.sum()) == (4 if k == 1 else 1)
+        assert torch.allclose(state.total, state.sent.mean(0), atol=1e-14)
+    assert server.ledger.up_bits == (4 + 6) * (3 + 6) * 3 * 64

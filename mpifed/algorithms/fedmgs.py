@@ -1,0 +1,200 @@
+"""FedMGS: federated matrix factorisation by sharing statistics (Wang and Chang 2022).
+
+    min over W, H_i of sum_i mu_i (1 / m_i) [ 1/2 ||X_i - W H_i||^2 + R(H_i) ] + eta ||W||^2
+
+Every client improves its codes H_i by projected gradient steps with the W it receives; those that
+are sampled send A_i = H_i H_i' / m_i and B_i = X_i H_i' / m_i, which are FedMM's statistics, and
+the server, keeping what the others sent last, improves W by gradient steps. Unlike FedMM there is
+no compression, no control variate and no step size on the statistics; codes stay from round to
+round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Predictor
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.measuring import total
+from mpifed.federation import Clients, Draws
+from mpifed.local.solver import LocalSGD
+from mpifed.models.none import NoModel
+from mpifed.schema import Above, AtLeast
+
+CodePenalty = Literal["ridge", "nonnegative", "one_hot"]
+
+
+@dataclass(frozen=True)
+class FedMGSState:
+    """``atoms`` W (p, K); codes (clients, K, longest shard), zeros where a client has no sample.
+
+    ``sent`` are the statistics [A_i; B_i] that each client sent last, (clients, K + p, K), and
+    ``total`` their weighted sum (K + p, K). All float64.
+    """
+
+    atoms: Tensor = state.server()
+    codes: Tensor = state.client()
+    sent: Tensor = state.client()
+    total: Tensor = state.server()
+
+
+class FedMGS:
+    """FedMGS: matrix factorisation; codes stay with clients, statistics are shared."""
+
+    uses_model = False
+    tasks = ("unlabelled",)
+    columns = ("objective",)
+
+    def __init__(
+        self,
+        model: NoModel,
+        local: LocalSGD,
+        *,
+        n_atoms: Annotated[int, AtLeast(1)] = 15,
+        code_steps: Annotated[int, AtLeast(1)] = 10,
+        atom_steps: Annotated[int, AtLeast(1)] = 10,
+        codes: CodePenalty = "ridge",
+        code_penalty: Annotated[float, AtLeast(0)] = 0.1,
+        atom_penalty: Annotated[float, AtLeast(0)] = 0.2,
+        one_hot_penalty: Annotated[float, Above(0)] = 1.0,
+        senders: Annotated[int, AtLeast(1)] | None = None,
+    ) -> None:
+        """``code_steps`` Q1 and ``atom_steps`` Q2 are gradient steps a round. R(H) is
+        ``code_penalty`` / 2 ||H||^2; ``nonnegative`` asks for H >= 0 besides, and ``one_hot``, the
+        relaxation of k-means, adds ``one_hot_penalty`` / 2 ((1'h)^2 - ||h||^2) for every sample.
+        ``senders`` clients send in a round, null all; all compute in every round.
+        """
+        self.data = model.data
+        self.n_atoms, self.code_steps, self.atom_steps = n_atoms, code_steps, atom_steps
+        self.codes, self.code_penalty, self.atom_penalty = codes, code_penalty, atom_penalty
+        self.crossing = one_hot_penalty if codes == "one_hot" else 0.0
+        self.senders = senders
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Why these options do not go together, if they do not."""
+        if (
+            configuration.exchange["name"] != "server"
+            or configuration.compression["name"] != "none"
+        ):
+            return (
+                "fedmgs sends its statistics whole to a server; exchange: server, compression: none"
+            )
+        if configuration.participation != 1.0:
+            return (
+                "participation must be 1.0 for fedmgs, all of whose clients compute in every "
+                "round; algorithm.senders says how many send"
+            )
+        return None
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedMGSState:
+        p, k = int(np.prod(self.data.input_shape)), self.n_atoms
+        atoms = torch.from_numpy(draws.stream("atoms").normal(size=(p, k)))
+        longest = int(self.data.n_train.max())
+        codes = torch.zeros(len(clients), k, longest, dtype=torch.float64)
+        for row, (client, count) in enumerate(zip(clients.ids, clients.n_train, strict=True)):
+            drawn = np.abs(draws.stream("codes", int(client)).normal(size=(k, int(count))))
+            codes[row, :, :count] = torch.from_numpy(drawn)
+        blank = torch.zeros(len(clients), k + p, k, dtype=torch.float64)
+        return FedMGSState(atoms, codes, blank, blank.new_zeros(k + p, k))
+
+    def round(
+        self, state: FedMGSState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedMGSState:
+        channel.broadcast(state.atoms)
+        codes, now = state.codes.clone(), state.sent.clone()
+        for row, x in enumerate(_shards(clients)):
+            m = x.shape[1]
+            codes[row, :, :m] = self.improved_codes(state.atoms, codes[row, :, :m], x)
+            now[row] = _statistics(codes[row, :, :m], x)
+        chosen = self.sampled(clients, draws)
+        here = torch.from_numpy(chosen[clients.ids])
+        among = channel.among(chosen)
+        arrived = among.send(now[here])
+        weights = self.weights(clients)[here]
+        moved = among.sum(arrived - state.sent[here], weights)
+        sent = state.sent.clone()
+        sent[here] = arrived
+        summed = state.total + moved
+        return FedMGSState(self.improved_atoms(state.atoms, summed), codes, sent, summed)
+
+    def sampled(self, clients: Clients, draws: Draws) -> np.ndarray:
+        """Who sends in this round: bool (n_clients,). In the first round everyone does, so that the
+        server has statistics of all to keep.
+        """
+        federation = clients.federation
+        chosen = np.zeros(federation.n_clients, bool)
+        everyone = federation.training
+        count = len(everyone) if self.senders is None or draws.round == 1 else self.senders
+        order = draws.stream("senders").permutation(len(everyone))
+        chosen[everyone[order[:count]]] = True
+        return chosen
+
+    def improved_codes(self, atoms: Tensor, codes: Tensor, x: Tensor) -> Tensor:
+        """Q1 projected gradient steps of size 1 / L on one client's H, (K, m)."""
+        gram = atoms.T @ atoms
+        gram += self.code_penalty * torch.eye(len(gram), dtype=gram.dtype)
+        gram += self.crossing * (1 - torch.eye(len(gram), dtype=gram.dtype))
+        target = atoms.T @ x
+        size = 1 / float(torch.linalg.matrix_norm(gram, 2))
+        for _ in range(self.code_steps):
+            codes = codes - size * (gram @ codes - target)
+            if self.codes != "ridge":
+                codes = codes.clamp(min=0)
+        return codes
+
+    def improved_atoms(self, atoms: Tensor, summed: Tensor) -> Tensor:
+        """Q2 gradient steps of size 1 / L on W, from A and B of all clients."""
+        k = self.n_atoms
+        gram = summed[:k] + 2 * self.atom_penalty * torch.eye(k, dtype=summed.dtype)
+        size = 1 / float(torch.linalg.matrix_norm(gram, 2))
+        for _ in range(self.atom_steps):
+            atoms = atoms - size * (atoms @ gram - summed[k:])
+        return atoms
+
+    def weights(self, clients: Clients) -> Tensor:
+        """mu_i = 1 / n, float64 (clients,)."""
+        n = len(clients.federation.training)
+        return torch.full((len(clients),), 1 / n, dtype=torch.float64)
+
+    def deploy(self, state: FedMGSState, clients: Clients, draws: Draws) -> Predictor:
+        """Nothing is predicted: W and H describe the data."""
+        return Predictor(None)
+
+    def measure(
+        self, state: FedMGSState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        """The objective with the codes as they are."""
+        means = torch.zeros(len(clients), 1, dtype=torch.float64)
+        for row, x in enumerate(_shards(clients)):
+            h = state.codes[row, :, : x.shape[1]]
+            crossing = self.crossing * (h.sum(0).square().sum() - h.square().sum())
+            penalties = self.code_penalty * h.square().sum() + crossing
+            means[row] = ((x - state.atoms @ h).square().sum() + penalties) / (2 * x.shape[1])
+        risk = float(total(clients, means, self.weights(clients))[0])
+        return {"objective": risk + self.atom_penalty * float(state.atoms.square().sum())}
+
+    def payload(self) -> int:
+        return (self.n_atoms + int(np.prod(self.data.input_shape))) * self.n_atoms
+
+
+def _shards(clients: Clients) -> list[Tensor]:
+    """X_i of each client, float64 (p, m_i)."""
+    train = clients.shards.train
+    return [
+        train.x[int(train.offsets[row]) : int(train.offsets[row + 1])].flatten(1).double().T
+        for row in clients.rows
+    ]
+
+
+def _statistics(codes: Tensor, x: Tensor) -> Tensor:
+    """[H H'; X H'] / m, (K + p, K)."""
+    return torch.cat([codes, x]) @ codes.T / codes.shape[1]
