@@ -4,9 +4,10 @@
 #
 # The settings: RUN_DIR (the run directory, absolute), WORDS (what to run, as for mpifed.run),
 # EXPERIMENT (the text of an experiment of the user's own, else empty), PYTHON, LAUNCHER (mpirun or
-# srun), MPIRUN, MPI (for srun), BIND_GPUS (options of srun), MAX_RESTARTS (0: never queued again),
-# STAGE (an archive to unpack on every node, else empty), SCRATCH (where), IMAGE (of a container, else
-# empty), CONTAINER (words before the interpreter), STOP_FILES (files that ask the job to stay stopped).
+# srun), MPIRUN, MPI (for srun), BIND_GPUS (options of srun), LEAST_RANKS (empty unless the number of
+# nodes is SLURM's to choose), MAX_RESTARTS (0: never queued again), STAGE (an archive to unpack on
+# every node, else empty), SCRATCH (where), IMAGE (of a container, else empty), CONTAINER (words before
+# the interpreter), STOP_FILES (files that ask the job to stay stopped).
 
 RUN=() PROCESS='' CODE=1 ASKED=no CANCELLED=no STAGED=''
 
@@ -38,7 +39,7 @@ stays_stopped() {
 
 # Both requests reach this shell alone. The launcher hands USR1 on to the ranks, which agree on a
 # round, write a checkpoint and end with 75.
-# shellcheck disable=SC2317  # called by the traps
+# shellcheck disable=SC2317,SC2329  # called by the traps
 hand_on() {
   note "received $1"
   ASKED=yes
@@ -82,7 +83,7 @@ begin() {
 
 # Unpacks STAGE on the local disk of every node, so that a hundred ranks do not read ten thousand
 # small files from the shared file system. Beside its final name first: nodes may share the disk.
-# shellcheck disable=SC2317  # not in every template
+# shellcheck disable=SC2317,SC2329  # not in every template
 stage() {
   [ -n "$STAGE" ] || return 0
   [ "$ASKED" = no ] || return 0
@@ -105,12 +106,12 @@ stage() {
   note "unpacked $STAGE in $STAGED"
 }
 
-# shellcheck disable=SC2317  # not in every template
+# shellcheck disable=SC2317,SC2329  # not in every template
 on_every_node() {
   srun --mpi=none --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --nodes="$SLURM_JOB_NUM_NODES" "$@"
 }
 
-# shellcheck disable=SC2317  # not in every template
+# shellcheck disable=SC2317,SC2329  # not in every template
 clear_stage() {
   [ -n "$STAGED" ] || return 0
   on_every_node rm -rf "$STAGED" || note "$STAGED was not removed on every node"
@@ -193,19 +194,33 @@ pre_empted() {
   [ -n "$preempted" ] && ! [[ $preempted < $started ]]
 }
 
+# Once a job has had nodes, SLURM wants as many tasks again, although the job would take fewer.
+take_fewer() {
+  [ -n "$LEAST_RANKS" ] || return 0
+  if scontrol update JobId="$JOB" NumTasks="$LEAST_RANKS" 2>/dev/null; then
+    note "would take $LEAST_RANKS ranks"
+  fi
+}
+
 queue_again() {
   if [ "${SLURM_RESTART_COUNT:-0}" -ge "$MAX_RESTARTS" ]; then
-    note "restarted ${SLURM_RESTART_COUNT:-0} times and not finished; python -m mpifed.jobs resume goes on"
+    note "not finished after ${SLURM_RESTART_COUNT:-0} restarts; python -m mpifed.jobs resume goes on"
     exit 76
   fi
   # A job that was cancelled just now must not be revived.
-  if [ "$(squeue --noheader --jobs="$JOB" --format=%T 2>/dev/null)" != RUNNING ]; then
+  if [ "$(squeue --noheader --jobs="$JOB" --format=%T 2>/dev/null)" != RUNNING ] || [ "$CANCELLED" = yes ]; then
     note 'not queued again: SLURM is ending the job'
     exit 75
   fi
   note 'queued again'
-  trap - USR1 TERM
-  scontrol requeue "$JOB" && exec sleep 60 # until SLURM ends this shell
+  local ended=no
+  trap 'ended=yes' TERM
+  if scontrol requeue "$JOB"; then
+    take_fewer
+    trap - TERM
+    if [ "$ended" = no ]; then exec sleep 60; fi # until SLURM ends this shell
+    exit 75
+  fi
   note 'SLURM did not queue the job again; python -m mpifed.jobs resume goes on'
   exit 75
 }
@@ -223,6 +238,7 @@ finish() {
   # took down; queueing the others again would revive a job that was cancelled.
   if [ "$CANCELLED" = yes ]; then
     note 'ended from outside'
+    take_fewer # if it was queued again by SLURM
     exit 143
   fi
   if stays_stopped; then

@@ -122,9 +122,11 @@ def _resources(job: Job) -> list[tuple[str, str | None]]:
     ]
     if layout.nodes is not None:
         asked += [("--nodes", layout.nodes), ("--ntasks-per-node", str(layout.ranks_per_node))]
-    if not layout.elastic:
-        asked.append(("--ntasks", str(layout.ranks)))
-    asked += [("--cpus-per-task", str(options.cpus_per_task)), *_memory(options)]
+    asked += [
+        ("--ntasks", str(layout.ranks)),
+        ("--cpus-per-task", str(options.cpus_per_task)),
+        *_memory(options),
+    ]
     if options.gpus_per_node:
         asked.append(("--gres", f"gpu:{options.gpus_per_node}"))
     if options.exclusive:
@@ -216,6 +218,7 @@ def _settings(job: Job) -> str:
         _assign("MPIRUN", _mpirun(options)),
         _assign("MPI", options.mpi),
         _array("BIND_GPUS", ["--gpus-per-task=1"] if per_task else []),
+        _assign("LEAST_RANKS", str(job.layout.ranks) if job.layout.elastic else ""),
         _assign("MAX_RESTARTS", str(options.max_restarts)),
         _assign("STAGE", str(Path(options.stage).absolute()) if options.stage else ""),
         _assign("SCRATCH", options.scratch),

@@ -1,0 +1,196 @@
+"""``python -m mpifed.jobs`` as it is typed, on a SLURM that only notes how it was called."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm, fake_slurm
+
+from mpifed.jobs import slurm as commands
+from mpifed.jobs.__main__ import main
+
+TINY = ["clients=4", "rounds=6", "data.n_test=20", "job.ranks=2"]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    found = fake_slurm(tmp_path / "slurm")
+    for name, value in found.variables().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MPIFED_SITE", raising=False)
+    return found
+
+
+def call(capfd: pytest.CaptureFixture[str], *words: object, code: int = 0) -> str:
+    capfd.readouterr()
+    found = main([str(word) for word in words])
+    out, err = capfd.readouterr()
+    assert found == code, out + err
+    if code:
+        assert not out or words[0] == "check"
+        assert err.startswith("mpifed.jobs: ")
+        assert err.count("\n") == 1
+    return out + err
+
+
+def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    out = call(capfd, "render", *TINY, "--output", tmp_path / "run")
+    assert out.startswith("#!/bin/bash\n")
+    assert out.endswith("finish\n")
+    file = tmp_path / "job.sbatch"
+    assert "sbatch" in call(capfd, "render", *TINY, "--output", "x", "--file", file)
+    assert file.read_text().startswith("#!/bin/bash\n")
+    message = call(capfd, "submit", *TINY, "--output", tmp_path / "run", code=2)
+    assert "there is no sbatch on the PATH" in message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["rendr"], "did you mean 'render'"),
+        (["render", "clients=4"], "job.ranks is missing"),
+        (["render", *TINY, "algorithm=fedavgg"], "did you mean 'fedavg'"),
+        (["render", *TINY, "job.time=soon"], "job.time is 'soon'"),
+        (["render", *TINY, "--site", "jewels"], "--site is 'jewels'"),
+        (["render", *TINY, "--report"], "--report is for a sweep"),
+        (["render", *TINY, "--frobnicate"], "--frobnicate"),
+        (["render", "one.yaml", "two.yaml"], "both stand for an experiment"),
+        (["submit", *TINY, "--output", "/dev/null"], "is a file"),
+        (["status"], "a run directory is missing"),
+        (["status", "/nowhere"], "holds no job"),
+        (["resume", "/nowhere"], "holds no job"),
+    ],
+)
+def test_bad_words_are_one_sentence(words: list[str], part: str, slurm, capfd) -> None:
+    assert part in call(capfd, *words, code=2)
+    assert slurm.calls("sbatch") == []
+
+
+def test_a_dry_run_writes_and_submits_nothing(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
+    output = tmp_path / "run"
+    out = call(capfd, "submit", *TINY, "seed=[0,1]", "--output", output, "--dry-run")
+    assert "#SBATCH --array=0,1" in out
+    assert "--dependency=afterany:" in out
+    assert not output.exists()
+    assert slurm.calls("sbatch") == []
+
+
+def test_a_job_is_recorded_privately_and_known_again(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch, capfd
+) -> None:
+    output = tmp_path / "run"
+    monkeypatch.setenv("SLURM_JOB_ID", "99")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("SBATCH_PARTITION", "wrong")
+    monkeypatch.setenv("PMI_RANK", "3")
+    assert "job 7: 1 run" in call(capfd, "submit", *TINY, "--output", output)
+    assert [words.split()[0] for words in slurm.calls("sbatch")] == ["--test-only", "--parsable"]
+    script = (slurm.directory / "script").read_text()
+    assert script == (output / "job" / "job.sbatch").read_text()
+    variables = (slurm.directory / "environment").read_text()
+    assert "SLURM_CONF=/etc/slurm.conf" in variables
+    for foreign in ("SLURM_JOB_ID", "SBATCH_PARTITION", "PMI_RANK"):
+        assert foreign not in variables
+    for path in (output, *output.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    assert "already holds a run" in call(capfd, "submit", *TINY, "--output", output, code=2)
+
+    slurm.answer("queue", "7|7|N/A|PENDING|(Resources)|\n")
+    assert "job 7, pending (Resources)" in call(capfd, "status", output)
+    assert "has a job in the queue, 7" in call(capfd, "resume", output, code=2)
+    slurm.answer("queue", "7|7|N/A|RUNNING|None|n[1-2]\n")
+    slurm.answer("show", "JobId=7 Restarts=2 ...\n")
+    assert "job 7, running, restarted 2x" in call(capfd, "status", output)
+
+    call(capfd, "stop", output)
+    assert slurm.calls("scancel") == [
+        "--state=PENDING 7",
+        "--signal=USR1 --batch --state=RUNNING 7",
+    ]
+    assert "stopping (running)" in call(capfd, "status", output)
+    slurm.answer("queue", "")
+    assert "job 7, stopped" in call(capfd, "status", output)
+    assert "nothing is to stop" in call(capfd, "stop", output, code=2)
+
+    monkeypatch.setenv("FAKE_JOB", "8")
+    call(capfd, "resume", output, "job.ranks=4", "rounds=9")
+    assert not (output / "job" / "stop").exists()
+    known = json.loads((output / "job" / "job.json").read_text())
+    assert [entry["job"] for entry in known["history"]] == ["7", "8"]
+    assert "#SBATCH --ntasks=4\n" in (slurm.directory / "script").read_text()
+    assert "rounds=9" in (slurm.directory / "script").read_text()
+    (output / "summary.json").write_text('{"rounds": 9}')
+    (output / "DONE").touch()
+    assert "is finished" in call(capfd, "resume", output, code=2)
+    call(capfd, "resume", output, "rounds=12")
+    assert not (output / "DONE").exists()
+    call(capfd, "cancel", output)
+    assert slurm.calls("scancel")[-1] == "8"
+    assert (output / "job" / "stop").exists()
+
+
+def test_a_sweep_is_followed_as_a_whole_and_in_parts(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch, capfd
+) -> None:
+    output = tmp_path / "sweep"
+    call(capfd, "submit", *TINY, "seed=[0,1,2]", "--output", output)
+    assert slurm.calls("sbatch")[-1] == "--parsable --dependency=afterany:7"
+    done = output / "seed=1"
+    (done / "metrics.csv").write_text("round,test_accuracy\n0,0.5\n6,0.75\n")
+    (done / "config.yaml").write_text("rounds: 6\n")
+    (done / "summary.json").write_text('{"rounds": 6}')
+    (done / "DONE").touch()
+    slurm.answer("queue", "8|7|0|RUNNING|None|n1\n9|7|2|PENDING|(JobArrayTaskLimit)|\n")
+    rows = json.loads(call(capfd, "status", output, "--json"))
+    states = ["running", "finished", "pending (JobArrayTaskLimit)"]
+    assert [row["state"] for row in rows] == states
+    assert rows[1]["progress"]["test_accuracy"] == 0.75
+    call(capfd, "stop", output / "seed=0")
+    assert slurm.calls("scancel")[-1].endswith(" 7_0")
+    assert (output / "seed=0" / "job" / "stop").exists()
+    call(capfd, "cancel", output)
+    assert slurm.calls("scancel")[-1] == "7 7"
+    slurm.answer("queue", "")
+    monkeypatch.setenv("FAKE_JOB", "11")
+    call(capfd, "resume", output)
+    assert "#SBATCH --array=0,2\n" in (output / "job" / "job.sbatch").read_text()
+    assert not (output / "seed=0" / "job" / "stop").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": 9}', '{"version": 1}', '{"version": 1, "runs": 3}']
+)
+def test_damaged_records_are_named(text: str, tmp_path: Path, slurm, capfd) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "job.json").write_text(text)
+    assert str(tmp_path / "job" / "job.json") in call(capfd, "status", tmp_path, code=2)
+
+
+def test_a_directory_that_was_moved_is_known_by_its_place(slurm, tmp_path: Path, capfd) -> None:
+    call(capfd, "submit", *TINY, "--output", tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert call(capfd, "status", tmp_path / "new").startswith(f"{tmp_path / 'new'}: job 7")
+
+
+def test_check_tells_what_it_checked(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
+    out = call(capfd, "check", *TINY, "--output", tmp_path / "run")
+    assert out.startswith("1 run of 2 ranks\n")
+    assert "the data can be read here" in out
+    assert "bash reads the script" in out
+    gone = ["--output", tmp_path / "run", *TINY]
+    assert "no such file here" in call(capfd, "check", *gone, "job.stage=/no/tar", code=2)
+    assert "no such program" in call(capfd, "check", *gone, "job.python=/no/python", code=2)
+    missing = ["data=nowhere.h5", "job.ranks=2", "--output", tmp_path / "run"]
+    assert "nowhere.h5" in call(capfd, "check", *missing, code=2)
+
+
+def test_foreign_variables_are_left_behind() -> None:
+    found = commands.clean_environment(
+        {"SLURM_NTASKS": "4", "SLURM_CONF": "c", "OMPI_COMM_WORLD_RANK": "0", "OMPI_MCA_a": "b"}
+    )
+    assert found == {"SLURM_CONF": "c", "OMPI_MCA_a": "b"}

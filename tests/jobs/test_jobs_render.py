@@ -1,0 +1,222 @@
+"""Scripts as they are rendered: every template as a whole, and texts that want to break out.
+
+The files in golden/ leave the shell library out; rendering them anew is
+``python tests/jobs/test_jobs_render.py``, and the difference is for a reader to judge.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpifed.errors import InputError
+from mpifed.jobs import render
+from mpifed.jobs.files import folder
+from mpifed.jobs.plan import Job, again, plan
+from mpifed.sweep import Planned
+
+GOLDEN = Path(__file__).parent / "golden"
+COMMON = ["clients=4", "rounds=6", "job.python=/opt/venv/bin/python", "job.mpirun=/opt/bin/mpirun"]
+SITE = str(folder("sites") / "example-cluster.yaml")
+CASES = {
+    "mpirun": (["job.ranks=4"], None),
+    "srun": (["job.nodes=1-2", "job.ranks_per_node=2", "job.max_restarts=0"], SITE),
+    "gpu": (["job.nodes=1", "job.ranks_per_node=4", "job.gpus_per_node=4", "job.mem=0"], None),
+    "container": (["job.ranks=4", "job.image=/opt/an image.sif", "job.launcher=srun"], None),
+    "array": (
+        ["seed=[0,1]", "algorithm=[fedem,fedavg]", "job.ranks=4", "job.array_limit=2"],
+        None,
+    ),
+}
+TEXTS = st.text(st.characters(exclude_categories=["C", "Z"], include_characters=" "), min_size=1)
+
+
+def planned(name: str) -> Job:
+    words, site = CASES[name]
+    return plan([*COMMON, *words], site, Path("/runs") / name, False)
+
+
+def without_library(script: str) -> str:
+    library = (folder("lib") / render.LIBRARY).read_text().rstrip()
+    assert library in script
+    return script.replace(library, "# (the shell library)")
+
+
+def shellcheck() -> str:
+    beside = Path(sys.executable).with_name("shellcheck")
+    found = str(beside) if beside.exists() else shutil.which("shellcheck")
+    if found is None:
+        pytest.skip("shellcheck is not installed")
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scripts_are_as_they_were(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    assert without_library(render.script(planned(name))) == (GOLDEN / f"{name}.sbatch").read_text()
+
+
+def test_the_report_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    found = render.report_script(planned("array"))
+    assert found == (GOLDEN / "report.sbatch").read_text()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_shellcheck_finds_nothing_in_rendered_scripts(name: str) -> None:
+    command = [shellcheck(), "-"]
+    subprocess.run(command, input=render.script(planned(name)), text=True, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("path", sorted(folder("examples").glob("*.yaml")), ids=lambda p: p.stem)
+def test_the_examples_render(path: Path, tmp_path: Path) -> None:
+    job = plan([str(path)], None, tmp_path / "run", False)
+    script = render.script(job)
+    assert job.sweep == (path.stem == "sweep") == ("#SBATCH --array=0" in script)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=20)
+    assert not (tmp_path / "run").exists()
+
+
+def test_lists_in_an_experiment_are_swept_over_but_not_those_that_are_values(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "job: {ranks: 2}\nseed: [0, 1]\ndata: digits\nclients: 4\n"
+        "model: {name: mlp, hidden: [8, 4]}\nlocal: {lr: [0.1, 0.2]}\nalgorithm: [fedavg, local]\n"
+        "exchange: {name: gossip, topology: {name: erdos_renyi, p: [0.5, 1.0]}}\n"
+    )
+    job = plan([str(path), "algorithm=fedavg"], None, tmp_path / "out", False)
+    assert len(job.runs) == 8
+    assert set(job.runs[0].overrides) == {"seed", "local.lr", "exchange.topology.p", "algorithm"}
+    assert "job" not in (job.text or "").split()
+    path.write_text(path.read_text().replace("[8, 4]", "[[8, 4], [8]]"))
+    assert len(plan([str(path)], None, tmp_path / "out", False).runs) == 32
+    path.write_text("job: {ranks: 2}\nalgorithm: {name: [fedem, fedavg], n_components: 2}\n")
+    with pytest.raises(InputError, match=r"algorithm\.name is a list beside other options"):
+        plan([str(path)], None, tmp_path / "out", False)
+
+
+def test_the_command_line_goes_before_the_experiment_and_that_before_the_site(
+    tmp_path: Path,
+) -> None:
+    site, path = tmp_path / "site.yaml", tmp_path / "own.yaml"
+    site.write_text("ranks: 2\nqos: site\naccount: site\npartition: site\n")
+    path.write_text("job: {account: file, partition: file}\n")
+    job = plan([str(path), "job.partition=word"], str(site), tmp_path / "out", False)
+    found = job.options
+    assert (found.qos, found.account, found.partition, found.ranks) == ("site", "file", "word", 2)
+    later = again(job, ["job.ranks=3", "rounds=9"])
+    assert (later.options.ranks, later.runs[0].overrides["rounds"]) == (3, 9)
+
+
+def test_directives_can_be_left_out_and_added() -> None:
+    words = ["job.ranks=2", "job.skip_directives=[time, --signal]", "job.mem=1G"]
+    job = plan([*words, "job.extra_directives=['--reservation=a b']"], None, Path("/x"), False)
+    script = render.script(job)
+    assert "--time" not in script.split("set -uo")[0]
+    assert "#SBATCH --reservation=a b\n" in script
+    with pytest.raises(InputError, match="did you mean 'time'"):
+        render.script(plan(["job.ranks=2", "job.skip_directives=[tiem]"], None, Path("/x"), False))
+
+
+def test_a_template_of_the_users_own(tmp_path: Path) -> None:
+    own = tmp_path / "own.sbatch"
+    own.write_text("#!/bin/bash\n#@ directives\n# mine\n#@ settings\n")
+    job = plan(["job.ranks=2", f"job.template={own}"], None, tmp_path / "out", False)
+    assert "# mine\nset -uo pipefail" in render.script(job)
+    own.write_text("#@ derectives\n")
+    with pytest.raises(InputError, match="did you mean 'directives'"):
+        render.script(job)
+    with pytest.raises(InputError, match="did you mean 'mpirun'"):
+        render.script(plan(["job.ranks=2", "job.template=mpirum"], None, tmp_path, False))
+
+
+def test_smoke_is_one_round_on_two_ranks(tmp_path: Path) -> None:
+    words = ["seed=[0,1]", "rounds=50", "job.nodes=8", "job.ranks_per_node=32"]
+    job = plan(words, None, tmp_path / "out", True)
+    assert (len(job.runs), job.sweep, job.runs[0].overrides["rounds"]) == (1, False, 1)
+    assert (job.layout.ranks, job.layout.nodes, job.options.max_restarts) == (2, "2", 0)
+    assert job.output == tmp_path / "out-smoke"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(TEXTS, min_size=7, max_size=7))
+def test_no_text_breaks_out_of_a_script(texts: list[str]) -> None:
+    """bash, asked what the settings hold, gives back what was put in; and nothing is run."""
+    folder_name, value, image, word, python, variable, experiment = texts
+    options = {"ranks": 2, "image": image, "container_options": [word], "python": python}
+    options |= {"environment": {"TEXT": variable}, "mpirun": value, "scratch": value}
+    options = {key: text for key, text in options.items() if not _blank(text)}
+    output = Path("/runs") / folder_name.replace("/", "_").replace("\\", "_")
+    run = Planned(output, {"data.path": value}, {})
+    job = Job("own", experiment, output, False, (run,), options)
+    script = render.script(job)
+    settings_only = script.split("# shellcheck shell=bash")[0]
+    show = 'printf "%s\\0" "$RUN_DIR" "$EXPERIMENT" "$MPIRUN" "${CONTAINER[@]}" "${WORDS[@]}"'
+    rest = script[script.index("RUN_DIR=") : script.index("# shellcheck shell=bash")]
+    done = subprocess.run(
+        ["bash", "-c", f"{settings_only}\n{rest}\n{show}; printf '%s\\0' \"${{TEXT-}}\""],
+        capture_output=True,
+        check=True,
+        timeout=20,
+        env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
+    )
+    container = render._container(job.options)
+    expected = [str(output), experiment, render._mpirun(job.options), *container]
+    expected += [f"data.path={render.as_text(value)}", options.get("environment", {})["TEXT"], ""]
+    assert done.stdout.decode().split("\0") == expected
+
+
+def _blank(value: object) -> bool:
+    texts = value if isinstance(value, list) else [value]
+    return any(isinstance(text, str) and not text.strip() for text in texts)
+
+
+@given(TEXTS)
+def test_directives_are_quoted_as_sbatch_reads_them(text: str) -> None:
+    """By the rules of sbatch: a word ends at a blank outside of quotes, # begins a comment, a
+    backslash takes the next character as it stands.
+    """
+    written = render._for_sbatch(text)
+    found, quoted, place = "", False, 0
+    while place < len(written):
+        character = written[place]
+        if character == "\\":
+            place += 1
+            found += written[place]
+        elif character == '"':
+            quoted = not quoted
+        else:
+            assert quoted or not (character.isspace() or character in "#'")
+            found += character
+        place += 1
+    assert found == text
+    assert not quoted
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\0b", "a\tb", "a\x1bb"])
+def test_directives_stay_on_their_line(text: str) -> None:
+    with pytest.raises(InputError, match="one line of text"):
+        render._for_sbatch(text)
+
+
+def test_only_the_last_part_of_a_path_has_patterns() -> None:
+    assert render._percent("/a%b/%j/job/slurm-%j.out") == "/a%%b/%%j/job/slurm-%j.out"
+    names = re.findall(r"^#@ (\w+)$", (folder("templates") / "array.sbatch").read_text(), re.M)
+    assert names == ["directives", "prologue", "settings", "library", "tasks"]
+
+
+if __name__ == "__main__":
+    os.chdir("/")
+    for case in CASES:
+        (GOLDEN / f"{case}.sbatch").write_text(without_library(render.script(planned(case))))
+    (GOLDEN / "report.sbatch").write_text(render.report_script(planned("array")))

@@ -1,0 +1,175 @@
+"""Real jobs that are stopped, cancelled, pre-empted, or lose a node, and what becomes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from local_slurm import LocalSlurm, events, newest_job, reached, rows, summary, told, until
+
+pytestmark = pytest.mark.slurm
+
+LAUNCHERS = ("mpirun", "srun")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def limited(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that takes longer than its limit. It waits most of the time, so others run beside it.
+
+    A minute is the shortest limit, and SLURM looks every half minute whether to warn.
+    """
+    output = tmp_path_factory.mktemp("limited") / "run"
+    limit = ["job.time=1", "job.warn_seconds=25", 'job.extra_directives=["--nodelist=n4"]']
+    slurm.submit(output, "job.ranks=2", *limit, pause=1.4)
+    return output
+
+
+def same(output: Path, whole: Path) -> None:
+    """The run in ``output`` is finished, and bit for bit that of ``whole``."""
+    assert (output / "DONE").exists(), told(output)
+    assert rows(output) == rows(whole)
+    assert summary(output)["state_digest"] == summary(whole)["state_digest"]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_signal_stops_requeues_and_resumes(
+    launcher: str, slurm: LocalSlurm, whole: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    layout = ["job.nodes=2", "job.ranks_per_node=2", f"job.launcher={launcher}"]
+    job = slurm.submit(output, *layout)
+    reached(output, 10)
+    slurm.call("scancel", "--signal=USR1", "--batch", job)
+    assert slurm.wait(job, "COMPLETED")["Restarts"] == "1"
+    same(output, whole)
+    assert "the launcher ended with 75" in events(output)
+    assert "resumed from round-0000" in told(output)
+    assert "4 ranks on n[1-2]" in events(output)
+    assert summary(output)["ranks"] == 4
+
+
+def test_stop_stays_stopped_and_resume_goes_on_with_other_ranks(
+    slurm: LocalSlurm, whole: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    job = slurm.submit(output, "job.ranks=4")
+    reached(output, 5)
+    assert "running" in slurm.jobs("status", output)
+    assert "has a job in the queue" in slurm.jobs("resume", output, code=2)
+    slurm.jobs("stop", output)
+    known = slurm.wait(job, "FAILED", "COMPLETED", "CANCELLED")
+    assert (known["ExitCode"], known["Restarts"]) == ("75:0", "0")
+    assert not (output / "DONE").exists()
+    told_of = slurm.jobs("status", output)
+    assert f"job {job}, stopped, round " in told_of
+    assert "checkpoint of round" in told_of
+    slurm.jobs("resume", output, "job.ranks=2", "job.launcher=srun")
+    assert newest_job(output) != job
+    slurm.wait(newest_job(output), "COMPLETED")
+    same(output, whole)
+    assert summary(output)["ranks"] == 2
+    assert "finished, round 40 of 40" in slurm.jobs("status", output)
+    assert "is finished" in slurm.jobs("resume", output, code=2)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_cancelled_job_is_not_revived(launcher: str, slurm: LocalSlurm, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    job = slurm.submit(output, "job.ranks=2", f"job.launcher={launcher}", rounds=1000)
+    reached(output, 5)
+    slurm.call("scancel", job)
+    assert slurm.wait(job, "CANCELLED")["Restarts"] == "0"
+    until(lambda: "ended from outside" in events(output), 30, lambda: told(output))
+    until(lambda: not any(line.startswith(job) for line in slurm.queue()), 30)
+    assert slurm.show(job)["JobState"] == "CANCELLED"
+    assert not (output / "DONE").exists()
+
+
+def test_a_launcher_that_says_0_does_not_make_a_run_finished(
+    slurm: LocalSlurm, whole: Path, tmp_path: Path
+) -> None:
+    """As one does that was ended from outside: in its first life it starts nothing."""
+    output, launcher = tmp_path / "run", tmp_path / "mpirun"
+    launcher.write_text(
+        f'#!/bin/bash\n[ "${{SLURM_RESTART_COUNT:-0}}" != 0 ] || exit 0\nexec "{_mpirun()}" "$@"\n'
+    )
+    launcher.chmod(0o700)
+    job = slurm.submit(output, "job.ranks=2", f"job.mpirun={launcher}", pause=0)
+    assert slurm.wait(job, "COMPLETED")["Restarts"] == "1"
+    same(output, whole)
+
+
+def test_restarts_are_capped(slurm: LocalSlurm, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    words = ["job.ranks=2", "job.mpirun=/bin/true", "job.max_restarts=1"]
+    job = slurm.submit(output, *words)
+    known = slurm.wait(job, "FAILED", "COMPLETED")
+    assert (known["ExitCode"], known["Restarts"]) == ("76:0", "1")
+    assert "python -m mpifed.jobs resume goes on" in events(output)
+
+
+def test_a_time_limit_is_only_a_pause(limited: Path, slurm: LocalSlurm, whole: Path) -> None:
+    output = limited
+    assert int(slurm.wait(newest_job(output), "COMPLETED", seconds=200)["Restarts"]) >= 1
+    same(output, whole)
+    assert "received USR1" in events(output)
+
+
+def test_a_lost_node_costs_a_restart_on_those_that_are_left(
+    slurm: LocalSlurm, whole: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    layout = ["job.nodes=1-2", "job.ranks_per_node=2", 'job.extra_directives=["--exclude=n3,n4"]']
+    job = slurm.submit(output, *layout, "checkpoint.every=5")
+    reached(output, 10)
+    assert slurm.show(job)["NumNodes"] == "2"
+    # drained as well, or it would be back before the job is
+    for state in ("drain", "down"):
+        slurm.call("scontrol", "update", "nodename=n2", f"state={state}", "reason=test")
+    try:
+        assert int(slurm.wait(job, "COMPLETED")["Restarts"]) == 1
+    finally:
+        slurm.call("scontrol", "update", "nodename=n2", "state=resume")
+    same(output, whole)
+    assert "4 ranks on n[1-2]" in events(output)
+    assert "2 ranks on n1" in events(output)
+    assert summary(output)["ranks"] == 2
+
+
+ON_N1 = 'job.extra_directives=["--nodelist=n1"]'
+
+
+def take_n1(cluster: LocalSlurm) -> None:
+    """A more urgent job, which takes the node for some seconds from whoever has it."""
+    words = ["--partition=urgent", "--nodelist=n1", "--exclusive", "--output=/dev/null"]
+    cluster.call("sbatch", *words, "--wrap", "sleep 3")
+
+
+def test_preemption_with_the_users_signal(slurm: LocalSlurm, whole: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    job = slurm.submit(output, "job.ranks=2", ON_N1)
+    reached(output, 10)
+    take_n1(slurm)
+    assert slurm.wait(job, "COMPLETED")["Restarts"] == "1"
+    same(output, whole)
+    assert "received USR1" in events(output)
+    assert "the launcher ended with 75" in events(output)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_preemption_without_the_users_signal(
+    launcher: str, blunt_slurm: LocalSlurm, whole: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    words = ["job.ranks=2", f"job.launcher={launcher}", "checkpoint.every=5", ON_N1]
+    job = blunt_slurm.submit(output, *words)
+    reached(output, 10)
+    take_n1(blunt_slurm)
+    assert blunt_slurm.wait(job, "COMPLETED")["Restarts"] == "1"
+    same(output, whole)
+
+
+def _mpirun() -> str:
+    from mpifed.sweep import launch_words
+
+    return launch_words(1)[0]

@@ -1,0 +1,159 @@
+"""Real jobs: launchers, sweeps, staging, and words that a shell would take for something else."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from local_slurm import WORDS, LocalSlurm, events, newest_job, rows, summary, told, until
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_two_nodes_with_four_ranks_each(
+    launcher: str, slurm: LocalSlurm, whole: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    layout = ["job.nodes=2", "job.ranks=8", f"job.launcher={launcher}"]
+    job = slurm.submit(output, *layout, pause=0)
+    slurm.wait(job, "COMPLETED")
+    assert rows(output) == rows(whole)
+    assert summary(output)["ranks"] == 8
+    assert slurm.show(job)["NodeList"] == "n[1-2]"
+
+
+def test_a_plugin_that_does_not_fit_is_told_loudly(slurm: LocalSlurm, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    job = slurm.submit(output, "job.ranks=4", "job.launcher=srun", "job.mpi=none")
+    known = slurm.wait(job, "FAILED", "COMPLETED")
+    assert known["ExitCode"] == "2:0", told(output)
+    assert "do not match" in told(output) or "does not match" in told(output)
+    assert not (output / "DONE").exists()
+    assert not (output / "metrics.csv").exists()
+    assert "failed, " in slurm.jobs("status", output) or "failed" in slurm.jobs("status", output)
+
+
+def test_a_sweep_is_an_array_with_a_report(slurm: LocalSlurm, tmp_path: Path) -> None:
+    experiment, output = tmp_path / "two seeds.yaml", tmp_path / "sweep"
+    experiment.write_text(
+        "job: {ranks: 2, array_limit: 2, time: 0:10:00}\n"
+        "seed: [0, 1]\n"
+        "algorithm: [patient:Patient]\n"
+        "rounds: 20\nclients: 4\ndata: {name: synthetic, n_test: 20, dimension: 20}\n"
+        "evaluation: {every: 2}\n"
+    )
+    front = ["submit", "--site", "local-test", "--output", output, experiment]
+    slurm.jobs(*front, "job.environment.PAUSE=0.2")
+    job, runs = newest_job(output), sorted(output.glob("seed=*"))
+    assert [run.name.split(",")[0] for run in runs] == ["seed=0", "seed=1"]
+    # The last task of an array has the array's own number, by which SLURM means all of them.
+    until(lambda: len(rows(runs[1])) > 2, 90, lambda: told(output))
+    slurm.call("scancel", "--signal=USR1", "--batch", f"{job}_1")
+    table = output / "report" / "table.md"
+    until(table.exists, 120, lambda: told(output) + str(slurm.queue()))
+    assert [slurm.show(f"{job}_{task}")["Restarts"] for task in (0, 1)] == ["0", "1"]
+    assert all((run / "DONE").exists() for run in runs)
+    assert len({summary(run)["state_digest"] for run in runs}) == 2
+    told_of = slurm.jobs("status", output)
+    assert told_of.count("finished, round 20 of 20") == 2
+    assert slurm.jobs("status", runs[1]).startswith(f"{runs[1]}: job {job}_1, finished")
+    assert "patient" in table.read_text().lower()
+
+
+def test_words_reach_the_run_as_they_were_given(slurm: LocalSlurm, tmp_path: Path) -> None:
+    trap = tmp_path / "trap"
+    name = f'it\'s "$(touch {trap})" `touch {trap}`; #é\\ %j & *'
+    folder = tmp_path / f'it\'s a %j "$(touch {trap.name})" ; # & * run'
+    folder.mkdir()
+    experiment = folder / "own.yaml"
+    experiment.write_text("clients: 4\ndata: {name: synthetic, n_test: 20, dimension: 20}\n")
+    output = folder / "out"
+    words = [experiment, "job.ranks=2", f"job.name='{name.replace(chr(39), chr(39) * 2)}'"]
+    hostile = f"job.environment.HOSTILE='{name.replace(chr(39), chr(39) * 2)}'"
+    front = ["submit", "--site", "local-test", "--smoke", "--output", output]
+    slurm.jobs(*front, *words, hostile)
+    smoke = folder / "out-smoke"
+    slurm.wait(newest_job(smoke), "COMPLETED")
+    assert (smoke / "DONE").exists(), told(smoke)
+    assert [row["round"] for row in rows(smoke)] == ["0", "1"]
+    assert not list(tmp_path.rglob("trap*"))
+    assert not output.exists()
+    for path in [smoke, *smoke.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+def test_the_environment_is_staged_to_every_node(slurm: LocalSlurm, tmp_path: Path) -> None:
+    """A small environment that reaches the packages of this one."""
+    thin, archive, output = tmp_path / "thin", tmp_path / "thin.tar", tmp_path / "run"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", thin], check=True, timeout=60)
+    (site,) = thin.glob("lib/python*/site-packages")
+    source = Path(sysconfig.get_paths()["purelib"])
+    (site / "whole.pth").write_text(f"import site; site.addsitedir({str(source)!r})\n")
+    subprocess.run(["tar", "-C", thin, "-cf", archive, "."], check=True, timeout=60)
+    local = Path(slurm.variables["SLURM_CONF"]).parent / "local"
+    mine = [f"job.stage={archive}", f"job.scratch={local}", "job.nodes=2", "job.ranks_per_node=1"]
+    mpirun = f"job.mpirun={Path(sys.executable).parent / 'mpirun'}"
+    job = slurm.submit(output, *mine, mpirun, "job.mpi=auto", rounds=2)
+    slurm.wait(job, "COMPLETED", "FAILED")
+    assert (output / "DONE").exists(), told(output)
+    place = local / f"mpifed-{job}-0"
+    assert f"in {local}/mpifed-{job}-" in events(output)
+    command = [line for line in told(output).splitlines() if "unpacked" in line]
+    assert command
+    assert not place.exists()
+
+
+def test_ranks_see_the_gpus_of_the_job(slurm: LocalSlurm, tmp_path: Path) -> None:
+    """Device files stand in for GPUs, so what is seen is the variable alone."""
+    for mode, seen in (("all_visible", {"0,1"}), ("per_task", {"0", "1"})):
+        output, python = tmp_path / mode, tmp_path / f"{mode}.sh"
+        python.write_text(
+            "#!/bin/bash\n"
+            f'echo "$CUDA_VISIBLE_DEVICES" >"{output}-${{SLURM_PROCID:-batch}}"\n'
+            f'exec "{sys.executable}" "$@"\n'
+        )
+        python.chmod(0o700)
+        gpus = ["job.gpus_per_node=2", f"job.gpu_mode={mode}", "job.launcher=srun", "device=cpu"]
+        mine = [*gpus, f"job.python={python}", "job.nodes=1", "job.ranks_per_node=2"]
+        job = slurm.submit(output, *mine, rounds=1, pause=0)
+        slurm.wait(job, "COMPLETED", "FAILED")
+        assert (output / "DONE").exists(), told(output)
+        found = {path.read_text().strip() for path in tmp_path.glob(f"{mode}-[01]")}
+        assert found == seen
+        assert "GPUs of this node: 0,1" in events(output)
+
+
+def test_ranks_run_inside_a_container(slurm: LocalSlurm, whole: Path, tmp_path: Path) -> None:
+    """A program stands in for Apptainer: it notes the image and runs the rest."""
+    output, apptainer, image = tmp_path / "run", tmp_path / "apptainer", tmp_path / "an image.sif"
+    image.touch()
+    apptainer.write_text(
+        f'#!/bin/bash\n[ "$*" != "" ] && echo "$1|$2|$3|$4" >>"{tmp_path}/seen"\nexec "${{@:5}}"\n'
+    )
+    apptainer.chmod(0o700)
+    inside = [f"job.image={image}", f"job.container={apptainer}", f"job.python={sys.executable}"]
+    more = ["job.container_options=[--bind, /tmp]", "job.launcher=srun", "job.ranks=2"]
+    job = slurm.submit(output, *inside, *more, pause=0)
+    slurm.wait(job, "COMPLETED", "FAILED")
+    assert rows(output) == rows(whole), told(output)
+    assert set((tmp_path / "seen").read_text().splitlines()) == {f"exec|--bind|/tmp|{image}"}
+
+
+def test_slurm_refuses_what_it_does_not_have(slurm: LocalSlurm, tmp_path: Path) -> None:
+    front = ["--site", "local-test", "--output", tmp_path / "run", *WORDS]
+    for action in ("submit", "check"):
+        for wrong in (
+            "job.partition=no-such",
+            "job.nodes=5",
+            "job.extra_directives=[--frobnicate]",
+        ):
+            ranks = ["job.ranks=5"]
+            answer = slurm.jobs(action, *front, *ranks, wrong, code=2)
+            assert answer.startswith("mpifed.jobs: sbatch refuses the job: ") or action == "check"
+            assert "sbatch refuses the job: " in answer
+    assert not (tmp_path / "run").exists()
