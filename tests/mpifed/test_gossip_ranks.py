@@ -1,0 +1,81 @@
+"""Gossip is the product with W, and the same to the bit on any number of ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gossip_cases
+import numpy as np
+import pytest
+from commands import environment, mpirun
+
+import topologies
+from mpifed.communicator import Alone
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* is disconnected")
+RANKS = (2, 3, 4, 5, 6, 7)
+
+
+@pytest.fixture(scope="module")
+def periodic(tmp_path_factory):
+    """A directory of three matrices, one of them directed."""
+    folder = tmp_path_factory.mktemp("periodic")
+    n = gossip_cases.N
+    for place, family in enumerate(("ring", "star")):
+        matrix = topologies.mixing_matrix(topologies.build_graph(family, n), "metropolis_hastings")
+        matrix.save(folder / f"{place}.npz")
+    topologies.build_schedule("static_exponential", n).matrix(1).save(folder / "2.npz")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def alone(periodic):
+    """Every case on one rank."""
+    cases = gossip_cases.cases(periodic)
+    return {name: gossip_cases.play(case, Alone()) for name, case in cases.items()}
+
+
+def test_every_schedule_there_is_is_played(periodic):
+    names = {case.exchange_options()["schedule"]["name"] for case in
+             gossip_cases.cases(periodic).values()}  # fmt: skip
+    assert names == set(topologies.SCHEDULES)
+
+
+def test_gossip_is_the_product_with_the_dense_matrix(alone, periodic):
+    for name, case in gossip_cases.cases(periodic).items():
+        played = alone[name]
+        training = played.exchange.federation.training
+        moved = False
+        for k, active in enumerate(played.active, 1):
+            before, after = played.rounds[k - 1], played.rounds[k]
+            matrix = played.exchange.schedule.matrix(k).restricted_to(active[training])
+            expected = before.astype(np.float64)
+            expected[training] = matrix.to_dense() @ expected[training]
+            # A row rounded to its type, and what is summed in float64: W's diagonal, numpy's sums.
+            rounding = np.abs(before).max(0) * np.finfo(case.dtype).eps
+            tolerance = rounding + case.n * 2.0**-52 * np.abs(before).max()
+            if case.dtype == "float32":
+                tolerance += 2.0**-40 * np.abs(before).max()
+            assert (np.abs(after - expected) <= tolerance).all(), (name, k)
+            assert np.array_equal(after[~active], before[~active]), (name, k)
+            moved |= not np.array_equal(after, before)
+        assert moved == (name not in ("one client", "no edges")), name
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_all_of_it_is_the_same_on_these_ranks(ranks, alone, periodic, tmp_path):
+    output, script = tmp_path / "found.npz", Path(gossip_cases.__file__)
+    command = [mpirun(), "-n", str(ranks), sys.executable, str(script), str(output), periodic]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment(), check=False
+    )
+    assert done.returncode == 0, done.stderr
+    with np.load(output) as found:
+        for name, played in alone.items():
+            assert found[f"rounds {name}"].tobytes() == played.rounds.tobytes(), name
+            assert found[f"hashes {name}"].tolist() == [played.exchange.sha256] * ranks, name
+        *others, last = found["errors"]
+    assert not any(others)
+    assert last == "this rank holds another mixing matrix than rank 0"
