@@ -1,10 +1,16 @@
-"""Ranks that agree on whether the input is good, so that one may say why it is not."""
+"""Ranks that agree on whether the input is good, so that one may say why it is not; guards that are
+introduced to each other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 
+from mpifed import heartbeat
 from mpifed.communicator import Communicator
 from mpifed.errors import AgreedInputError, InputError
 
@@ -39,3 +45,18 @@ def _first(every: list[str | None]) -> str:
     """The first of the failures, one for each rank, with its rank if some have none."""
     rank, message = next((r, text) for r, text in enumerate(every) if text is not None)
     return message if None not in every else f"rank {rank}: {message}"
+
+
+def introduce(communicator: Communicator, clients: Iterable[int], limit: float | None) -> None:
+    """Tells every rank's guard of all others, if there are guards; collective.
+
+    ``clients`` are hosted here; ``limit`` is how many seconds a rank may make no step forward.
+    """
+    place = heartbeat.place([int(client) for client in clients])
+    heartbeat.settle_in(place)
+    every = communicator.gather_object(
+        (socket.gethostname(), heartbeat.port(), os.getppid(), place)
+    )
+    key = secrets.token_hex(16) if every is not None else None
+    every, key = communicator.broadcast_object((every, key))
+    heartbeat.tell(rank=communicator.rank, key=key, peers=every, limit=limit)

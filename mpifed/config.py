@@ -93,6 +93,7 @@ class Configuration:
     threads: Annotated[int, AtLeast(1), AtMost(MOST_THREADS)] = 1
     placement: Literal["contiguous", "partitioned"] = "contiguous"
     on_divergence: Literal["stop", "drop"] = "stop"
+    stall_limit: Annotated[float, Above(0)] | None = 3600.0
     data: Any = None
     model: Any = None
     algorithm: Any = None

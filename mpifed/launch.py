@@ -27,7 +27,8 @@ from mpifed.errors import (
     RunError,
     closest,
 )
-from mpifed.guard import announce, launched_rank
+from mpifed.guard import launched_rank
+from mpifed.heartbeat import announce, whereabouts
 
 KINDS = ("experiments", "algorithms", "datasets", "models", "topologies", "weights", "compressors")
 
@@ -233,7 +234,7 @@ def _fail(communicator: Any, message: str, code: int) -> int:
     if communicator.rank != 0:
         # What several ranks meet is the first one's to report; its abort ends this wait.
         time.sleep(min(LONGEST_TURN, 1.0 + TURN * communicator.rank))
-    _say(f"rank {communicator.rank} on {socket.gethostname()}: {message}")
+    _say(f"rank {communicator.rank} on {socket.gethostname()}{whereabouts()}: {message}")
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     announce()

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from mpifed import heartbeat
+
 PIECE = 1 << 28
 """Bytes in one MPI message at most."""
 
@@ -39,6 +41,7 @@ class Mpi:
         self._mpi, self._comm, self._aside, self._local = MPI, comm, aside, local
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.bytes_sent = 0
+        self._beside = beside
         self._sleeps = beside or local.Get_size() > (os.cpu_count() or 1)
         self._longest_pause = PATIENT_PAUSE if beside else LONGEST_PAUSE
 
@@ -72,6 +75,16 @@ class Mpi:
 
     def _wait(self, *requests: Any) -> None:
         """Until all ``requests`` are complete."""
+        if self._beside:
+            self._look_for(requests)
+            return
+        heartbeat.waits(True)
+        try:
+            self._look_for(requests)
+        finally:
+            heartbeat.waits(False)
+
+    def _look_for(self, requests: Sequence[Any]) -> None:
         if self._sleeps:
             pause = SHORTEST_PAUSE
             while not self._mpi.Request.Testall(list(requests)):

@@ -15,7 +15,7 @@ from mpifed.errors import InputError
 from mpifed.experiment import read_experiment
 from mpifed.seal import Damaged
 
-MAY_CHANGE = ("rounds", "checkpoint", "threads", "reschedule", "experiment")
+MAY_CHANGE = ("rounds", "checkpoint", "threads", "reschedule", "stall_limit", "experiment")
 """Keys that may change on a resume, besides ``evaluation.every``."""
 
 

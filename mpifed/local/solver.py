@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed import state
+from mpifed import heartbeat, state
 from mpifed.federation import Clients, Draws
 from mpifed.local.minibatches import Plan, Work, draw_orders, plan, work_of
 from mpifed.local.options import LocalOptions
@@ -123,6 +123,7 @@ class LocalSGD:
         w_rows, v_rows = theta.flatten(0, 1), momentum.flatten(0, 1)
         with torch.no_grad():
             for step in the_plan.steps:
+                heartbeat.step()
                 part = slice(step.first * components, step.last * components)
                 rate = rate_of[part]
                 if rate.shape[1] > 1:
@@ -147,7 +148,9 @@ class LocalSGD:
     ) -> None:
         """One step of SGD on the rows ``w`` with buffers ``v`` and one minibatch each, in place."""
         options, shape = self.options, (len(w), self.width)
-        change = self._gradient(w, x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:]), scale.view(shape))
+        change = self._gradient(
+            w, x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:]), scale.view(shape)
+        )
         if options.weight_decay:
             change += options.weight_decay * w
         if options.momentum:

@@ -44,6 +44,19 @@ class Fails(FedAvg):
     def die(self, state):
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def stand_still(self, state):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return state
+
+    def go_round(self, state):
+        while True:
+            pass
+
+    def freeze(self, state):
+        """Stops the guard too, as where a node is frozen."""
+        os.kill(os.getppid(), signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
     def hear_usr1(self, state):
         os.kill(os.getpid(), signal.SIGUSR1)
         return state
