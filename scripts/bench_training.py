@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import bench_gossip
+import bench_surrogates
 import bench_topologies
 import bench_transport
 
@@ -224,6 +225,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
 def main(names: list[str]) -> int:
     """Runs the named benchmarks, or all."""
     BENCHMARKS.update(bench_topologies.BENCHMARKS)
+    BENCHMARKS.update(bench_surrogates.BENCHMARKS)
     BENCHMARKS.update(bench_transport.BENCHMARKS)
     BENCHMARKS.update(bench_gossip.BENCHMARKS)
     for name in names:

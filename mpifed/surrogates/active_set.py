@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mpifed.surrogates.base import filled
+
 
 @dataclass(frozen=True)
 class Quadratic:
@@ -51,12 +53,29 @@ def refined(
     entering = g > problem.l1 if problem.nonnegative else g.abs() > problem.l1
     signs = torch.where(h != 0, torch.sign(h), torch.where(entering, torch.sign(g), 0.0))
     minimum = face_minimum(problem, signs, h, c)
-    wrong = minimum * signs < 0
-    clipped = torch.where(wrong, 0.0, minimum)
+    clipped = torch.where(minimum * signs < 0, 0.0, minimum)
     clipped_g = c - clipped @ problem.gram
     done = good(clipped, clipped_g)
-    if done.all():
-        return clipped, done
+    left = (~done).nonzero()[:, 0]
+    if len(left):
+        rows = filled(left)
+        kept = (v[rows] for v in (h, g, c, signs, minimum, clipped, clipped_g))
+        clipped[rows] = _line_search(problem, *kept)
+    return clipped, done
+
+
+def _line_search(
+    problem: Quadratic,
+    h: Tensor,
+    g: Tensor,
+    c: Tensor,
+    signs: Tensor,
+    minimum: Tensor,
+    clipped: Tensor,
+    clipped_g: Tensor,
+) -> Tensor:
+    """The best of ``h``, ``clipped`` and the first change of sign on the way to ``minimum``."""
+    wrong = minimum * signs < 0
     reach = torch.where(wrong, h / (h - minimum), 1.0).amin(1, keepdim=True)
     crossed = h + reach * (minimum - h)
     crossed = torch.where(wrong & (crossed * signs <= 0), 0.0, crossed)
@@ -66,7 +85,7 @@ def refined(
         lower = value < lowest
         best = torch.where(lower[:, None], candidate, best)
         lowest = torch.where(lower, value, lowest)
-    return torch.where(done[:, None], clipped, best), done
+    return best
 
 
 def objectives(h: Tensor, g: Tensor, c: Tensor, l1: float) -> Tensor:
@@ -83,26 +102,27 @@ def face_minimum(problem: Quadratic, signs: Tensor, h: Tensor, c: Tensor) -> Ten
     b = c - problem.l1 * signs
     if inverse is None:
         damped = gram + problem.damping * torch.eye(len(gram), dtype=gram.dtype)
-        return subsystems(damped, active, b + problem.damping * h)
-    dense = active.sum(1, keepdim=True) > len(gram) // 2
-    direct = subsystems(gram, active & ~dense, b)
+        everywhere = torch.zeros(len(b), dtype=torch.long)
+        return subsystems(damped[None], everywhere, active, b + problem.damping * h)
     # h' = P (b - nu) with nu zero on A and h' zero off A, so P_II nu_I = (P b)_I for I off A.
+    dense = active.sum(1, keepdim=True) > len(gram) // 2
     free = b @ inverse
-    multipliers = subsystems(inverse, ~active & dense, free)
-    completed = torch.where(active, free - multipliers @ inverse, 0.0)
-    return torch.where(dense, completed, direct)
+    members, right = torch.where(dense, ~active, active), torch.where(dense, free, b)
+    x = subsystems(torch.stack([gram, inverse]), dense[:, 0].long(), members, right)
+    completed = torch.where(active, free - x @ inverse, 0.0)
+    return torch.where(dense, completed, x)
 
 
-def subsystems(matrix: Tensor, members: Tensor, b: Tensor) -> Tensor:
-    """x with matrix_JJ x_J = b_J for each row's own J, zero elsewhere: (rows, K).
+def subsystems(matrices: Tensor, which: Tensor, members: Tensor, b: Tensor) -> Tensor:
+    """x with M_JJ x_J = b_J for each row's own M and J, zero elsewhere: (rows, K).
 
-    ``members`` is bool (rows, K). Systems are padded with ones on the diagonal to a power of two,
-    which depends on the size of J alone; LAPACK then solves one after the other.
+    M is one of ``matrices`` (M, K, K) by ``which`` (rows,), J where ``members`` (rows, K) is true.
+    Systems are padded with ones on the diagonal to a power of two, which depends on the size of J
+    alone; LAPACK then solves one after the other.
     """
-    n, counts = len(matrix), members.sum(1)
+    n, counts = matrices.shape[1], members.sum(1)
     x = torch.zeros_like(b)
-    framed = matrix.new_zeros(n + 1, n + 1)
-    framed[:n, :n] = matrix
+    framed = torch.nn.functional.pad(matrices, (0, 1, 0, 1))
     low, high = 0, 4
     while low < n:
         rows = ((counts > low) & (counts <= high)).nonzero()[:, 0]
@@ -112,9 +132,10 @@ def subsystems(matrix: Tensor, members: Tensor, b: Tensor) -> Tensor:
             place = torch.arange(len(row)) - (size.cumsum(0) - size)[row]
             index = torch.full((len(rows), high), n)
             index[row, place] = column
-            systems = framed.take(index[:, :, None] * (n + 1) + index[:, None, :])
-            systems.diagonal(dim1=1, dim2=2).add_((index == n).to(matrix.dtype))
-            right = matrix.new_zeros(len(rows), high, 1)
+            above = (which[rows, None] * (n + 1) + index) * (n + 1)
+            systems = framed.take(above[:, :, None] + index[:, None, :])
+            systems.diagonal(dim1=1, dim2=2).add_((index == n).to(b.dtype))
+            right = b.new_zeros(len(rows), high, 1)
             right[row, place, 0] = b[rows[row], column]
             factor, failed = torch.linalg.cholesky_ex(systems)
             solution = torch.cholesky_solve(right, factor)[:, :, 0]

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad, softshrink
 
 from mpifed.errors import InputError, RunError
 from mpifed.surrogates.active_set import Quadratic, refined
-from mpifed.surrogates.base import LANES, padded
+from mpifed.surrogates.base import LANES, filled, padded
 
 FIRST_BURST = (25, 60)
 """Least and most iterations before the first look at the duality gap and the first exact step."""
@@ -32,6 +33,8 @@ RANK_TOLERANCE = 1e-10
 """A Gram matrix is singular where its extreme eigenvalues have a smaller ratio."""
 DAMPING = 1e-7
 """What exact steps add to a singular Gram matrix, relative to its largest eigenvalue."""
+COLUMNS = 8
+"""Products are faster for a multiple of as many atoms: up to a tenth is added, all zero."""
 MOST_ITERATIONS = 100_000
 
 
@@ -52,9 +55,9 @@ class Samples:
 
     def at(self, rows: Tensor, h: Tensor) -> Samples:
         """The samples ``rows`` (not empty) with the codes ``h`` of all."""
-        filled = torch.cat([rows, rows[:1].expand(-len(rows) % LANES)])
-        owner, c, energy, limit = (v[filled] for v in (self.owner, self.c, self.energy, self.limit))
-        return Samples(len(rows), owner, h[filled], c, energy, limit)
+        all_rows = filled(rows)
+        kept = (v[all_rows] for v in (self.owner, h, self.c, self.energy, self.limit))
+        return Samples(len(rows), *kept)
 
 
 def codes(
@@ -77,16 +80,12 @@ def codes(
     found = problem.gram.new_zeros(len(z), len(problem.gram))
     if not len(z):
         return found
-    rows = padded(z.double())
-    energy = (rows * rows).sum(1)
-    samples = Samples(
-        len(z),
-        torch.arange(len(rows)),
-        rows.new_zeros(len(rows), len(problem.gram)),
-        rows @ dictionary.double(),
-        energy,
-        0.5 * tolerance * energy,
-    )
+    z, full = z.double(), len(z) - len(z) % LANES
+    parts = [z[:full], padded(z[full:])]  # pads a few rows instead of copying all
+    c = torch.cat([part @ dictionary.double() for part in parts])
+    energy = torch.cat([(part * part).sum(1) for part in parts])
+    limit = 0.5 * tolerance * energy
+    samples = Samples(len(z), torch.arange(len(c)), torch.zeros_like(c), c, energy, limit)
     iterations, burst, following = 0, first_burst(problem), float(SECOND_BURST)
     while iterations < MOST_ITERATIONS:
         left = descend(problem, samples, burst, found)
@@ -141,19 +140,24 @@ def descend(problem: Quadratic, samples: Samples, count: int, found: Tensor) -> 
     """``count`` iterations of FISTA; writes what is good enough and returns the others."""
     root = math.sqrt(problem.convexity / problem.smoothness)
     most = (1 - root) / (1 + root)
-    matrix = torch.eye(len(problem.gram), dtype=problem.gram.dtype)
-    matrix -= problem.gram / problem.smoothness
-    shift, threshold = samples.c / problem.smoothness, problem.l1 / problem.smoothness
-    h, point, t = samples.h, samples.h, 1.0
+    n = len(problem.gram)
+    wide = (0, -n % COLUMNS if 10 * (-n % COLUMNS) < n else 0)
+    matrix = torch.eye(n, dtype=problem.gram.dtype) - problem.gram / problem.smoothness
+    matrix = pad(matrix, wide + wide)
+    threshold = problem.l1 / problem.smoothness
+    shift = pad(samples.c / problem.smoothness, wide)
+    point = h = pad(samples.h, wide)
+    t = 1.0
     for _ in range(count):
         target = torch.addmm(shift, point, matrix)
         if problem.nonnegative:
             after = target.sub_(threshold).clamp_(min=0)
         else:
-            after = torch.nn.functional.softshrink(target, threshold)
+            after = softshrink(target, threshold)
         following = (1 + math.sqrt(1 + 4 * t * t)) / 2
         point = torch.lerp(h, after, 1 + min((t - 1) / following, most))
         h, t = after, following
+    h = h[:, :n].contiguous()
     g = samples.c - h @ problem.gram
     done = duality_gaps(problem, h, g, samples.c, samples.energy) <= samples.limit
     return _leave(samples, h, done, found)

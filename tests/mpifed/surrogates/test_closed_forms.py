@@ -5,12 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from problems import COVARIANCES, PROBLEMS, build, everyone, mean_statistic, mm, objective, start
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit, gammaln
 from scipy.stats import multivariate_normal, nbinom
 from sklearn.linear_model import Lasso
 from sklearn.mixture import GaussianMixture
+from surrogate_problems import (
+    COVARIANCES,
+    PROBLEMS,
+    build,
+    everyone,
+    mean_statistic,
+    mm,
+    objective,
+    start,
+)
 
 from mpifed.errors import InputError
 from mpifed.models.linear import Linear

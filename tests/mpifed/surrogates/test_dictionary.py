@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import PROBLEMS, build, mean_statistic, mm, objective, start
 from scipy.optimize import minimize
 from sklearn.decomposition import DictionaryLearning
+from surrogate_problems import PROBLEMS, build, mean_statistic, mm, objective, start
 
 from mpifed.errors import RunError
 from mpifed.surrogates.dictionary import unit_ball_atoms

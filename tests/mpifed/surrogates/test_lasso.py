@@ -112,7 +112,7 @@ def test_the_minimum_on_a_face_solves_its_system(n_atoms, rows, density, seed, f
     for i, own in enumerate(active):
         expected[i, own] = np.linalg.solve(gram[np.ix_(own, own)], b[i, own])
     tensors = [torch.from_numpy(v) for v in (gram, active, b)]
-    found = subsystems(*tensors)
+    found = subsystems(tensors[0][None], torch.zeros(rows, dtype=torch.long), *tensors[1:])
     if full:
         signs = torch.from_numpy(np.where(active, np.sign(b), 0.0))
         problem = Quadratic(tensors[0], torch.linalg.inv(tensors[0]), 0.0, 1.0, 1.0, 0.5, False)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import REGULARISERS
 from scipy.optimize import minimize
+from surrogate_problems import REGULARISERS
 
 from mpifed.surrogates.projections import columns_in_unit_ball, positive_semidefinite, simplex
 from mpifed.surrogates.proximal import regulariser

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import PROBLEMS, everyone, mean_statistic, mm, objective, start
 from scipy.optimize import minimize
+from surrogate_problems import PROBLEMS, everyone, mean_statistic, mm, objective, start
 
 from mpifed.components import find, summary
 from mpifed.errors import InputError

@@ -1,0 +1,68 @@
+"""The class in docs/surrogates.md runs, from the page as it stands, and is a surrogate."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from surrogate_problems import describe, mean_statistic, mm, objective, start
+
+from mpifed.components import SURROGATES, find
+from mpifed.errors import InputError
+from mpifed.schema import check_options
+
+PAGE = Path(__file__).parents[3] / "docs" / "surrogates.md"
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """The documented component, found by its name as a configuration would."""
+    (text,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    module = ModuleType("waiting")
+    monkeypatch.setitem(sys.modules, "waiting", module)
+    exec(compile(text, str(PAGE), "exec"), module.__dict__)
+    return find("surrogate", "waiting:censored_waiting")
+
+
+def waits(count):
+    generator = np.random.default_rng(0)
+    times = generator.exponential(2.0, count)
+    return torch.from_numpy(np.column_stack([np.minimum(times, 3), times < 3]))
+
+
+def test_the_documented_surrogate_is_one(make):
+    surrogate = make(describe(2), **check_options(make, {"penalty": "1e-2"}, "surrogate"))
+    z = waits(200)
+    path = mm(surrogate, z, start(surrogate, 0), 60)
+    values = [objective(surrogate, z, theta) for theta in path]
+    assert (np.diff(values) <= 1e-14).all()
+    closed_form = z[:, 1].sum() / (z[:, 0].sum() + 200 * 0.01)
+    assert float(path[-1]) == pytest.approx(float(closed_form), abs=1e-10)
+    tau = start(surrogate, 1)
+    s = mean_statistic(surrogate, z, tau)
+    for seed in range(2, 12):
+        theta = start(surrogate, seed)
+        bound = surrogate.losses(z, tau).mean() + surrogate.psi(theta) - surrogate.psi(tau)
+        bound -= s @ (surrogate.phi(theta) - surrogate.phi(tau))
+        assert surrogate.losses(z, theta).mean() <= bound + 1e-12
+    found = minimize_scalar(lambda t: 0.01 * t - np.log(t) + float(s) * t, (0.1, 1), tol=1e-12)
+    assert float(surrogate.minimiser(s)) == pytest.approx(found.x, rel=1e-6)
+    assert torch.allclose(surrogate.minimiser(surrogate.surrogate_of(tau)), tau)
+    parts = surrogate.statistics(z, tau, np.array([0, 1, 90, 200]))
+    assert torch.equal(surrogate.statistics(z[1:90].clone(), tau, np.array([0, 89])), parts[1:2])
+    with pytest.raises(InputError, match="needs"):
+        make(describe(3))
+
+
+def test_the_page_names_every_surrogate_and_option():
+    text = PAGE.read_text(encoding="utf-8")
+    for name in SURROGATES:
+        (row,) = (line for line in text.splitlines() if line.startswith(f"| `{name}`"))
+        for option in check_options(find("surrogate", name), {}, name):
+            assert f"`{option}`" in row
