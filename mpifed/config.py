@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 
 import yaml
 
-from mpifed import components
-from mpifed.errors import InputError
+from mpifed import components, participation
+from mpifed.errors import InputError, closest
 from mpifed.experiment import (
     DATA_FILES,
     DEFAULTS,
@@ -70,13 +70,6 @@ class CheckpointOptions:
 
     every: Annotated[int, AtLeast(1)] = 50
     keep: Annotated[int, AtLeast(1)] = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class BernoulliOptions:
-    """Independent participation with probability ``p``."""
-
-    p: Annotated[float, Above(0), AtMost(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,18 +169,23 @@ def _closest_key(name: str, fields: set[str]) -> str:
 
 
 def _participation(value: Any) -> Any:
-    if isinstance(value, str) and value == "bernoulli":
+    kinds = participation.KINDS
+    if isinstance(value, str) and value in kinds:
         value = {"name": value}
     if isinstance(value, Mapping):
         name = value.get("name")
-        if name != "bernoulli":
-            raise InputError(f"participation.name is {shown(name)}; allowed: bernoulli")
+        if name not in kinds:
+            raise InputError(f"participation.name is {shown(name)}; {closest(str(name), kinds)}")
         rest = {key: item for key, item in value.items() if key != "name"}
-        return {"name": name, **check_options(BernoulliOptions, rest, "participation")}
+        return {"name": name, **check_options(kinds[name], rest, "participation")}
     try:
         return check_value(value, Annotated[float, Above(0), AtMost(1)], "participation")
     except InputError as error:
-        raise InputError(f"{error}, or {{name: bernoulli, p: ...}}") from None
+        raise InputError(f"{error}, or {{name: bernoulli, p: ...}}; {_allowed(kinds)}") from None
+
+
+def _allowed(kinds: Mapping[str, type]) -> str:
+    return "names are " + ", ".join(kinds)
 
 
 def _section(name: str, options: type, mapping: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,9 +237,29 @@ def _named(value: Any, default: Any) -> Any:
 
 
 def _check_together(configuration: Configuration) -> None:
+    reason = _refusal(configuration)
+    if reason is None and configuration.on_divergence == "drop":
+        # A client that is left out is one that takes no part in the round.
+        some = dataclasses.replace(configuration, participation=0.5, on_divergence="stop")
+        refused = _refusal(some)
+        reason = refused and f"on_divergence is 'drop', which leaves clients out: {refused}"
+    if reason is None and participation.shortens_rounds(configuration.participation):
+        name = configuration.algorithm["name"]
+        if not getattr(_find("algorithm", name), "steps_locally", False):
+            reason = (
+                f"participation.late is 'partial', but algorithm '{name}' takes no local steps "
+                "that could be cut short; allowed: miss"
+            )
+    if reason is not None:
+        raise InputError(reason)
+
+
+def _refusal(configuration: Configuration) -> str | None:
+    """Why components of this configuration do not go together; None if they do."""
     for section in ("algorithm", "exchange"):
         component = _find(section, getattr(configuration, section)["name"])
         refuse = getattr(component, "refuse", None)
-        reason = refuse(configuration) if refuse else None
+        reason: str | None = refuse(configuration) if refuse else None
         if reason:
-            raise InputError(reason)
+            return reason
+    return None

@@ -27,6 +27,7 @@ from mpifed.exchange.base import Channel
 from mpifed.exchange.ledger import Ledger
 from mpifed.federation import Clients, Draws, participants
 from mpifed.heartbeat import at_round
+from mpifed.participation import efforts
 from mpifed.progress import Progress
 from mpifed.recorder import COLUMNS, UNSEEN_COLUMNS, Recorder
 
@@ -225,7 +226,10 @@ class Engine:
         """The state after this round among ``active`` clients, bool (n_clients,)."""
         setup, federation = self.setup, self.setup.federation
         began, exchanged = time.perf_counter(), self.clock.seconds["exchange"]
-        clients = Clients(federation, self.shards, np.flatnonzero(active[federation.hosted]))
+        here = np.flatnonzero(active[federation.hosted])
+        participation = setup.configuration.participation
+        effort = efforts(participation, federation.hosted[here], self.seed, self.round)
+        clients = Clients(federation, self.shards, here, effort)
         draws = Draws(self.seed, self.round)
         is_rows, everyone = setup.exchange.shared_is_rows, len(clients) == len(self.everyone)
         rows = torch.from_numpy(clients.rows)

@@ -7,10 +7,8 @@ on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from mpifed.communicator import Communicator
 from mpifed.data.base import Shards
+from mpifed.participation import Participation, inclusion, present
 from mpifed.random import client_keys, stream
 
 
@@ -34,7 +33,7 @@ class Federation:
     owner: np.ndarray
     unseen: np.ndarray
     n_train: np.ndarray
-    participation: float | Mapping[str, Any] = 1.0
+    participation: Participation = 1.0
 
     @property
     def n_clients(self) -> int:
@@ -58,9 +57,7 @@ class Federation:
     @cached_property
     def inclusion(self) -> float:
         """The probability with which a training client takes part in a round, the p of FedMM."""
-        if isinstance(self.participation, Mapping):
-            return float(self.participation["p"])
-        return count_participants(self.participation, len(self.training)) / len(self.training)
+        return inclusion(self.participation, len(self.training))
 
     def hosted_of(self, rank: int) -> np.ndarray:
         """The clients of ``rank``, ascending, int64."""
@@ -129,31 +126,11 @@ def draw_unseen(n_clients: int, fraction: float, seed: int) -> np.ndarray:
     return unseen
 
 
-def count_participants(fraction: float, n_training: int) -> int:
-    """How many take part where a fixed fraction does: max(1, round(f n))."""
-    return max(1, int(np.floor(fraction * n_training + 0.5)))
-
-
 def participants(
-    federation: Federation, participation: float | Mapping[str, Any], seed: int, round: int
+    federation: Federation, participation: Participation, seed: int, round: int
 ) -> np.ndarray:
-    """Who takes part in ``round``: bool (n_clients,), the same on every rank.
-
-    A fraction f draws max(1, round(f n)) of the n training clients uniformly without replacement;
-    ``{"name": "bernoulli", "p": p}`` includes each independently with probability p.
-    """
-    active = np.zeros(federation.n_clients, bool)
-    training = federation.training
-    if isinstance(participation, Mapping):
-        draws = stream(seed, "participation", round).random(federation.n_clients)
-        active[training] = draws[training] < participation["p"]
-    elif participation == 1.0:
-        active[training] = True
-    else:
-        count = count_participants(participation, len(training))
-        order = stream(seed, "participation", round).permutation(len(training))
-        active[training[order[:count]]] = True
-    return active
+    """Who takes part in ``round``: bool (n_clients,), the same on every rank."""
+    return present(participation, federation.training, federation.n_clients, seed, round)
 
 
 @dataclass(frozen=True)
@@ -161,11 +138,13 @@ class Clients:
     """Some of the clients hosted here, as a method sees them.
 
     ``rows`` (int64) are their positions among the hosted clients, whose ``shards`` they index.
+    ``effort`` is the share of its local steps that each takes, float64 (len,); None for all.
     """
 
     federation: Federation
     shards: Shards
     rows: np.ndarray
+    effort: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

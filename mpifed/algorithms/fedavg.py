@@ -33,6 +33,8 @@ class FedAvgState:
 class FedAvg:
     """FedAvg: local SGD from a global model, averaged with weights n_t / n."""
 
+    steps_locally = True
+
     def __init__(
         self,
         model: Model,

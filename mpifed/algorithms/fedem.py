@@ -71,6 +71,8 @@ def mixture_weights(q: Tensor, clients: Clients, floor: float = 0.0) -> Tensor:
 class FedEM:
     """FedEM; under gossip D-FedEM: shared components, personal mixture weights."""
 
+    steps_locally = True
+
     def __init__(
         self,
         model: Model,

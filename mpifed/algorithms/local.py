@@ -29,6 +29,8 @@ class Local:
 
     communicates = False
 
+    steps_locally = True
+
     def __init__(
         self,
         model: Model,

@@ -19,13 +19,14 @@ import yaml
 
 from mpifed import config, resume, sweep
 from mpifed.components import find
-from mpifed.config import BernoulliOptions, CheckpointOptions, Configuration, EvaluationOptions
+from mpifed.config import CheckpointOptions, Configuration, EvaluationOptions
 from mpifed.errors import InputError
 from mpifed.experiment import DEFAULTS, is_experiment
 from mpifed.filenames import safe
 from mpifed.jobs import options as job_options
 from mpifed.jobs.options import JobOptions, Layout
 from mpifed.local.options import LocalOptions
+from mpifed.participation import Bernoulli
 from mpifed.request import DEFAULT_EXPERIMENT
 from mpifed.schema import check_value, options_of
 from mpifed.sweep import Planned
@@ -34,7 +35,7 @@ SECTIONS = {
     "local": LocalOptions,
     "evaluation": EvaluationOptions,
     "checkpoint": CheckpointOptions,
-    "participation": BernoulliOptions,
+    "participation": Bernoulli,
 }
 
 

@@ -32,6 +32,11 @@ class Work:
         """Passes begun."""
         return -(-self.steps // self.per_epoch)
 
+    def shortened(self, effort: np.ndarray) -> Work:
+        """The first steps only, a share ``effort`` of them, float64 in (0, 1]; at least one."""
+        steps = np.ceil(effort * self.steps).astype(np.int64).clip(min=1)
+        return Work(self.samples, np.minimum(steps, self.steps), self.per_epoch)
+
 
 def work_of(n_train: np.ndarray, batch_size: int, epochs: int, steps: int | None) -> Work:
     """``epochs`` passes in minibatches of ``batch_size``; or ``steps`` minibatches, if given."""

@@ -97,6 +97,8 @@ class LocalSGD:
         """
         options = self.options
         work = work_of(clients.n_train, options.batch_size, options.epochs, options.steps)
+        if clients.effort is not None:
+            work = work.shortened(clients.effort)
         components = start.shape[1]
         the_plan = self._plan(clients, work, components, start.dtype)
         keys = draws.client_keys(self.purpose, clients.ids)
@@ -173,7 +175,7 @@ class LocalSGD:
         return torch.index_select(x, 0, samples, out=self._buffer[: len(samples)])
 
     def _plan(self, clients: Clients, work: Work, components: int, dtype: torch.dtype) -> Plan:
-        key = (clients.rows.tobytes(), components)
+        key = (clients.rows.tobytes() + work.steps.tobytes(), components)
         if key not in self._plans:
             if len(self._plans) >= 4:
                 self._plans.clear()

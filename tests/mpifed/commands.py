@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 import signal
@@ -134,6 +135,11 @@ def rows(directory: Path) -> list[dict[str, str]]:
     """metrics.csv without the column of seconds."""
     with (directory / "metrics.csv").open(newline="") as file:
         return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+def summary_of(directory: Path) -> dict:
+    """summary.json."""
+    return json.loads((directory / "summary.json").read_text())
 
 
 def checkpoints(directory: Path) -> list[str]:

@@ -76,6 +76,12 @@ class Fails(FedAvg):
         return dataclasses.replace(state, optimizer=optimizer)
 
 
+class Stepless(FedAvg):
+    """FedAvg that does not say that it takes local steps, as a component of a user may not."""
+
+    steps_locally = False
+
+
 class FailingData(Synthetic):
     """Synthetic data that rank 1 cannot make."""
 
