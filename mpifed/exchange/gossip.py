@@ -35,6 +35,9 @@ from mpifed.state import Nothing
 ROUTES_KEPT = 16
 """Routes of earlier rounds that are kept for when their matrix comes again."""
 
+WIDTH = 1 << 16
+"""Numbers of the rows that are compared with their mean at a time."""
+
 
 class Gossip:
     """Clients average with their neighbours by mixing matrices (D-FedEM and its kin)."""
@@ -213,9 +216,9 @@ class Gossip:
     def consensus_distance(self, shared: list[Tensor]) -> float | None:
         ids = self._training_rows(shared[0])[0]
         squares = np.zeros(len(ids))
-        for tensor in shared:
-            mean = self.mean(tensor.double())
-            rows = self._training_rows(tensor)[1]
+        for part in (part for tensor in shared for part in tensor.flatten(1).split(WIDTH, dim=1)):
+            mean = self.mean(part.double())
+            rows = self._training_rows(part)[1]
             squares += [float((row.double() - mean).square().sum()) for row in rows]
         parts = self.federation.communicator.gather_object((ids, squares))
         if parts is None:
@@ -245,6 +248,8 @@ class Gossip:
     def _training_rows(self, shared: Tensor) -> tuple[np.ndarray, Tensor]:
         hosted = self.federation.hosted
         training = ~self.federation.unseen[hosted]
+        if training.all():
+            return hosted, shared
         return hosted[training], shared[torch.from_numpy(np.flatnonzero(training))]
 
     def arrays(self) -> dict[str, np.ndarray]:

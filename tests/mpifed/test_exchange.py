@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+import mpifed
 import topologies
 from mpifed.algorithms.fedavg import FedAvg
 from mpifed.communicator import Alone
@@ -181,3 +182,36 @@ def test_a_diverged_client_is_named_before_it_is_mixed(exchange):
 def test_a_graph_that_cannot_be_is_refused():
     with pytest.raises(InputError, match="hypercube"):
         make_gossip(federation(6), topology="hypercube")
+
+
+def test_consensus_distance_of_wide_rows_is_that_of_their_parts_together():
+    x = rows(6, 150_001, torch.float64)
+    expected = float(((x - x.mean(0)) ** 2).sum() / 6)
+    assert gossip(unseen=[]).consensus_distance([x]) == pytest.approx(expected, rel=1e-12)
+    seen = torch.cat([x, torch.full((1, 150_001), 1e6, dtype=torch.float64)])
+    assert gossip(7, unseen=[6]).consensus_distance([seen]) == pytest.approx(expected, rel=1e-12)
+
+
+def test_no_matrix_is_made_for_an_algorithm_that_sends_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(topologies, "prepare_schedule", None)
+    small = {"clients": 4, "rounds": 2, "data.n_test": 5, "data.dimension": 8}
+    digests = []
+    for exchange in ("gossip", "server"):
+        options = {**small, "algorithm": "local", "exchange": exchange}
+        run = mpifed.run("synthetic-fedem", output=tmp_path / exchange, **options)
+        digests.append(run.summary["state_digest"])
+    assert digests[0] == digests[1]
+    with pytest.raises(TypeError):
+        mpifed.run("synthetic-fedem", output=tmp_path / "fedem", exchange="gossip", **small)
+
+
+def test_a_graph_that_is_kept_disconnected_is_warned_of_in_a_sentence(tmp_path):
+    topology = {"name": "erdos_renyi", "p": 0.1, "on_disconnected": "keep"}
+    small = {"clients": 10, "rounds": 1, "data.n_test": 5, "exchange": "gossip"}
+    options = {**small, "exchange.topology": topology}
+    run = mpifed.run("synthetic-fedem", output=tmp_path / "run", **options)
+    said = (run.directory / "log.txt").read_text().splitlines()
+    (warning,) = [line for line in said if line.startswith("warning: ")]
+    assert "disconnected" in warning and "components" in warning
+    assert not set("{}[]") & set(warning)
+    assert run.summary["predicted_contraction"]["p"] == 0

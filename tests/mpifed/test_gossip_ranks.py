@@ -14,7 +14,7 @@ from commands import environment, mpirun
 import topologies
 from mpifed.communicator import Alone
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* is disconnected")
+pytestmark = pytest.mark.filterwarnings("ignore:.* is disconnected", "ignore:fmmc on this")
 RANKS = (2, 3, 4, 5, 6, 7)
 
 
