@@ -37,14 +37,26 @@ stays_stopped() {
   return 1
 }
 
+# Once a job has had nodes, SLURM wants as many tasks again, although the job would take fewer.
+# shellcheck disable=SC2317,SC2329  # called by a trap
+take_fewer() {
+  [ -n "$LEAST_RANKS" ] || return 0
+  if scontrol update JobId="$JOB" NumTasks="$LEAST_RANKS" 2>/dev/null; then
+    note "would take $LEAST_RANKS ranks"
+  fi
+}
+
 # Both requests reach this shell alone. The launcher hands USR1 on to the ranks, which agree on a
 # round, write a checkpoint and end with 75.
 # shellcheck disable=SC2317,SC2329  # called by the traps
 hand_on() {
   note "received $1"
   ASKED=yes
-  if [ "$1" = TERM ]; then CANCELLED=yes; fi
   if [ -n "$PROCESS" ]; then kill -USR1 "$PROCESS" 2>/dev/null; fi
+  if [ "$1" = TERM ]; then
+    CANCELLED=yes
+    take_fewer # if SLURM has queued the job again, for the loss of a node
+  fi
 }
 
 begin() {
@@ -194,14 +206,6 @@ pre_empted() {
   [ -n "$preempted" ] && ! [[ $preempted < $started ]]
 }
 
-# Once a job has had nodes, SLURM wants as many tasks again, although the job would take fewer.
-take_fewer() {
-  [ -n "$LEAST_RANKS" ] || return 0
-  if scontrol update JobId="$JOB" NumTasks="$LEAST_RANKS" 2>/dev/null; then
-    note "would take $LEAST_RANKS ranks"
-  fi
-}
-
 queue_again() {
   if [ "${SLURM_RESTART_COUNT:-0}" -ge "$MAX_RESTARTS" ]; then
     note "not finished after ${SLURM_RESTART_COUNT:-0} restarts; python -m mpifed.jobs resume goes on"
@@ -238,7 +242,6 @@ finish() {
   # took down; queueing the others again would revive a job that was cancelled.
   if [ "$CANCELLED" = yes ]; then
     note 'ended from outside'
-    take_fewer # if it was queued again by SLURM
     exit 143
   fi
   if stays_stopped; then

@@ -141,6 +141,7 @@ def _call(command: str, *words: str, input: str | None = None) -> subprocess.Com
             text=True,
             timeout=PATIENCE,
             env=clean_environment(os.environ),
+            umask=0o077,  # SLURM opens the output of a job with it
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -80,7 +80,7 @@ class LocalSlurm:
     def queue(self) -> list[str]:
         return self.call("squeue", "--noheader", "--format=%A %T").splitlines()
 
-    def wait(self, job: str, *states: str, seconds: float = 90) -> dict[str, str]:
+    def wait(self, job: str, *states: str, seconds: float = 180) -> dict[str, str]:
         """Until the job is in one of these states; what SLURM says of it then."""
         known: dict[str, str] = {}
 
@@ -121,7 +121,7 @@ def newest_job(output: Path) -> str:
     return str(known["history"][-1]["job"])
 
 
-def reached(output: Path, number: int, seconds: float = 90) -> None:
+def reached(output: Path, number: int, seconds: float = 180) -> None:
     """Until the run has recorded a round from ``number`` on."""
 
     def there() -> bool:

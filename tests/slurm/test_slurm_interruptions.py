@@ -79,7 +79,7 @@ def test_a_cancelled_job_is_not_revived(launcher: str, slurm: LocalSlurm, tmp_pa
     reached(output, 5)
     slurm.call("scancel", job)
     assert slurm.wait(job, "CANCELLED")["Restarts"] == "0"
-    until(lambda: "ended from outside" in events(output), 30, lambda: told(output))
+    until(lambda: "received TERM" in events(output), 30, lambda: told(output))
     until(lambda: not any(line.startswith(job) for line in slurm.queue()), 30)
     assert slurm.show(job)["JobState"] == "CANCELLED"
     assert not (output / "DONE").exists()
