@@ -67,7 +67,8 @@ def _fiedler(links: scipy.sparse.csr_array) -> np.ndarray:
 
 def rows_sent(links: scipy.sparse.csr_array, owner: np.ndarray) -> int:
     """Distinct rows that cross between ranks in a round, for the rank of each node."""
-    receiver, sender = links.tocoo().coords
+    pairs = links.tocoo()
+    receiver, sender = pairs.row, pairs.col
     across = owner[receiver] != owner[sender]
     pairs = owner[receiver[across]] * len(owner) + sender[across]
     return len(np.unique(pairs))

@@ -83,7 +83,7 @@ class MixingMatrix:
             array = sparse.triu((array + array.T) / 2, k=1, format="coo")
         else:
             array = array.tocoo()
-        rows, cols = array.coords
+        rows, cols = array.row, array.col
         off = rows != cols
         edges, weights = np.stack([rows[off], cols[off]], axis=1), np.maximum(array.data[off], 0.0)
         if symmetric:
@@ -108,7 +108,7 @@ class MixingMatrix:
 
     def to_sparse(self) -> sparse.csr_array:
         """Return W with its diagonal, float64 CSR of shape [n, n]."""
-        return sparse.csr_array(self._neighbour_weights + sparse.diags_array(self.self_weights))
+        return sparse.csr_array(self._neighbour_weights + sparse.diags(self.self_weights))
 
     def to_dense(self) -> NDArray[np.float64]:
         """Return W, float64 [n, n]."""

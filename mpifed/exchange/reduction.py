@@ -191,7 +191,7 @@ def mixer(
     """
     bits = _bits(longest, limbs)
     coo = rows.tocoo()
-    row, column = coo.coords
+    row, column = coo.row, coo.col
     others = column != own[row]
     row, column, values = row[others], column[others], coo.data[others]
     made = []
@@ -208,8 +208,8 @@ def off_diagonal_mixer(block: scipy.sparse.csr_array, longest: int, limbs: int) 
     """A block of a mixing matrix that holds no client's own weight, in fixed point."""
     bits = _bits(longest, limbs)
     coo = block.tocoo()
-    parts = _split(coo.data, bits, limbs)
-    made = [scipy.sparse.csr_array((part, coo.coords), shape=block.shape) for part in parts]
+    parts, places = _split(coo.data, bits, limbs), (coo.row, coo.col)
+    made = [scipy.sparse.csr_array((part, places), shape=block.shape) for part in parts]
     return Mixer([_as_dense_as_it_is(limb) for limb in made], bits)
 
 

@@ -102,7 +102,8 @@ def traffic(
     matrix: scipy.sparse.csr_array, owner: np.ndarray, ranks: int, itemsize: int
 ) -> Traffic:
     """Counts what ranks need of each other; ``owner`` is the rank of each node, -1 if idle."""
-    receiver, sender = matrix.tocoo().coords
+    links = matrix.tocoo()
+    receiver, sender = links.row, links.col
     across = owner[receiver] != owner[sender]
     receiver, sender = receiver[across], sender[across]
     a, b = owner[receiver], owner[sender]
@@ -207,7 +208,8 @@ class Route:
     @cached_property
     def _outgoing(self) -> tuple[np.ndarray, np.ndarray]:
         """(receiving rank, position in ``mine``) of every row wanted elsewhere, sorted."""
-        receiver, position = self.sparse[:, self.mine].tocoo().coords
+        used = self.sparse[:, self.mine].tocoo()
+        receiver, position = used.row, used.col
         pairs = np.unique(np.stack([self.owner[receiver], position]), axis=1)
         return pairs[0], pairs[1]
 
@@ -254,7 +256,7 @@ class Route:
     def receivers(self) -> np.ndarray:
         """How many other nodes mix each node's row, int64 (nodes,)."""
         used = self.sparse.tocoo()
-        receiver, sender = used.coords
+        receiver, sender = used.row, used.col
         return np.bincount(sender[receiver != sender], minlength=self.sparse.shape[0])
 
     @cached_property
