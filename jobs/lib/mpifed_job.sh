@@ -146,6 +146,7 @@ print(MPI.Get_library_version().split("\n")[0])') || refuse 'mpi4py does not fin
     *'Open MPI'*) fitting=(pmix) ;;
     *) refuse "job.mpi=auto does not know $library; name one of srun --mpi=list" ;;
   esac
+  library=${library%%,*}
   offered=" $(srun --mpi=list 2>&1 | tr -s '[:space:]' ' ') "
   for candidate in "${fitting[@]}"; do
     case $offered in

@@ -273,6 +273,17 @@ def read_words(words: Sequence[str]) -> dict[str, Any]:
     return options
 
 
+def merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Options from several places, later ones first; of the variables each place adds its own."""
+    options: dict[str, Any] = {}
+    for source in sources:
+        before, more = options.get("environment"), source.get("environment")
+        options |= source
+        if isinstance(before, Mapping) and isinstance(more, Mapping):
+            options["environment"] = {**before, **more}
+    return options
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

@@ -80,11 +80,11 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
     overrides = [word for word in words if word not in experiments]
     mapping = config.read_experiment(experiment)
     is_file = experiment not in config.experiment_names()
-    given = {
-        **(job_options.read_site(site) if site else {}),
-        **(job_options.read_section(Path(experiment)) if is_file else {}),
-        **job_options.read_words([word for word in overrides if word.startswith("job.")]),
-    }
+    given = job_options.merged(
+        job_options.read_site(site) if site else {},
+        job_options.read_section(Path(experiment)) if is_file else {},
+        job_options.read_words([word for word in overrides if word.startswith("job.")]),
+    )
     overrides = [word for word in overrides if not word.startswith("job.")]
     if is_file:
         mapping = {key: value for key, value in mapping.items() if key != "job"}
@@ -122,7 +122,8 @@ def check_output(job: Job) -> None:
 
 def again(job: Job, words: Sequence[str]) -> Job:
     """``job`` with other options and overrides, for its unfinished runs to go on; checked."""
-    given = {**job.given, **job_options.read_words([w for w in words if w.startswith("job.")])}
+    mine = job_options.read_words([word for word in words if word.startswith("job.")])
+    given = job_options.merged(job.given, mine)
     wrong = next((word for word in words if "=" not in word), None)
     if wrong is not None:
         raise InputError(f"'{wrong}' is no override of the form key=value")

@@ -109,11 +109,15 @@ def test_the_command_line_goes_before_the_experiment_and_that_before_the_site(
     tmp_path: Path,
 ) -> None:
     site, path = tmp_path / "site.yaml", tmp_path / "own.yaml"
-    site.write_text("ranks: 2\nqos: site\naccount: site\npartition: site\n")
+    site.write_text(
+        "ranks: 2\nenvironment: {A: 1, B: 1}\nqos: site\naccount: site\npartition: site\n"
+    )
     path.write_text("job: {account: file, partition: file}\n")
-    job = plan([str(path), "job.partition=word"], str(site), tmp_path / "out", False)
+    words = [str(path), "job.partition=word", "job.environment.B=2"]
+    job = plan(words, str(site), tmp_path / "out", False)
     found = job.options
     assert (found.qos, found.account, found.partition, found.ranks) == ("site", "file", "word", 2)
+    assert found.environment == {"A": 1, "B": 2}
     later = again(job, ["job.ranks=3", "rounds=9"])
     assert (later.options.ranks, later.runs[0].overrides["rounds"]) == (3, 9)
 
