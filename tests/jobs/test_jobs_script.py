@@ -125,7 +125,10 @@ def test_what_was_stopped_or_finished_does_not_begin(slurm: FakeSlurm, tmp_path:
     assert not (tmp_path / "launched").exists()
 
 
-WAITS = 'trap "sleep 0.3; exit 75" USR1; touch began; while true; do /bin/sleep 0.05; done'
+WAITS = """stop() { trap '' USR1; /bin/sleep 0.3; exit 75; }
+trap stop USR1
+touch began
+while true; do /bin/sleep 0.05; done"""
 
 
 @pytest.mark.parametrize(
