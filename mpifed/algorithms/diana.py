@@ -91,7 +91,7 @@ class Diana(Flix):
         x = channel.broadcast(flix.model)
         g = self.objective.gradients(flix.optima, x[:, 0], clients, draws)
         whole = self.memory_start == "gradients" and draws.round == first
-        arrived = channel.send(g - state.memories, whole=whole)  # Delta-hat_i
+        arrived = channel.send(g.sub_(state.memories), whole=whole)  # Delta-hat_i
         mean = channel.sum(arrived, uniform_weights(clients))
         omega = message_variance(channel.compressor, clients.federation, g.shape[1])
         beta = 1.0 if whole else self.memory_rate(omega)
@@ -100,7 +100,7 @@ class Diana(Flix):
         scale = beta / clients.federation.inclusion
         return DianaState(
             replace(flix, model=moved.to(flix.model)),
-            state.memories + scale * arrived,
+            arrived.mul_(scale).add_(state.memories),
             state.memory + beta * mean,
         )
 

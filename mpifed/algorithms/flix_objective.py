@@ -45,7 +45,7 @@ class FlixObjective:
     def mixed(self, optima: Tensor, x: Tensor, clients: Clients) -> Tensor:
         """T_i(x), (clients, P); x is (P,) or (clients, P)."""
         alpha = self._column(optima, clients)
-        return alpha * x + (1 - alpha) * optima
+        return ((1 - alpha) * optima).add_(alpha * x)
 
     def losses(self, optima: Tensor, x: Tensor, clients: Clients) -> Tensor:
         """f_i(T_i(x)), float64 (clients,)."""
@@ -65,9 +65,12 @@ class FlixObjective:
     def gradients(self, optima: Tensor, x: Tensor, clients: Clients, draws: Draws) -> Tensor:
         """alpha_i grad f_i(T_i(x)), (clients, P); the factor alpha_i is the chain rule's."""
         found = self.local_gradients(optima, x, clients, draws)
-        return self._column(optima, clients) * found
+        return found.mul_(self._column(optima, clients))
 
-    def _column(self, like: Tensor, clients: Clients) -> Tensor:
+    def _column(self, like: Tensor, clients: Clients) -> Tensor | float:
+        """alpha_i as a factor of rows; one number is quicker than a column of it."""
+        if isinstance(self.coefficients, (int, float)):
+            return float(self.coefficients)
         return torch.from_numpy(self.alpha(clients.ids)).to(like)[:, None]
 
 

@@ -87,12 +87,15 @@ def weighted_sum(
     width = max(1, COLUMNS // max(1, len(flat)))
     for start in range(0, flat.shape[1], width):
         part = slice(start, min(start + width, flat.shape[1]))
-        terms = np.ldexp(flat[:, part] * weights[:, None], bits - exponent)
+        terms = flat[:, part] * weights[:, None]
+        np.ldexp(terms, bits - exponent, out=terms)
         sums = []
-        for _ in range(limbs):
+        for limb in range(limbs):
+            if limb:
+                terms -= whole
+                np.ldexp(terms, bits, out=terms)
             whole = np.rint(terms)
             sums.append(whole.astype(np.int64).sum(0))
-            terms = np.ldexp(terms - whole, bits)
         exact = communicator.sum(np.stack(sums))
         total[part] = sum(
             np.ldexp(limb.astype(np.float64), exponent - bits * (k + 1))

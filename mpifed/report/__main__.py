@@ -3,7 +3,9 @@
 Each RUN_DIR is a run directory or holds some. Runs that differ only in the seed become one entry,
 with mean and deviation. DIR gets table.md, table.csv and one PNG a figure; without --output the
 table is only printed. With --against or --target there is a second table, of the differences from
-one method with the same seed, and of the rounds and bits that an accuracy took.
+one method with the same seed, and of the rounds and bits that an accuracy took. With --figure
+COLUMN there is one more PNG, of any column of metrics.csv against rounds, bits, floats or a key of
+the configuration (--x), a line for each value of the keys --by, a panel for what else differs.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from rich.console import Console
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError
 from mpifed.launch import Parser
 from mpifed.report import paired
+from mpifed.report.figure import Wanted, draw_figure
 from mpifed.report.groups import Group, group_runs
 from mpifed.report.reading import find_runs
 from mpifed.report.tables import csv_text, markdown, terminal
@@ -31,11 +34,15 @@ def main(words: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(words)
         if options.target is not None and not 0 < options.target < 1:
             raise InputError(f"--target is {options.target:g}; it must be a fraction in (0, 1)")
-        groups, notes = group_runs(find_runs(options.run_dirs))
+        found = find_runs(options.run_dirs)
+        groups, notes = group_runs(found)
         tables = {"table.md": markdown(groups, notes), "table.csv": csv_text(groups)}
         comparison = compare(groups, options.against, options.target)
         output = options.output
+        wanted = figure_wanted(options)
         files = write(groups, tables | comparison, output, options.against) if output else []
+        if wanted is not None:
+            files.append(draw_figure(found, wanted, output))
     except InputError as error:
         print(f"mpifed.report: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -46,6 +53,19 @@ def main(words: Sequence[str] | None = None) -> int:
     for line in [*(f"* {note}" for note in notes), *map(str, files)]:
         print(line)
     return EXIT_FINISHED
+
+
+def figure_wanted(options: argparse.Namespace) -> Wanted | None:
+    """What --figure and the options beside it ask for; None without it."""
+    if options.figure is None:
+        beside = {"--x": options.x, "--by": options.by, "--linear": options.linear or None}
+        for name, value in beside.items():
+            if value is not None:
+                raise InputError(f"{name} is for --figure, which is not given")
+        return None
+    if options.output is None:
+        raise InputError("--figure needs --output, the directory in which it is drawn")
+    return Wanted(options.figure, options.x or "rounds", tuple(options.by or ()), options.linear)
 
 
 def compare(groups: Sequence[Group], against: str | None, target: float | None) -> dict[str, str]:
@@ -86,6 +106,10 @@ def _parser() -> Parser:
     parser.add_argument("--output", type=Path, metavar="DIR", help="where tables and plots go")
     parser.add_argument("--against", metavar="METHOD", help="a method as the table names it")
     parser.add_argument("--target", type=float, metavar="FRACTION", help="a test accuracy")
+    parser.add_argument("--figure", metavar="COLUMN", help="a column of metrics.csv to draw")
+    parser.add_argument("--x", metavar="WHAT", help="rounds, bits, floats or a dotted key")
+    parser.add_argument("--by", nargs="+", metavar="KEY", help="dotted keys, a line for each value")
+    parser.add_argument("--linear", action="store_true", help="no logarithmic axis for --figure")
     return parser
 
 

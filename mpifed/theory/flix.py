@@ -152,3 +152,19 @@ def affordable_alpha(c: Constants, variance: float, accuracy: float, rounds: int
         return 0.0
     q = (1 - c.mu_hat / c.l_hat) ** -0.5
     return min(1.0, one_shot_alpha(c, variance, accuracy) * q ** (rounds - 1))
+
+
+def variance(rows: np.ndarray) -> float:
+    """(1/n) sum_i ||rows_i - mean||^2 of (n, P)."""
+    return float(((rows - rows.mean(0)) ** 2).sum(1).mean())
+
+
+def spread(optima: np.ndarray, mass: np.ndarray) -> float:
+    """V = sum_i w_i ||x_i - x_avg||^2 with w_i proportional to ``mass`` (n,), of (n, P)."""
+    weights = mass / mass.sum() if mass.sum() > 0 else mass
+    return float(weights @ ((optima - weights @ optima) ** 2).sum(1))
+
+
+def largest_distance(optima: np.ndarray) -> float:
+    """D = max_ij ||x_i - x_j||^2 of (n, P): squared, as the proof of Theorem 1 has it."""
+    return max(float(((optima - row) ** 2).sum(1).max()) for row in optima)

@@ -104,10 +104,8 @@ class RandK(_Counted):
             return np.ones((len(ids), size), bool)
         # The position in the low bits makes the values of a row distinct, so that the k smallest
         # are the same however they are found. The bias is below size / 2**(64 - position bits).
-        position_bits = np.uint64((size - 1).bit_length())
         values = random_bits(draws, purpose, ids, size)
-        values >>= position_bits
-        values <<= position_bits
+        values &= ~np.uint64((1 << (size - 1).bit_length()) - 1)
         values |= np.arange(size, dtype=np.uint64)
         return values <= np.partition(values, k - 1, axis=1)[:, k - 1 : k]
 
@@ -168,5 +166,5 @@ def _masked(
     for part in chunks(*rows.shape):
         mask = torch.from_numpy(sparsifier.select(rows[part], draws, ids[part], purpose))
         # A product, not a choice: 0 times what is not finite is not finite, and so is not hidden.
-        torch.mul(rows[part], mask.to(rows) * scale, out=sent[part])
+        torch.mul(rows[part], mask, out=sent[part]).mul_(scale)
     return sent

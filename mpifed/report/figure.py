@@ -1,0 +1,222 @@
+"""One figure of any column of metrics.csv: a line for each value of some keys, panels for the rest.
+
+``--figure objective_gap --x floats --by algorithm.flix_alpha`` draws the gap against the numbers
+sent, a line for each alpha, a panel for whatever else the runs differ in (the k of a compressor).
+With a key for x, ``--x algorithm.flix_alpha``, the last values are drawn against that key.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifed.errors import InputError, closest
+from mpifed.filenames import safe
+from mpifed.report.groups import NO_DIFFERENCE
+from mpifed.report.lines import FEW_POINTS, GREY, STYLE, look
+from mpifed.report.reading import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PROGRESS = {
+    "rounds": ("round", "communication round"),
+    "bits": ("up_bits", "bits sent by all clients"),
+    "floats": ("up_floats", "numbers sent by all clients"),
+}
+"""What x may be beside a key: its column, and the name of the axis."""
+
+FLOOR = 1e-16
+"""Where a logarithmic axis ends: gaps of float64 below it are noise."""
+
+ACROSS = 3  # panels in a row
+PANEL = (4.2, 3.1)  # inches
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to draw: ``column`` against ``x``, a line for each value of the keys ``by``."""
+
+    column: str
+    x: str = "rounds"
+    by: tuple[str, ...] = ()
+    linear: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """One run's points, and the words that say which panel and which line it belongs to."""
+
+    panel: str
+    line: str
+    x: np.ndarray
+    y: np.ndarray
+
+
+def draw_figure(runs: Sequence[Run], wanted: Wanted, output: Path) -> Path:
+    """The figure as a file in ``output``; ``InputError`` for a column or key that is not there."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    every = series(runs, wanted)
+    with matplotlib.rc_context(STYLE):
+        figure = _figure(every, wanted)
+        name = f"{wanted.column}-{wanted.x}".replace("_", "-").replace(".", "-")
+        path = output / f"{safe(name)}.png"
+        figure.savefig(path)
+    return path
+
+
+def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
+    """Mean over seeds of what ``wanted`` asks for, in the order of the runs."""
+    flat = [_leaves(run.config) for run in runs]
+    _check_keys(flat, wanted)
+    aside = {*wanted.by, wanted.x}
+    differing = [
+        key
+        for key in dict.fromkeys(key for leaves in flat for key in leaves)
+        if key not in aside
+        and not key.startswith((*NO_DIFFERENCE, "rounds"))
+        and len({leaves.get(key) for leaves in flat}) > 1
+    ]
+    found: dict[tuple[str, str], dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
+    for run, leaves in zip(runs, flat, strict=True):
+        panel, line = _label(leaves, differing), _label(leaves, wanted.by)
+        by_key = wanted.x not in PROGRESS
+        point = leaves.get(wanted.x, "") if by_key else ""
+        points = _points(run, wanted, float(point) if by_key else None)
+        found.setdefault((panel, line), {}).setdefault(point, []).append(points)
+    made = []
+    for (panel, line), by_point in found.items():
+        means = [_mean(parts) for parts in by_point.values()]
+        x, y = (np.concatenate([m[axis] for m in means]) for axis in (0, 1))
+        order = np.argsort(x, kind="stable")
+        made.append(Series(panel, line, x[order], y[order]))
+    return made
+
+
+def _check_keys(flat: Sequence[Mapping[str, str]], wanted: Wanted) -> None:
+    keys = sorted({key for leaves in flat for key in leaves})
+    for option, key in [*(("--by", key) for key in wanted.by), ("--x", wanted.x)]:
+        if key not in keys and not (option == "--x" and key in PROGRESS):
+            words = [*PROGRESS, *keys] if option == "--x" else keys
+            raise InputError(f"{option} is '{key}', which no run has; {closest(key, words)}")
+    if wanted.x not in PROGRESS:
+        for leaves in flat:
+            try:
+                float(leaves[wanted.x])
+            except (KeyError, ValueError):
+                value = leaves.get(wanted.x, "nothing")
+                raise InputError(
+                    f"--x is '{wanted.x}', which is {value} in a run; it must be a number in all"
+                ) from None
+
+
+def _points(run: Run, wanted: Wanted, key: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """All points of a run, or its last value where x is a key; both (points,)."""
+    columns = ["round", wanted.column]
+    if key is None:
+        columns.append(PROGRESS[wanted.x][0])
+    try:
+        with (run.path / "metrics.csv").open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        values = [[float(row[name] or "nan") for name in columns] for row in rows]
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"'{run.path / 'metrics.csv'}' cannot be read: {error}") from None
+    except KeyError as error:
+        names = [name for name in (rows[0] if rows else {}) if name != "state_digest"]
+        raise InputError(
+            f"'{run.path}' has no column {error}; {closest(str(error.args[0]), names)}"
+        ) from None
+    table = np.array(values).reshape(-1, len(columns))
+    table = table[np.isfinite(table[:, 1])]
+    if not len(table):
+        raise InputError(f"'{run.path}' has no number in the column '{wanted.column}'")
+    if key is None:
+        return table[:, 2], table[:, 1]
+    return np.array([key]), table[-1:, 1]
+
+
+def _mean(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over seeds, over as many points as all have."""
+    shortest = min(len(x) for x, _ in parts)
+    x, y = (np.mean([part[axis][:shortest] for part in parts], axis=0) for axis in (0, 1))
+    return x, y
+
+
+def _figure(every: Sequence[Series], wanted: Wanted) -> Figure:
+    from matplotlib.figure import Figure
+
+    panels = sorted({s.panel for s in every}, key=_naturally)
+    lines = sorted({s.line for s in every}, key=_naturally)
+    across = min(ACROSS, len(panels))
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(PANEL[0] * across, PANEL[1] * down), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False, sharey=True)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for panel, axes in zip(panels, grid.flat, strict=False):
+        axes.set_title(panel, fontsize=10, pad=6)
+        shown = sorted((s for s in every if s.panel == panel), key=lambda s: lines.index(s.line))
+        for s in shown:
+            _draw(axes, s, lines.index(s.line), wanted)
+        axes.set_xlabel(PROGRESS[wanted.x][1] if wanted.x in PROGRESS else wanted.x)
+        if not wanted.linear:
+            axes.set_yscale("log")
+    for axes in grid[:, 0]:
+        axes.set_ylabel(wanted.column)
+    handles = grid.flat[0].get_legend_handles_labels()
+    if len(lines) > 1:
+        figure.legend(*handles, loc="outside lower center", ncols=min(6, len(lines)), frameon=False)
+    return figure
+
+
+def _draw(axes: Axes, s: Series, index: int, wanted: Wanted) -> None:
+    style = look(index)
+    y = s.y if wanted.linear else np.maximum(s.y, FLOOR)
+    marker = "o" if len(s.x) <= FEW_POINTS else None
+    axes.plot(s.x, y, color=style.colour, linestyle=style.dashes, marker=marker, label=s.line,
+              linewidth=1.5)  # fmt: skip
+    if wanted.x not in PROGRESS and not wanted.by:
+        best = s.x[np.argmin(y)]
+        axes.axvline(best, color=GREY, linewidth=1, linestyle=(0, (2, 2)))
+
+
+def _label(leaves: Mapping[str, str], keys: Sequence[str]) -> str:
+    """'flix_alpha=0.1, k=22'."""
+    return ", ".join(
+        f"{key.rpartition('.')[2] if not key.endswith('.name') else key.split('.')[0]}"
+        f"={leaves[key]}"
+        for key in keys
+        if key in leaves and leaves[key] != "null"
+    )
+
+
+def _naturally(label: str) -> list[tuple[float, str]]:
+    """Sorts labels by their numbers: k=22 before k=113."""
+    words = label.replace("=", " ").replace(",", " ").split()
+    return [_number_first(word) for word in words]
+
+
+def _number_first(word: str) -> tuple[float, str]:
+    try:
+        return float(word), ""
+    except ValueError:
+        return float("inf"), word
+
+
+def _leaves(tree: Any, prefix: str = "") -> dict[str, str]:
+    """The leaves of a configuration under dotted keys, as text."""
+    if isinstance(tree, dict):
+        found: dict[str, str] = {}
+        for key, value in tree.items():
+            found |= _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+        return found
+    return {prefix: tree if isinstance(tree, str) else json.dumps(tree, default=str)}

@@ -1,0 +1,124 @@
+"""What the theorems of FLIX say of a run, from its newest checkpoint, as one JSON object.
+
+    python -m mpifed.theory variance RUN_DIR
+    python -m mpifed.theory one-shot RUN_DIR --accuracy E
+    python -m mpifed.theory rounds RUN_DIR --accuracy E [--alpha A]
+    python -m mpifed.theory alpha RUN_DIR --accuracy E --rounds R
+
+RUN_DIR is a run of flix, dcgd or diana. variance checks Proposition 3, Var(T_i(x)) =
+(1 - alpha)^2 Var(x_i). one-shot gives the largest alpha for which the average of Theorem 1 alone is
+within E of the minimum. rounds says how many communications gradient descent needs to get there
+(Theorem 2), alpha the largest alpha that R communications bring there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError
+from mpifed.launch import Parser
+from mpifed.theory import flix
+from mpifed.theory.stored import Stored, read_run
+
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "variance": (),
+    "one-shot": ("accuracy",),
+    "rounds": ("accuracy",),
+    "alpha": ("accuracy", "rounds"),
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    try:
+        options = _parser().parse_args(words)
+        _check(options)
+        answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
+    except InputError as error:
+        print(f"mpifed.theory: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    print(json.dumps({"question": options.question, **answer}))
+    return EXIT_FINISHED
+
+
+def variance(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
+    """Proposition 3 at the run's x."""
+    alpha = run.equal_alpha()
+    local, deployed = flix.variance(run.optima), flix.variance(run.deployed())
+    predicted = (1 - alpha) ** 2 * local
+    return {
+        "flix_alpha": alpha,
+        "variance_of_optima": local,
+        "variance_of_deployed": deployed,
+        "predicted": predicted,
+    }
+
+
+def one_shot(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
+    """Theorem 1, for equal coefficients and for any."""
+    c, accuracy = run.constants(), options["accuracy"]
+    spread = flix.spread(run.optima, run.smoothness)
+    apart = flix.largest_distance(run.optima)
+    own = flix.spread(run.optima, run.alpha**2 * run.smoothness)
+    return {
+        "accuracy": accuracy,
+        "largest_equal_alpha": min(1.0, flix.one_shot_alpha(c, spread, accuracy)),
+        "largest_alpha": min(1.0, flix.one_shot_alpha(c, apart, accuracy)),
+        "bound_for_this_run": c.l_alpha * own / 2,
+    }
+
+
+def rounds(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
+    """Theorem 2: communications for an accuracy."""
+    c, accuracy = run.strongly_convex(), options["accuracy"]
+    alpha = run.equal_alpha() if options["alpha"] is None else options["alpha"]
+    spread = flix.spread(run.optima, run.smoothness)
+    needed = flix.communications(c, spread, accuracy, alpha)
+    return {"accuracy": accuracy, "flix_alpha": alpha, "rounds": needed}
+
+
+def affordable(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
+    """Theorem 2 the other way round: coefficients for a budget of communications."""
+    c, accuracy = run.strongly_convex(), options["accuracy"]
+    spread = flix.spread(run.optima, run.smoothness)
+    most = flix.affordable_alpha(c, spread, accuracy, options["rounds"])
+    return {"accuracy": accuracy, "rounds": options["rounds"], "largest_equal_alpha": most}
+
+
+ANSWERS = {"variance": variance, "one-shot": one_shot, "rounds": rounds, "alpha": affordable}
+
+
+def _check(options: argparse.Namespace) -> None:
+    for name in REQUIRED[options.question]:
+        if getattr(options, name) is None:
+            raise InputError(f"{options.question} needs --{name}")
+    if options.accuracy is not None and not 0 < options.accuracy < float("inf"):
+        raise InputError(f"--accuracy is {options.accuracy:g}; it must be above 0")
+    if options.rounds is not None and options.rounds < 0:
+        raise InputError(f"--rounds is {options.rounds}; it must be at least 0")
+    if options.alpha is not None and not 0 <= options.alpha <= 1:
+        raise InputError(f"--alpha is {options.alpha:g}; it must be at least 0 and at most 1")
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m mpifed.theory",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("question", choices=list(ANSWERS), help="what is asked")
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a run of FLIX")
+    parser.add_argument("--accuracy", type=float, metavar="E", help="a gap of the objective")
+    parser.add_argument("--rounds", type=int, metavar="R", help="communications")
+    parser.add_argument("--alpha", type=float, metavar="A", help="instead of the run's own")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
