@@ -27,7 +27,7 @@ from mpifed.schema import check_options, shown
 PURPOSE = "compression"
 """The stream that compressors draw from, unless the caller names another."""
 
-NUMBERS = 1 << 17
+NUMBERS = 1 << 15
 """Numbers compressed at a time, so that what is drawn for them stays in a core's cache."""
 
 

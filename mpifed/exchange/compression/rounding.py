@@ -79,25 +79,33 @@ class Quantise:
         clients, size = rows.shape
         block = self.block_of(size)
         blocks = -(-size // block)
-        x = np.zeros((clients, blocks * block))
-        x[:, :size] = rows.detach().cpu().numpy()
-        blocked = np.abs(x).reshape(clients, blocks, block)
+        x = rows.detach().cpu().numpy().astype(np.float64, copy=False)
+        u = np.zeros((clients, blocks * block))
+        np.abs(x, out=u[:, :size])
+        blocked = u.reshape(clients, blocks, block)
         scales = _rounded_up(blocked.max(axis=2) if self.norm == "max" else _norms(blocked))
         divisors = np.where(np.isfinite(scales) & (scales > 0), scales, 1)[..., None]
         with np.errstate(invalid="ignore", over="ignore"):
             # First the product: on the grid of levels it is exact, and so is then the quotient.
-            u = np.minimum(blocked * self.s / divisors, self.s).reshape(clients, -1)[:, :size]
-            chance = (random_bits(draws, purpose, ids, size) >> np.uint64(11)) * 2.0**-53
-            lower = np.floor(u)
-            levels = np.where(x[:, :size] < 0, -1.0, 1.0) * (lower + (chance < u - lower))
-        finite = np.repeat(np.isfinite(scales), block, axis=1)[:, :size]
-        levels[~finite] = 0
+            blocked *= self.s
+            blocked /= divisors
+            u = np.minimum(u, self.s, out=u)[:, :size]
+            drawn = random_bits(draws, purpose, ids, size)
+            drawn >>= np.uint64(11)
+            levels = np.floor(u)
+            u -= levels
+            levels += drawn * 2.0**-53 < u
+            np.copysign(levels, x, out=levels)
+        if not np.isfinite(scales).all():
+            levels[~np.repeat(np.isfinite(scales), block, axis=1)[:, :size]] = 0
         return levels.astype(np.int8 if self.s <= 127 else np.int16), scales
 
     def decode(self, levels: np.ndarray, scales: np.ndarray) -> np.ndarray:
         """The numbers of a message, float64 (clients, size)."""
         size = levels.shape[1]
-        r = np.repeat(scales.astype(np.float64), self.block_of(size), axis=1)[:, :size]
+        r = scales.astype(np.float64)
+        if r.shape[1] > 1:
+            r = np.repeat(r, self.block_of(size), axis=1)[:, :size]
         with np.errstate(invalid="ignore"):
             return levels * r / self.s
 
