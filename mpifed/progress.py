@@ -13,7 +13,7 @@ from rich.text import Text
 
 
 class Progress:
-    """Round, loss, accuracy, seconds a round, time left; rank 0 only."""
+    """Round, loss, accuracy or what else is measured, seconds a round, time left; rank 0 only."""
 
     def __init__(self, first: int, last: int, quiet: bool, log: Callable[[str], None]) -> None:
         """Rounds ``first`` to ``last`` are to be run."""
@@ -55,6 +55,8 @@ class Progress:
             ("train loss", "train_loss"),
             ("test accuracy", "test_accuracy"),
             ("bottom decile", "test_accuracy_p10"),
+            ("objective", "objective"),
+            ("L2-UVP %", "l2_uvp"),
         ):
             value = self._scores.get(column)
             if value is not None:

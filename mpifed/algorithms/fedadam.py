@@ -15,13 +15,13 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor, initial_models
-from mpifed.algorithms.dcgd import refuse_messages
 from mpifed.algorithms.fedmm_ot import (
     batches_of,
     benchmark_of,
     map_scores,
     refuse_without_potential,
 )
+from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState
@@ -84,9 +84,14 @@ class FedAdam:
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Why these options do not go together, if they do not."""
+        refused = refuse_gossip(configuration) or refuse_biased(configuration)
         if configuration.data["name"] == "transport" or configuration.model["name"] == "icnn":
-            return refuse_messages(configuration) or refuse_without_potential(configuration)
-        return refuse_messages(configuration)
+            return (
+                refused
+                or refuse_without_potential(configuration)
+                or refuse_local(configuration, ("batch_size",))
+            )
+        return refused
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.dcgd import refuse_messages
+from mpifed.algorithms.dcgd import message_variance
+from mpifed.algorithms.server_messages import refuse_biased
 from mpifed.components import find
 from mpifed.data.base import Description, Split
 from mpifed.errors import InputError
@@ -103,7 +104,7 @@ class FedMM:
                     "server; allowed with gossip: 0"
                 )
             return None
-        return refuse_messages(configuration)
+        return refuse_biased(configuration)
 
     # -- state
 
@@ -140,8 +141,11 @@ class FedMM:
         arrived = channel.send(oracle - start - state.variates)  # Quant(Delta_i)
         summed = channel.sum(arrived, weights / p)
         direction = state.variate + summed  # H, with the V before this round
+        (surrogate,) = channel.at_server(
+            lambda: [self.project(state.surrogate + gamma * direction)]
+        )
         return FedMMState(
-            self.project(state.surrogate + gamma * direction),
+            surrogate,
             state.surrogate,
             state.variates + self.rate / p * arrived,
             state.variate + self.rate * summed,
@@ -198,6 +202,20 @@ class FedMM:
             return clients.weights
         n = len(clients.federation.training)
         return torch.full((len(clients),), 1 / n, dtype=torch.float64)
+
+    def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
+        """What Theorem 1 asks of the control variates' rate."""
+        if exchange.shared_is_rows:
+            return ["fedmm by gossip is a variant of mpifed's own, not of the paper"]
+        omega = message_variance(exchange.compressor, clients.federation, self.message_size())
+        largest = 1 / (1 + omega)
+        lines = [
+            f"messages vary with omega_p {omega:.4g}; Theorem 1 asks for a control_variate_rate of "
+            f"at most {largest:.4g}"
+        ]
+        if self.rate > largest:
+            lines.append(f"warning: algorithm.control_variate_rate is {self.rate:g}, above that")
+        return lines
 
     # -- what is measured
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.dcgd import refuse_messages
+from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation import Clients, Draws
 from mpifed.local.solver import LocalSGD
@@ -87,7 +87,12 @@ class FedMMOT:
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Why these options do not go together, if they do not."""
-        return refuse_messages(configuration) or refuse_without_potential(configuration)
+        return (
+            refuse_gossip(configuration)
+            or refuse_biased(configuration)
+            or refuse_without_potential(configuration)
+            or refuse_local(configuration, ("lr", "batch_size", "steps"))
+        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -22,8 +22,10 @@ TITLES = {
     "fedavg": "FedAvg",
     "fedavg_ft": "FedAvg+",
     "fedem": "FedEM",
+    "fedmgs": "FedMGS",
     "fedmm": "FedMM",
     "fedmm_ot": "FedMM-OT",
+    "fedmm_theta": "FedMM-Θ",
     "fedprox": "FedProx",
     "flix": "FLIX",
     "fomaml": "FO-MAML",
@@ -32,6 +34,7 @@ TITLES = {
     "mocha": "MOCHA",
     "pfedme": "pFedMe",
     "reptile": "Reptile",
+    "sa_ssmm": "SA-SSMM",
     "scaffold": "SCAFFOLD",
 }
 """Algorithms as the papers print them; any other goes by its own name."""

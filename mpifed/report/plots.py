@@ -13,6 +13,7 @@ from mpifed.filenames import safe
 from mpifed.report.consensus import DISTANCE, numbers
 from mpifed.report.groups import Curve, Group
 from mpifed.report.lines import GREY, STYLE, Line, Look, draw_lines, look, new_axes
+from mpifed.report.measures import MEASURES, Measure, measured
 from mpifed.report.paired import minus, partner
 from mpifed.report.tables import ACCURACY, bit_prefix
 
@@ -72,6 +73,11 @@ def _figures(groups: Sequence[Group], looks: dict[str, Look], data: str) -> dict
     if scored:
         figures["clients"] = _over_clients(scored, looks, data)
     apart = [(g, curve) for g in groups if ((curve := g.curve(DISTANCE)).mean > 0).any()]
+    for column in measured(groups):
+        curves = [(group, group.curve(column)) for group in groups]
+        drawn = [(group, curve) for group, curve in curves if np.isfinite(curve.mean).any()]
+        name = f"{column.replace('_', '-')}-rounds"
+        figures[name] = _measure(drawn, looks, MEASURES[column], data)
     if apart:
         figures["consensus-distance-rounds"] = _consensus(apart, looks, data)
     return figures
@@ -133,6 +139,21 @@ def _consensus(drawn: Sequence[tuple[Group, Curve]], looks: dict[str, Look], dat
             axes.plot(x, line.y[0] * left ** (x - line.x[0]), color=line.look.colour, linewidth=1,
                       linestyle=(0, (4, 3)))  # fmt: skip
     draw_lines(axes, lines)
+    return figure
+
+
+def _measure(
+    drawn: Sequence[tuple[Group, Curve]], looks: dict[str, Look], measure: Measure, data: str
+) -> Figure:
+    """What an algorithm measures of itself; the band is one standard deviation over seeds."""
+    figure, axes = new_axes(measure.title, data, "communication round")
+    lines = [_line(curve.rounds, group, curve, looks) for group, curve in drawn]
+    if measure.log and all((line.y >= 0).all() for line in lines):
+        axes.set_yscale("log")
+        lines = [line for line in (_part(line, line.y > 0) for line in lines) if len(line.x)]
+        lines = [replace(line, band=np.minimum(line.band, 0.9 * line.y)) for line in lines]
+    if lines:
+        draw_lines(axes, lines)
     return figure
 
 

@@ -26,6 +26,8 @@ COLUMNS = (
     "down_bits",
     "consensus_distance",
 )
+MEASURED = ("objective", "surrogate_update", "parameter_update", "l2_uvp", "cosine")
+"""Columns that some algorithms add; ``report.measures`` names and draws them."""
 SECTIONS = ("data", "algorithm", "exchange")
 RATE = ("p", "tau", "per_round")
 
@@ -34,8 +36,9 @@ RATE = ("p", "tau", "per_round")
 class Run:
     """One run directory.
 
-    ``metrics`` has the ``COLUMNS`` as float arrays, one entry per evaluated round, NaN where the
-    file has none. ``client_accuracies`` are the clients' test accuracies at the last evaluation.
+    ``metrics`` has the ``COLUMNS`` and those ``MEASURED`` as float arrays, one entry per evaluated
+    round, NaN where the file has none. ``client_accuracies`` are the clients' test accuracies at
+    the last evaluation.
     ``predicted`` is what summary.json says of pure averaging (p, tau, per_round), empty without.
     """
 
@@ -117,7 +120,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _read_metrics(path: Path, finished: bool) -> dict[str, np.ndarray]:
     if not path.exists() and not finished:
-        return {name: np.zeros(0) for name in COLUMNS}
+        return {name: np.zeros(0) for name in (*COLUMNS, *MEASURED)}
     try:
         text = path.read_text(encoding="utf-8")
         if not finished:  # a run that is going on may be in the middle of a line
@@ -130,7 +133,10 @@ def _read_metrics(path: Path, finished: bool) -> dict[str, np.ndarray]:
             raise InputError(
                 f"'{path}' is damaged: it has no " + (f"column {missing[0]}" if missing else "rows")
             )
-        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in COLUMNS}
+        return {
+            name: np.array([float(row.get(name) or "nan") for row in rows])
+            for name in (*COLUMNS, *MEASURED)
+        }
     except (OSError, UnicodeDecodeError, csv.Error, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from mpifed.report import consensus
+from mpifed.report import consensus, measures
 from mpifed.report.groups import Group
 
 CAPTION = (
@@ -26,13 +26,16 @@ def markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
     """Data sets down, methods across, the best of each row bold; then what each method cost."""
     methods = _distinct([group.method for group in groups])
     cells = {(group.data, group.method): group for group in groups}
-    lines = [CAPTION + (DEVIATION if _any_deviation(groups) else ""), ""]
-    lines += markdown_header(["Data", *methods], texts=1)
-    for data in _distinct([group.data for group in groups]):
-        row = [cells.get((data, method)) for method in methods]
-        best = {column: _best(row, column) for column in (ACCURACY, DECILE)}
-        lines.append(markdown_row([data, *(_accuracy_cell(group, best) for group in row)]))
-    lines += ["", SENT, ""]
+    lines = []
+    if _shows_accuracies(groups):
+        lines = [CAPTION + (DEVIATION if _any_deviation(groups) else ""), ""]
+        lines += markdown_header(["Data", *methods], texts=1)
+        for data in _distinct([group.data for group in groups]):
+            row = [cells.get((data, method)) for method in methods]
+            best = {column: _best(row, column) for column in (ACCURACY, DECILE)}
+            lines.append(markdown_row([data, *(_accuracy_cell(group, best) for group in row)]))
+        lines.append("")
+    lines += [SENT, ""]
     header = ["Data", "Method", "Seeds", "Rounds", "Seconds", "Sent up", "Sent down"]
     lines += markdown_header(header, texts=2)
     lines += [
@@ -41,6 +44,10 @@ def markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
         )
         for group in groups
     ]
+    if measures.measured(groups):
+        header = measures.header(groups)
+        lines += ["", measures.CAPTION, "", *markdown_header(header, texts=2)]
+        lines += [markdown_row(row) for row in measures.rows(groups)]
     distances = consensus.rows(groups)
     if distances:
         lines += ["", consensus.CAPTION, "", *markdown_header(consensus.HEADER, texts=2)]
@@ -53,6 +60,7 @@ def csv_text(groups: Sequence[Group]) -> str:
     """One row per data set and method; accuracies are fractions, an empty field is no number."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+    columns = measures.measured(groups)
     writer.writerow(
         [
             "data",
@@ -68,6 +76,7 @@ def csv_text(groups: Sequence[Group]) -> str:
             "up_bits",
             "down_bits",
             *consensus.COLUMNS,
+            *(name for column in columns for name in (column, f"{column}_deviation")),
         ]
     )
     for group in groups:
@@ -78,6 +87,7 @@ def csv_text(groups: Sequence[Group]) -> str:
             group.mean_and_deviation("up_bits")[0],
             group.mean_and_deviation("down_bits")[0],
             *consensus.numbers(group),
+            *(number for column in columns for number in group.mean_and_deviation(column)),
         ]
         finished = "true" if group.finished else "false"
         rounds = min((run.rounds for run in group.runs if run.rounds is not None), default="")
@@ -88,10 +98,14 @@ def csv_text(groups: Sequence[Group]) -> str:
 
 def terminal(groups: Sequence[Group]) -> Table:
     """The same numbers for a terminal, one line per data set and method."""
-    table = Table(title="Test accuracy in per cent", title_justify="left", title_style="bold")
+    accuracies, columns = _shows_accuracies(groups), measures.measured(groups)
+    title = "Test accuracy in per cent" if accuracies else None
+    table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("Data")
     table.add_column("Method")
-    for name in ("Seeds", "Average", "Bottom decile", "Rounds", "Seconds", "Sent up", "Sent down"):
+    scores = ["Average", "Bottom decile"] if accuracies else []
+    shorts = [measures.MEASURES[column].short for column in columns]
+    for name in ("Seeds", *scores, *shorts, "Rounds", "Seconds", "Sent up", "Sent down"):
         table.add_column(name, justify="right", no_wrap=True)
     before = None
     for group in groups:
@@ -101,8 +115,8 @@ def terminal(groups: Sequence[Group]) -> Table:
             "" if group.data == before else group.data,
             group.method,
             str(len(group.runs)),
-            _percent(group, ACCURACY),
-            _percent(group, DECILE),
+            *([_percent(group, column) for column in (ACCURACY, DECILE)] if accuracies else []),
+            *(measures.cell(group, column) for column in columns),
             _rounds(group),
             *_cost(group),
         )
@@ -127,6 +141,12 @@ def bit_prefix(value: float) -> tuple[float, str]:
 
 def _distinct(values: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(values))
+
+
+def _shows_accuracies(groups: Sequence[Group]) -> bool:
+    """Whether there are any, or nothing else to show."""
+    scored = any(not math.isnan(group.mean_and_deviation(ACCURACY)[0]) for group in groups)
+    return scored or not measures.measured(groups)
 
 
 def _any_deviation(groups: Sequence[Group]) -> bool:

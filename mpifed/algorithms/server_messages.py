@@ -1,0 +1,44 @@
+"""What methods ask of messages that a server adds up; the sentences that refuse the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpifed.components import find
+from mpifed.local.options import LocalOptions
+
+
+def refuse_gossip(configuration: Any) -> str | None:
+    """Refuses an exchange without the server that the method needs."""
+    exchange, name = configuration.exchange["name"], configuration.algorithm["name"]
+    if exchange == "server":
+        return None
+    return f"exchange is '{exchange}', but {name} sends messages to a server; allowed: server"
+
+
+def refuse_biased(configuration: Any) -> str | None:
+    """Refuses compressors with E C(v) other than v, which do not cancel in a sum of messages."""
+    section = configuration.compression
+    if section["name"] == "none":
+        return None
+    options = {key: value for key, value in section.items() if key != "name"}
+    made: Any = find("compression", section["name"])
+    if made(**options).unbiased:
+        return None
+    return (
+        f"compression.name is '{section['name']}', which is biased, but "
+        f"{configuration.algorithm['name']} needs E C(v) = v; allowed: none, rand_k, quantise, "
+        "natural, bernoulli, or a composition of these"
+    )
+
+
+def refuse_local(configuration: Any, used: tuple[str, ...]) -> str | None:
+    """Refuses options of the section ``local`` that are set, but not among those ``used``."""
+    plain = LocalOptions()
+    for key, value in configuration.local.items():
+        if key not in used and value != getattr(plain, key):
+            return (
+                f"local.{key} is {value}, but {configuration.algorithm['name']} has no use for it; "
+                f"of local it reads {', '.join(used)}"
+            )
+    return None
