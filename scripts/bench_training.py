@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bench_flix
 import bench_gossip
 import bench_surrogates
 import bench_topologies
@@ -228,6 +229,7 @@ def main(names: list[str]) -> int:
     BENCHMARKS.update(bench_surrogates.BENCHMARKS)
     BENCHMARKS.update(bench_transport.BENCHMARKS)
     BENCHMARKS.update(bench_gossip.BENCHMARKS)
+    BENCHMARKS.update(bench_flix.BENCHMARKS)
     for name in names:
         if name not in BENCHMARKS:
             print(

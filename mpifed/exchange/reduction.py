@@ -89,11 +89,11 @@ def weighted_sum(
         part = slice(start, min(start + width, flat.shape[1]))
         terms = flat[:, part] * weights[:, None]
         np.ldexp(terms, bits - exponent, out=terms)
-        sums = []
-        for limb in range(limbs):
-            if limb:
-                terms -= whole
-                np.ldexp(terms, bits, out=terms)
+        whole = np.rint(terms)
+        sums = [whole.astype(np.int64).sum(0)]
+        for _ in range(1, limbs):
+            terms -= whole
+            np.ldexp(terms, bits, out=terms)
             whole = np.rint(terms)
             sums.append(whole.astype(np.int64).sum(0))
         exact = communicator.sum(np.stack(sums))
