@@ -132,7 +132,7 @@ def _write(
             if writes_together(communicator):
                 _reserve(partial)
         except (OSError, RuntimeError) as error:
-            failure = error
+            places, failure = None, error
     order = communicator.broadcast_object([p.name for p in places] if places is not None else None)
     if failure is not None:
         raise failure

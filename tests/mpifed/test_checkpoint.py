@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from commands import HERE, TINY, call, checkpoints, environment, rows
+from commands import TINY, call
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -353,45 +351,3 @@ def check_that_ranks_write_what_one_writes(folder: Path) -> None:
 def test_ranks_write_what_one_writes(tmp_path):
     folder = Path(world().broadcast_object(str(tmp_path)))
     check_that_ranks_write_what_one_writes(folder)
-
-
-@pytest.mark.parallel_hdf5
-def test_parallel_hdf5_writes_the_same_files(tmp_path):
-    python = os.environ.get("MPIFED_PARALLEL_HDF5_PYTHON")
-    if not python:
-        pytest.skip("MPIFED_PARALLEL_HDF5_PYTHON names no interpreter with parallel HDF5")
-    mpirun = os.environ.get("MPIFED_PARALLEL_HDF5_MPIRUN") or shutil.which("mpirun")
-    variables = environment(PYTHONPATH=f"{HERE}:{HERE.parent.parent}")
-
-    def on(ranks: int, *words) -> None:
-        done = subprocess.run(
-            [*([mpirun, "-n", str(ranks)] if ranks else []), python, *map(str, words)],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-
-    code = (
-        "import sys, pathlib, test_checkpoint as here\n"
-        "assert here.checkpoint.writes_together(here.world()), 'no parallel HDF5'\n"
-        "here.check_that_ranks_write_what_one_writes(pathlib.Path(sys.argv[1]))\n"
-    )
-    on(3, "-c", code, tmp_path / "files")
-    written = sorted((tmp_path / "files").glob("many-*/*.h5"))
-    assert len(written) == 8
-    for path in written:
-        # Read by this interpreter, whose h5py may have no parallel HDF5 and is of another version.
-        assert checkpoint.read_meta(path) == meta()
-        one = path.parent.parent / path.parent.name.replace("many", "one") / path.name
-        assert content(path) == content(one)
-
-    words = ["-m", "mpifed.run", *TINY, "exchange=gossip", "--quiet", "--output"]
-    on(3, *words, tmp_path / "cut")
-    on(0, *words, tmp_path / "cut", "--resume", "rounds=6")
-    on(2, *words, tmp_path / "cut", "--resume", "rounds=8")
-    on(0, *words, tmp_path / "whole", "rounds=8")
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
-    names = (checkpoints(tmp_path / name) for name in ("cut", "whole"))
-    assert list(names) == [["round-000006.h5", "round-000008.h5"]] * 2
