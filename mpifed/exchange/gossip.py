@@ -1,7 +1,8 @@
 """Exchange by gossip: x_t <- sum_s W^k[t, s] x_s (Marfoq et al. 2021, Alg. 4, line 15).
 
 What W^k is made from is computed once on rank 0, broadcast, and stored with the run; W^k itself is
-a pure function of the round. ``routes`` finds what ranks must send each other. The mixing is exact
+a pure function of the round. Where weights are computed in the round itself, rank 0 computes and
+broadcasts them. ``routes`` finds what ranks must send each other. The mixing is exact
 (``reduction``), so the route of a row cannot change a number.
 """
 
@@ -24,7 +25,7 @@ from mpifed.exchange.choco import theoretical_step
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.contraction import predict
 from mpifed.exchange.ledger import Ledger
-from mpifed.exchange.mixing import complete, prepare_arrays, restore
+from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
 from mpifed.exchange.neighbours import GossipChannel, Replicas
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.exchange.routes import Route
@@ -74,6 +75,7 @@ class Gossip:
             self._arrays.setdefault("choco", self._spectrum(seed, schedule))
         self._same_everywhere()
         self.schedule = restore(len(federation.training), seed, schedule, stored)
+        self._from_rank_0 = computed_in_rounds(schedule)
         self._routes: dict[tuple[int, bytes, int], Route] = {}
         self._neighbourhoods: dict[int, Any] = {}
 
@@ -160,7 +162,10 @@ class Gossip:
         return theoretical_step(gap, float(spread), self.compressor.contraction(size))
 
     def route(self, round: int, active: np.ndarray, itemsize: int) -> Route:
-        """What this rank does in ``round`` among ``active`` clients, bool (n_clients,)."""
+        """What this rank does in ``round`` among ``active`` clients, bool (n_clients,).
+
+        Collective when first asked for.
+        """
         period = self.schedule.period
         phase = round if period is None else (round - 1) % period
         key = (phase, np.packbits(active).tobytes(), itemsize)
@@ -169,7 +174,7 @@ class Gossip:
                 self._routes.clear()
                 self._neighbourhoods.clear()
             nodes = active[self.federation.training]
-            matrix = self.schedule.matrix(round)
+            matrix = self._matrix(round)
             if not nodes.all():
                 matrix = matrix.restricted_to(nodes)
             repeats = period is not None and bool(nodes.all())
@@ -177,6 +182,23 @@ class Gossip:
                 self.federation, matrix, nodes, itemsize, repeats, self.transport
             )
         return self._routes[key]
+
+    def _matrix(self, round: int) -> topologies.MixingMatrix:
+        """W^k, the same bits on every rank."""
+        if not self._from_rank_0:
+            return self.schedule.matrix(round)
+        communicator = self.federation.communicator
+        made: Any = None
+        if communicator.rank == 0:
+            try:
+                found = self.schedule.matrix(round)
+                made = (found.n, found.edges, found.weights, found.symmetric)
+            except topologies.TopologyError as error:
+                made = str(error)
+        made = communicator.broadcast_object(made)
+        if isinstance(made, str):
+            raise RunError(f"exchange.schedule: {made}")
+        return topologies.MixingMatrix(*made)
 
     def neighbourhood(self, route: Route) -> Any:
         """The distributed-graph communicator of ``route``; collective when first asked for.

@@ -62,17 +62,30 @@ def prepare_arrays(n: int, seed: int, options: Mapping[str, Any]) -> dict[str, n
         )
     if _uses(name) == "weights":
         rule, rule_options = _named(options["weights"], "exchange.weights", DEFAULT_WEIGHTS)
-    return dict(
+    made = dict(
         topologies.prepare_schedule(
             name, graph=graph, weights=rule, weight_options=rule_options, **parameters
         )
     )
+    # Refuses what does not fit n, such as a directory of matrices of another size.
+    restore(n, seed, options["schedule"], made)
+    return made
 
 
 def restore(n: int, seed: int, schedule: Any, stored: Mapping[str, np.ndarray]) -> Any:
     """The schedule over ``n`` nodes whose arrays ``prepare_arrays`` made."""
     name, parameters = _named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
     return topologies.restore_schedule(name, n, stored, seed=seed, **parameters)
+
+
+def computed_in_rounds(schedule: Any) -> bool:
+    """Whether weights are computed in round k, not taken from what was prepared.
+
+    An eigensolver gives other last digits on another kind of CPU, and a user's own schedule may do
+    anything; one rank then computes W^k for all.
+    """
+    name, _ = _named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
+    return name == "resampled" or name not in topologies.SCHEDULES
 
 
 def _uses(schedule: str) -> str:

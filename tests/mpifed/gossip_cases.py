@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import topologies
 from mpifed.communicator import Communicator, world
 from mpifed.errors import RunError
 from mpifed.exchange.gossip import Gossip
@@ -52,6 +53,17 @@ def schedule(name: str, nodes_only: bool = False, **options: Any) -> dict[str, A
     return found | ({"topology": None, "weights": None} if nodes_only else {})
 
 
+def of_this_rank(n: int) -> topologies.Schedule:
+    """A user's schedule that computes other weights on every rank."""
+    share = 1 / (3 + world().rank)
+
+    def draw(random: np.random.Generator) -> topologies.MixingMatrix:
+        pairs = np.sort(random.permutation(n)[: n - n % 2].reshape(-1, 2))
+        return topologies.MixingMatrix(n, pairs, np.full(len(pairs), share))
+
+    return topologies.Drawn(n, SEED, draw)
+
+
 def cases(periodic: str) -> dict[str, Case]:
     """Every schedule, and every other thing that a route depends on."""
     random = {"name": "erdos_renyi", "p": 0.4}
@@ -65,6 +77,7 @@ def cases(periodic: str) -> dict[str, Case]:
         "random_matching": Case(schedule("random_matching"), weights=None, topology=random),
         "matcha": Case(schedule("matcha", budget=0.6), weights=None, topology=random),
         "resampled": Case(schedule("resampled"), topology=random),
+        "each rank another": Case(schedule("gossip_cases:of_this_rank", True)),
         "drop-outs": Case(schedule("static", drop_nodes=0.2, drop_edges=0.2)),
         "local rounds": Case(schedule("static", local_rounds=2)),
         "fmmc": Case({}, weights="fmmc", topology=random),

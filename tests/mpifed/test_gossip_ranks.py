@@ -13,6 +13,8 @@ from commands import environment, mpirun
 
 import topologies
 from mpifed.communicator import Alone
+from mpifed.errors import InputError
+from mpifed.exchange.gossip import Gossip
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is disconnected", "ignore:fmmc on this")
 RANKS = (2, 3, 4, 5, 6, 7)
@@ -40,7 +42,13 @@ def alone(periodic):
 def test_every_schedule_there_is_is_played(periodic):
     names = {case.exchange_options()["schedule"]["name"] for case in
              gossip_cases.cases(periodic).values()}  # fmt: skip
-    assert names == set(topologies.SCHEDULES)
+    assert names == {*topologies.SCHEDULES, "gossip_cases:of_this_rank"}
+
+
+def test_matrices_of_another_size_are_bad_input(periodic):
+    options = gossip_cases.cases(periodic)["periodic"].exchange_options()
+    with pytest.raises(InputError, match=r"have n = \[11, 11, 11\], but n is 5"):
+        Gossip.prepare(Alone(), 5, gossip_cases.SEED, options)
 
 
 def test_gossip_is_the_product_with_the_dense_matrix(alone, periodic):
