@@ -22,6 +22,8 @@ Array = NDArray[np.float64]
 
 DENSE_NODES = 2000
 SAMPLES = 200
+STANDSTILL = 1e-10
+"""A consensus rate p of at most this is that of rounding: gossip never ends."""
 
 
 def spectrum(matrix: MixingMatrix) -> Array:
@@ -151,7 +153,7 @@ def rounds_to(accuracy: float, rate: ConsensusRate) -> float:
     left = 1 - rate.p
     if left <= accuracy**2:
         return rate.tau
-    if left >= 1 - 1e-12:
+    if left >= 1 - STANDSTILL:
         return math.inf
     return rate.tau * math.ceil(2 * math.log(accuracy) / math.log(left) * (1 - 1e-12))
 

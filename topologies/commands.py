@@ -27,6 +27,7 @@ COLUMNS = (
     "tau",
     "mixing_time",
     "effective_neighbours",
+    "min_self_weight",
     "messages_per_round",
     "certified_gap",
     "seconds",
@@ -247,7 +248,13 @@ def cycle_times(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace) -> Plan:
-    return plan(options.graph, options.weights, options.schedule, options.n)
+    what = plan(options.graph, options.weights, options.schedule, options.n)
+    if what.family is None and options.schedule != "static":
+        raise TopologyError(
+            f"{what.schedule} is a schedule itself, so --schedule {options.schedule} has no use; "
+            f"its parameters go behind its name, as in {what.schedule}:n=8,drop_edges=0.1"
+        )
+    return what
 
 
 def _measures(options: argparse.Namespace) -> dict[str, float]:

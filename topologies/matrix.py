@@ -19,6 +19,7 @@ from topologies.catalogue import TopologyError
 BUILT_TOLERANCE = 1e-12
 IMPORT_TOLERANCE = 1e-8
 ACTIVE = 1e-7
+NEGATIVE = "entries are negative"
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +249,7 @@ def violations(array: sparse.csr_array, tolerance: float) -> Report:
     excess = {
         "rows do not sum to one": np.abs(array.sum(axis=1) - 1).max(),
         "columns do not sum to one": np.abs(array.sum(axis=0) - 1).max(),
-        "entries are negative": -min(array.data.min(initial=0.0), 0.0),
+        NEGATIVE: -min(array.data.min(initial=0.0), 0.0),
     }
     return Report(
         tuple(Violation(name, float(v), tolerance) for name, v in excess.items() if v > tolerance)

@@ -109,12 +109,14 @@ def round_panels(schedule: Schedule, count: int, *, title: str = "") -> Figure:
 
 def comparison(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Figure:
     """Show for each record how fast it mixes, what it averages and what it sends, side by side."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     panels = {
         "contraction a round": [(1 - r["consensus_rate"]) ** (0.5 / r["tau"]) for r in records],
         "effective neighbours": [r["effective_neighbours"] for r in records],
         "messages a round": [r["messages_per_round"] or None for r in records],
     }
-    groups = [r["weights"] or r["schedule"] for r in records]
+    groups = [_group(r) for r in records]
     colour_of = dict(zip(dict.fromkeys(groups), COLOURS * len(groups), strict=False))
     figure = _figure(11, 1.4 + 0.27 * len(records))
     places = np.arange(len(records))[::-1]
@@ -130,9 +132,19 @@ def comparison(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> F
     first = figure.axes[0]
     first.set_yticks(places, labels, fontsize=8)
     figure.axes[2].set_xscale("log")
+    figure.axes[2].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=7))
+    figure.axes[2].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    figure.axes[2].xaxis.set_minor_formatter(NullFormatter())
     handles, names = first.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=5, frameon=False)
     return figure
+
+
+def _group(record: Mapping[str, Any]) -> str:
+    """The weights, or the schedule of what has none that stay."""
+    if record["weights"] is None and record["schedule"] == "static":
+        return "static, thinned or with drop-outs"
+    return str(record["weights"] or record["schedule"])
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -16,7 +16,7 @@ import numpy as np
 
 from topologies.catalogue import TopologyError
 from topologies.graphs import draw_graph
-from topologies.matrix import MixingMatrix
+from topologies.matrix import IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
 from topologies.sequences import Arrays, Drawn, Periodic, Schedule, Static
 from topologies.weights import mixing_matrix
 
@@ -42,12 +42,18 @@ def prepare_periodic(graph: nx.Graph | None, rule: Rule, path: str) -> Arrays:
     """Return the matrices in the ``.npz`` files of a directory, one behind the other.
 
     Raises:
-        TopologyError: if there is none, or one cannot be read.
+        TopologyError: if there is none, or one cannot be read or is no mixing matrix.
     """
     files = sorted(Path(path).glob("*.npz"))
     if not files:
         raise TopologyError(f"periodic: there is no .npz file in the directory {path!r}")
     matrices = [MixingMatrix.load(file) for file in files]
+    for file, matrix in zip(files, matrices, strict=True):
+        report = matrix.validate(IMPORT_TOLERANCE)
+        sums = [v for v in report.violations if v.name != NEGATIVE]
+        # Negative self-weights are those of best_constant and matcha, and keep the mean.
+        if sums or matrix.weights.min(initial=0.0) < -IMPORT_TOLERANCE:
+            raise TopologyError(f"periodic: {str(file)!r} holds no mixing matrix: {report}")
     return {
         "edges": np.concatenate([matrix.edges for matrix in matrices]),
         "weights": np.concatenate([matrix.weights for matrix in matrices]),

@@ -192,6 +192,15 @@ def test_periodic_matrices_from_a_directory(tmp_path):
         build_schedule("periodic", 5, path=str(tmp_path))
     with pytest.raises(TopologyError, match=r"no \.npz file"):
         build_schedule("periodic", 4, path=str(tmp_path / "none"))
+    swing = MixingMatrix(4, [[0, 1]], [1.25])
+    swing.save(tmp_path / "w-2.npz")
+    assert build_schedule("periodic", 4, path=str(tmp_path)).matrix(3) == swing
+    MixingMatrix(4, [[0, 1]], [-0.25]).save(tmp_path / "w-2.npz")
+    with pytest.raises(TopologyError, match=r"entries are negative by 0\.25"):
+        build_schedule("periodic", 4, path=str(tmp_path))
+    MixingMatrix(4, [[0, 1]], [0.5], symmetric=False).save(tmp_path / "w-2.npz")
+    with pytest.raises(TopologyError, match=r"w-2\.npz' .* columns do not sum to one by 0\.5"):
+        build_schedule("periodic", 4, path=str(tmp_path))
     with pytest.raises(TopologyError, match="one size"):
         Periodic((rounds[0], metropolis_hastings(nx.path_graph(3))))
 

@@ -61,6 +61,9 @@ def test_compare_writes_the_same_as_a_table_and_a_picture(capsys, tmp_path):
     code, out, _ = run(capsys, "compare", "ring:n=4", "path:n=3")
     assert code == 0
     assert len(out.splitlines()) == 3
+    code, out, _ = run(capsys, "compare", "star:n=6", "--weights", "best_constant")
+    title, row = (line.split() for line in out.replace(" · ", "·").splitlines())
+    assert float(row[title.index("min_self_weight")]) < 0
 
 
 def test_compare_keeps_a_static_schedule_apart_from_its_drop_outs(capsys):
@@ -162,6 +165,7 @@ def test_throughput(capsys, tmp_path):
         ["show", "matcha:n=4"],
         ["show", "ring:n=4", "--schedule", "base_k"],
         ["show", "base_k:n=0"],
+        ["gossip", "base_k:n=4", "--schedule", "matcha"],
         ["show", "ring:n=4", "--n", "x"],
         ["show", "ring:n=4", "--schedule", "resampled"],
         ["show", "matrix:path=/nowhere.npz"],
