@@ -73,7 +73,9 @@ class Recorder:
             self._log = None
 
     def _begin(self, config: str) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        # Private, unless the user made it beforehand: then it stays as it is.
+        self.directory.mkdir(mode=0o700, exist_ok=True)
         self._log = io.FileIO(self.directory / "log.txt", "a")
         self._lock(self._log)
         for name in ("DONE", "summary.json"):

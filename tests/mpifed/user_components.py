@@ -6,11 +6,13 @@ import dataclasses
 import os
 import signal
 import sys
+import time
 from typing import Literal
 
+import numpy as np
 import torch
 
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.fedavg import FedAvg, FedAvgState
 from mpifed.communicator import world
 from mpifed.data.synthetic import Synthetic
 from mpifed.errors import InputError
@@ -74,6 +76,59 @@ class Fails(FedAvg):
         velocity[-1] = torch.inf
         optimizer = dataclasses.replace(state.optimizer, momentum=velocity)
         return dataclasses.replace(state, optimizer=optimizer)
+
+
+class Diverges(FedAvg):
+    """FedAvg in which ``DIVERGE=what:clients:round`` of the environment is no longer finite."""
+
+    def round(self, state, clients, channel, draws):
+        what, listed, number = os.environ.get("DIVERGE", "nothing::0").split(":")
+        bad = np.isin(clients.ids, [int(client) for client in listed.split(",") if client])
+        rows = torch.from_numpy(np.flatnonzero(bad & (draws.round == int(number))))
+        start = channel.broadcast(state.model)
+        trained, optimizer = self.local(start, state.optimizer, clients, draws)
+        if what == "update":
+            trained[rows] = torch.nan
+        model = channel.average(trained, clients.weights, before=state.model)
+        if what == "own":
+            velocity = optimizer.momentum.clone()
+            velocity[rows] = torch.inf
+            optimizer = dataclasses.replace(optimizer, momentum=velocity)
+        if what == "server" and draws.round == int(number):
+            model = model * torch.nan
+        return FedAvgState(model, optimizer)
+
+
+class TakesItsTime(FedAvg):
+    """FedAvg that goes on, slowly, on rank 1."""
+
+    def round(self, state, clients, channel, draws):
+        for _ in range(12 if world().rank == 1 else 0):
+            time.sleep(0.5)
+            super().round(state, clients, Deaf(channel), draws)
+        return super().round(state, clients, channel, draws)
+
+
+class Deaf:
+    """A channel over which nothing is heard but one's own."""
+
+    def __init__(self, channel) -> None:
+        self.shared_is_rows = channel.shared_is_rows
+        self._channel = channel
+
+    def broadcast(self, shared):
+        return shared.expand(len(self._channel.channel._hosted), *shared.shape)
+
+    def average(self, rows, weights, before):
+        return before
+
+
+class NeedsAll(FedAvg):
+    """FedAvg that refuses partial participation."""
+
+    @staticmethod
+    def refuse(configuration):
+        return None if configuration.participation == 1.0 else "all are needed"
 
 
 class Stepless(FedAvg):

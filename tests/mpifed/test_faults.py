@@ -1,0 +1,354 @@
+"""Ranks that stand still, guards that hear of each other, and clients that diverge."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from commands import TINY, call, command, environment, launch, rows, summary_of
+
+from mpifed import heartbeat
+from mpifed.api import Request, execute
+from mpifed.communicator import Alone, world
+from mpifed.errors import Diverged
+from mpifed.exchange.reduction import common_exponents
+from mpifed.experiment import parse_overrides
+from mpifed.peers import BEAT, SILENCE, Peer, Peers, listen
+
+OURS = (*TINY, "clients=9", "algorithm=user_components:Fails", "--quiet")
+
+
+def the_line(outcome) -> str:
+    assert outcome.code not in (0, 75), outcome
+    (line,) = outcome.messages
+    assert "Traceback" not in outcome.err
+    return line
+
+
+# Ranks.
+
+
+@pytest.mark.parametrize(
+    ("fail", "words", "expected"),
+    [
+        ("die:0:3", [], "the process was killed by SIGKILL (out of memory?)"),
+        ("die:1:3", [], "the process was killed by SIGKILL (out of memory?)"),
+        ("stand_still:1:3", [], "the process has been stopped for 5 s"),
+        ("go_round:1:3", ["stall_limit=4"], "no step forward for 4 s (stall_limit)"),
+    ],
+)
+def test_a_rank_that_is_gone_or_stands_still_ends_the_job(fail, words, expected, tmp_path):
+    began = time.monotonic()
+    outcome = launch(2, *OURS, *words, "--output", tmp_path / "run", seconds=120, FAIL=fail)
+    assert time.monotonic() - began < 60
+    rank, host = fail.split(":")[1], re.escape(socket.gethostname())
+    clients = r"clients 0 to \d" if rank == "0" else r"clients \d to 8"
+    about = rf"mpifed: rank {rank} on {host} \({clients}\): round 3: "
+    line = the_line(outcome)
+    assert re.match(about, line) and line.endswith(expected), line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_is_stopped_with_its_guard_is_missed(rank, tmp_path):
+    outcome = launch(3, *OURS, "--output", tmp_path / "run", seconds=120, FAIL=f"freeze:{rank}:3")
+    line = the_line(outcome)
+    assert line.startswith(f"mpifed: rank {rank} on ")
+    assert "round 3: neither the process nor its guard was heard of" in line
+
+
+def test_a_long_computation_is_no_standstill(tmp_path):
+    """Rank 0 waits far longer than the limit for a rank that goes on step by step."""
+    words = ["stall_limit=2", "algorithm=user_components:TakesItsTime", "rounds=2"]
+    outcome = launch(2, *TINY, *words, "--quiet", "--output", tmp_path / "run")
+    assert (outcome.code, outcome.messages) == (0, [])
+    assert summary_of(tmp_path / "run")["seconds"]["total"] > 5
+
+
+def guards(count: int, key: bytes = b"k" * 16) -> list[Peers]:
+    """Guards of ``count`` ranks on this host, in one process."""
+    sockets = [listen() for _ in range(count)]
+    ports = [made.getsockname()[1] for made in sockets]
+    made = []
+    for rank, own in enumerate(sockets):
+        peers = [Peer("here", port, -1, f"client {r}", "127.0.0.1") for r, port in enumerate(ports)]
+        made.append(Peers(rank, key, peers, own))
+    return made
+
+
+def beat(made: list[Peers], times: int, seconds: float = BEAT, but: int | None = None) -> list:
+    """What the guards other than ``but`` find as time goes by."""
+    found = []
+    for _ in range(times):
+        for guard in made:
+            if guard.rank != but:
+                found.append((guard.rank, guard.tick(seconds, 7)))
+        time.sleep(0.002)
+    return [(rank, lost) for rank, lost in found if lost is not None]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_guards_miss_one_that_falls_silent_and_only_that(lost):
+    made = guards(3)
+    assert not beat(made, 50)
+    missed = beat(made, int(SILENCE / BEAT) + 4, but=lost)
+    assert missed and {number for _, number in missed} == {lost}
+    # The guard of rank 0 hears all others, they hear only that one.
+    assert {rank for rank, _ in missed} == ({1, 2} if lost == 0 else {0})
+    assert made[1 if lost == 0 else 0].peers[lost].round == 7
+
+
+def test_a_guard_that_takes_its_leave_is_not_missed():
+    made = guards(3)
+    assert not beat(made, 5)
+    made[2].leave()
+    assert not beat(made, 60, but=2)
+    made[0].leave()
+    assert not beat(made[1:2], 60)
+
+
+def test_nobody_is_missed_who_was_never_heard():
+    made = guards(3)
+    assert not beat(made, 60, but=2)
+
+
+def test_an_end_reaches_all_and_only_from_the_job_itself():
+    made, others = guards(3), guards(3, key=b"x" * 16)
+    for guard in others:
+        for peer, own in zip(guard.peers, made, strict=True):
+            peer.port = own.listening.getsockname()[1]
+    others[1].end(1)
+    beat(made, 3)
+    assert not any(guard.ended for guard in made)
+    made[1].end(1)
+    beat(made, 3)
+    assert [guard.ended for guard in made] == [True, False, True]
+
+
+def test_a_recorded_datagram_is_not_believed_again():
+    made = guards(2)
+    spy = listen()
+    port = made[0].listening.getsockname()[1]
+    made[1].peers[0].port = spy.getsockname()[1]
+    made[1].end(1)
+    time.sleep(0.01)
+    end = spy.recv(256)
+    made[1].peers[0].port = port
+    made[1].tick(BEAT, 3)
+    made[0].tick(BEAT, 3)
+    assert made[0].peers[1].heard
+    spy.sendto(end, ("127.0.0.1", port))
+    spy.sendto(end[:-1] + bytes([end[-1] ^ 1]), ("127.0.0.1", port))
+    spy.sendto(b"", ("127.0.0.1", port))
+    time.sleep(0.01)
+    made[0].tick(BEAT, 3)
+    assert not made[0].ended
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        ([], "no clients"),
+        ([4], "client 4"),
+        ([4, 5, 6], "clients 4 to 6"),
+        ([1, 5], "clients 1, 5"),
+        ([1, 5, 9, 10, 11], "clients 1, 5, 9 and 2 more"),
+    ],
+)
+def test_clients_in_words(clients, words):
+    assert heartbeat.place(clients) == words
+
+
+def test_signs_of_life_cross_a_fork():
+    board = heartbeat.new_board()
+    assert heartbeat.read(board) == heartbeat.Signs(0, -1, False)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        heartbeat.begin(board, writing, 5)
+        heartbeat.at_round(3)
+        heartbeat.waits(True)
+        heartbeat.tell(some="thing")
+        heartbeat.announce()
+        heartbeat.step()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert heartbeat.read(board) == heartbeat.Signs(3, 3, True)
+    os.close(writing)
+    assert os.read(reading, 99) == b'{"some": "thing"}\n.\n'
+
+
+# Clients.
+
+
+DIVERGES = "algorithm=user_components:Diverges"
+
+
+@pytest.mark.parametrize("exchange", ["server", "gossip"])
+@pytest.mark.parametrize("how", ["update", "own"])
+def test_a_client_that_diverges_is_left_out_as_if_it_took_no_part(
+    exchange, how, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.setenv("DIVERGE", f"{how}:2,3:3")
+    words = [*TINY, DIVERGES, f"exchange={exchange}", "clients=6", "rounds=5", "--quiet"]
+    words += ["evaluation.every=1", "--output"]
+    stopped, dropped, absent = (tmp_path / name for name in ("stopped", "dropped", "absent"))
+    outcome = call([*words, stopped], capfd)
+    assert outcome.code == 1
+    assert "round 3: client 2 has a value in its" in outcome.messages[0]
+    assert rows(stopped)[-1]["round"] == "2"
+    assert call([*words, dropped, "on_divergence=drop"], capfd).code == 0
+    # The same run where these two are told to stay away in round 3.
+    monkeypatch.setattr("mpifed.engine.participants", without([2, 3], 3))
+    monkeypatch.delenv("DIVERGE")
+    assert call([*words, absent], capfd).code == 0
+    assert rows(dropped) == rows(absent)
+    assert [row["active_clients"] for row in rows(dropped)] == ["", "6", "6", "4", "6", "6"]
+    log = (dropped / "log.txt").read_text()
+    assert "round 3 was run without clients 2, 3, whose numbers were not finite" in log
+
+
+def without(clients, number):
+    from mpifed.federation import participants
+
+    def chosen(federation, participation, seed, round):
+        active = participants(federation, participation, seed, round)
+        active[clients] &= round != number
+        return active
+
+    return chosen
+
+
+def test_a_run_in_which_all_diverge_stops(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("DIVERGE", "update:0,1,2,3:2")
+    words = [*TINY, DIVERGES, "on_divergence=drop", "--quiet", "--output", tmp_path / "run"]
+    outcome = call(words, capfd)
+    assert outcome.code == 1
+    assert "round 2: client 0 has a value in its update that is not finite" in outcome.messages[0]
+
+
+def test_a_server_that_diverges_is_no_client_s_fault(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("DIVERGE", "server::2")
+    outcome = call([*TINY, DIVERGES, "--quiet", "--output", tmp_path / "run"], capfd)
+    assert outcome.code == 1
+    assert "the server's state after round 2 is not finite" in outcome.messages[0]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("exchange", ["server", "gossip"])
+def test_ranks_leave_the_same_clients_out(exchange, tmp_path, monkeypatch):
+    monkeypatch.setenv("DIVERGE", "update:0,6:2")
+    communicator = world()
+    folder = Path(communicator.broadcast_object(str(tmp_path)))
+    overrides = {**parse_overrides(TINY[1:]), "clients": 7, "algorithm": "user_components:Diverges"}
+    overrides |= {"exchange": exchange, "on_divergence": "drop"}
+
+    def request(name: str) -> Request:
+        return Request("synthetic-fedem", overrides, folder / name, quiet=True)
+
+    execute(request("many"), communicator, lambda: False)
+    if communicator.rank == 0:
+        execute(request("one"), Alone(), lambda: False)
+        assert rows(folder / "one") == rows(folder / "many")
+        assert rows(folder / "one")[1]["active_clients"] == "5"
+    communicator.barrier()
+
+
+def test_every_client_of_a_rank_that_diverges_is_found():
+    bad = torch.ones(4, 3)
+    bad[1, 2], bad[3, 0] = torch.nan, -torch.inf
+    ids = torch.tensor([2, 5, 7, 11]).numpy()
+    with pytest.raises(Diverged, match="client 5 has a value in its update") as caught:
+        common_exponents(Alone(), [torch.ones(4, 1), bad], ids, "update")
+    assert caught.value.clients == [5, 11]
+
+
+def test_leaving_out_is_refused_where_everybody_is_needed(tmp_path, capfd):
+    words = [*TINY, "algorithm=user_components:NeedsAll", "on_divergence=drop"]
+    outcome = call([*words, "--output", tmp_path / "run"], capfd)
+    assert outcome.code == 2
+    assert "on_divergence is 'drop', which leaves clients out: all are needed" in outcome.err
+
+
+# Files.
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
+def test_the_number_of_files_grows_neither_with_clients_nor_with_ranks(tmp_path):
+    few, many = tmp_path / "few", tmp_path / "many"
+    assert launch(0, *TINY, "clients=2", "--quiet", "--output", few).code == 0
+    assert launch(3, *TINY, "clients=40", "--quiet", "--output", many).code == 0
+    assert files(few) == files(many)
+
+
+def test_a_new_run_directory_is_private_and_an_old_one_stays_as_it_is(tmp_path, capfd):
+    before = os.umask(0o022)
+    try:
+        shared = tmp_path / "shared"
+        shared.mkdir(mode=0o750)
+        for name in ("shared", "new/one"):
+            assert call([*TINY, "--quiet", "--output", tmp_path / name], capfd).code == 0
+        modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("shared", "new/one", "new")]
+        assert modes == [0o750, 0o700, 0o755]
+    finally:
+        os.umask(before)
+
+
+PICKLING = {"_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+
+
+def test_nothing_is_pickled_and_only_restricted_loaders_unpickle():
+    root = Path(__file__).parents[2]
+    for path in [*(root / "mpifed").rglob("*.py"), *(root / "topologies").rglob("*.py")]:
+        text = path.read_text()
+        assert not re.search(r"torch\.save\(|allow_pickle=True", text), path
+        assert not re.search(r"pickle\.(loads?|dumps?|Pickler|Unpickler\()", text), path
+        assert text.count("pickle.Unpickler)") <= text.count("def find_class("), path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                assert not {name.name.split(".")[0] for name in node.names} & PICKLING, path
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                assert node.module.split(".")[0] not in PICKLING | {"pickle"}, path
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
+                given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                assert given.get("weights_only") == "True", path
+
+
+def test_a_checkpoint_s_writer_that_fails_is_heard_at_the_next_round(tmp_path):
+    """A disk that fills while the run goes on; the run ends with the older checkpoint intact."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        words = ["clients=40", "data.dimension=2000", "checkpoint.every=1", "rounds=40"]
+        words += ["checkpoint.keep=9", "--quiet", "--output", str(place / "run")]
+        for ranks in (0, 2):
+            done = subprocess.run(
+                command(ranks, *TINY, *words, *(["--resume"] if ranks else [])),
+                env=environment(),
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            (line,) = (text for text in done.stderr.splitlines() if text.startswith("mpifed: "))
+            assert done.returncode == 1
+            assert "No space left on device; round-0" in line
+            assert "is intact, and --resume goes on from it" in line
+            assert not list((place / "run" / "checkpoints").glob(".*"))
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
