@@ -73,7 +73,8 @@ def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
     """
     n_clients = len(work)
     n_blocks = min(n_ranks, n_clients)
-    low, high = float(work.max()), float(work.sum())
+    # Added one by one as ``_fill`` does: rounded otherwise, the whole might not fit into itself.
+    low, high = float(work.max()), float(np.cumsum(work)[-1])
     for _ in range(60):
         middle = (low + high) / 2
         if len(_fill(work, middle)) <= n_blocks:

@@ -28,6 +28,14 @@ def test_blocks_are_contiguous_non_empty_and_balanced(work, ranks):
     assert largest <= least_largest(work.tolist(), blocks) * (1 + 1e-9)
 
 
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=300), st.integers(1, 9))
+def test_nobody_is_left_to_a_rank_that_is_not_there(sizes, parts):
+    """Work in fractions, whose sum depends on the order of adding."""
+    work = np.array(sizes) / 3 + 0.1
+    for ranks in (1, parts):
+        assert contiguous_owners(work, ranks).max() == min(ranks, len(work)) - 1
+
+
 def test_one_client_per_rank_where_ranks_are_as_many():
     assert contiguous_owners(np.array([5.0, 1, 9, 2]), 4).tolist() == [0, 1, 2, 3]
     assert contiguous_owners(np.array([5.0, 1]), 7).tolist() == [0, 1]
