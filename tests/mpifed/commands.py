@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -129,6 +130,20 @@ def launch(ranks: int, *words, seconds: float = 60, **variables: str) -> Outcome
         check=False,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def of_rank(rank: int, target: Path) -> int:
+    """The process of a rank: the one whose parent, its guard, runs the same command."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            own = {f"{name}={rank}".encode() for name in ("PMI_RANK", "PMIX_RANK")}
+            if own & set(variables) and str(target).encode() in (entry / "cmdline").read_bytes():
+                parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
+                found[int(entry.name)] = int(parent)
+    (process,) = (number for number, parent in found.items() if parent in found)
+    return process
 
 
 def rows(directory: Path) -> list[dict[str, str]]:

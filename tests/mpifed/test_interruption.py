@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +12,18 @@ import commands
 import pytest
 import torch
 import yaml
-from commands import TINY, call, checkpoints, command, environment, in_child, launch, rows
+from commands import (
+    TINY,
+    call,
+    checkpoints,
+    command,
+    environment,
+    in_child,
+    launch,
+    of_rank,
+    rows,
+    summary_of,
+)
 
 import mpifed
 from mpifed.api import Request, execute
@@ -52,10 +61,6 @@ def killed(*words, fail: str | None = None, patch=None) -> int:
     return in_child(run)
 
 
-def summary(directory: Path) -> dict:
-    return json.loads((directory / "summary.json").read_text())
-
-
 def same_run(one: Path, other: Path) -> None:
     """Both directories hold the same finished run."""
     assert rows(one) == rows(other)
@@ -67,7 +72,7 @@ def same_run(one: Path, other: Path) -> None:
         "state_digest",
         "up_bits",
     ):
-        assert summary(one)[key] == summary(other)[key] is not None
+        assert summary_of(one)[key] == summary_of(other)[key] is not None
     assert (one / "DONE").exists()
     assert (other / "DONE").exists()
 
@@ -220,8 +225,8 @@ def test_a_run_stops_on_request_with_a_checkpoint(request_, tmp_path, capfd, mon
     monkeypatch.setenv("FAIL", f"{request_}:0:3")
     assert call([*words, cut], capfd).code == 75
     assert checkpoints(cut) == ["round-000003.h5"]
-    assert summary(cut)["status"] == "stopped"
-    assert summary(cut)["rounds"] == 3
+    assert summary_of(cut)["status"] == "stopped"
+    assert summary_of(cut)["rounds"] == 3
     assert not (cut / "DONE").exists()
     monkeypatch.delenv("FAIL")
     assert call([*words, cut, "--resume"], capfd).code == 0
@@ -230,20 +235,6 @@ def test_a_run_stops_on_request_with_a_checkpoint(request_, tmp_path, capfd, mon
     # Asked for in the last round, there is nothing to stop.
     monkeypatch.setenv("FAIL", f"{request_}:0:7")
     assert call([*words, tmp_path / "last"], capfd).code == 0
-
-
-def of_rank(rank: int, target: Path) -> int:
-    """The process of a rank: the one whose parent, its guard, runs the same command."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            variables = (entry / "environ").read_bytes().split(b"\0")
-            own = {f"{name}={rank}".encode() for name in ("PMI_RANK", "PMIX_RANK")}
-            if own & set(variables) and str(target).encode() in (entry / "cmdline").read_bytes():
-                parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
-                found[int(entry.name)] = int(parent)
-    (process,) = (number for number, parent in found.items() if parent in found)
-    return process
 
 
 @pytest.mark.parametrize("to", ["the launcher, TERM", "one rank, USR1"])
@@ -264,7 +255,7 @@ def test_two_ranks_stop_on_request_and_one_goes_on(to, tmp_path, capfd):
             os.kill(of_rank(1, cut), number)
         code = process.wait(60)
         assert code == 75, process.stderr.read()
-    reached = summary(cut)["rounds"]
+    reached = summary_of(cut)["rounds"]
     assert checkpoints(cut)[-1] == f"round-{reached:06d}.h5"
     more = [*words[:-1], f"rounds={reached + 3}", "--output"]
     assert call([*more, cut, "--resume"], capfd).code == 0
@@ -319,17 +310,17 @@ def test_more_rounds_keep_the_horizon_of_schedules_unless_told_otherwise(schedul
         assert call([*words, "--quiet", "--output", target], capfd).code == 0
     more = [*words, "rounds=7"]
     assert call(["rounds=7", "--quiet", "--resume", "--output", kept], capfd).code == 0
-    assert summary(kept)["state_digest"] == trained(more, 4)
+    assert summary_of(kept)["state_digest"] == trained(more, 4)
     # What stands in config.yaml is enough to repeat the whole.
     assert call([kept / "config.yaml", "--quiet", "--output", again], capfd).code == 0
     same_run(kept, again)
     # A later resume keeps it too; one that is told otherwise does not, and only that one.
     assert call([*words, "rounds=8", "--quiet", "--resume", "--output", kept], capfd).code == 0
-    assert summary(kept)["state_digest"] == trained([*words, "rounds=8"], 4)
+    assert summary_of(kept)["state_digest"] == trained([*words, "rounds=8"], 4)
     rescheduled = ["rounds=12", "reschedule=true", "--quiet", "--resume", "--output", changed]
     assert call(rescheduled, capfd).code == 0
     horizon_matters = schedule in ("multi_step", "cosine")
-    digest = summary(changed)["state_digest"]
+    digest = summary_of(changed)["state_digest"]
     assert (digest != trained([*words, "rounds=12"], 4)) == horizon_matters
     assert call(["rounds=13", "--quiet", "--resume", "--output", changed], capfd).code == 0
     stored = yaml.safe_load((changed / "config.yaml").read_text())
@@ -391,7 +382,7 @@ def files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
-def test_a_run_killed_between_its_last_checkpoint_and_its_summary(tmp_path, capfd):
+def test_a_run_killed_between_its_last_checkpoint_and_its_summary_of(tmp_path, capfd):
     target, whole = tmp_path / "run", tmp_path / "whole"
     for place in (target, whole):
         assert call([*TINY, "--quiet", "--output", place], capfd).code == 0
