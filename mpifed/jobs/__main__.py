@@ -116,15 +116,16 @@ def _submitted(job: Any, tasks: list[int], history: list[Any], dry_run: bool) ->
     slurm.test_only(script)
     if collect is not None:
         slurm.test_only(collect)
-    record.prepare(job)
+    record.prepare(job, again=tasks if history else ())
     number, report = slurm.submit(script), None
     # Recorded first: a job that nobody knows of cannot be stopped.
-    record.write(job, [*history, record.entry(number, report)], script)
+    record.write(job, [*history, record.entry(number, tasks, report)], script)
     if collect is not None:
         report = slurm.submit(collect, [f"--dependency=afterany:{number}"])
-        record.write(job, [*history, record.entry(number, report)], script)
-    runs = f"{len(tasks)} runs, report by job {report}" if job.sweep else "1 run"
-    print(f"job {number}: {runs}, {job.output}")
+        record.write(job, [*history, record.entry(number, tasks, report)], script)
+    runs = f"{len(tasks)} run{'s' * (len(tasks) > 1)}"
+    told = f"{runs}, report by job {report}" if report else runs
+    print(f"job {number}: {told}, {job.output}")
     return True
 
 
@@ -149,7 +150,7 @@ def _status(options: Any) -> None:
 
     rows = []
     for known, tasks in _chosen(options.words):
-        rows += status.of(known, tasks, slurm.queue([known.last]))
+        rows += status.of(known, tasks, slurm.queue(list(known.parts(tasks))))
     if options.json:
         plain = [{**dataclasses.asdict(row), "directory": str(row.directory)} for row in rows]
         print(json.dumps(plain, indent=2))
@@ -179,7 +180,7 @@ def _stop(options: Any) -> None:
 
     for known, tasks in _chosen(options.words):
         jobs = _names(known, tasks)
-        if not status.alive(known, tasks, slurm.queue([known.last])):
+        if not status.alive(known, tasks, slurm.queue(list(known.parts(tasks)))):
             raise InputError(f"{_place(known, tasks)} has no job in the queue; nothing is to stop")
         if options.dry_run:
             print(f"scancel --signal=USR1 --batch {' '.join(jobs)}")
@@ -197,7 +198,7 @@ def _cancel(options: Any) -> None:
     for known, tasks in _chosen(options.words):
         jobs = _names(known, tasks)
         whole = len(tasks) == len(known.job.runs)
-        jobs += known.ids[1:] if whole else []
+        jobs += known.reports() if whole else []
         if options.dry_run:
             print(f"scancel {' '.join(jobs)}")
             continue
@@ -208,30 +209,29 @@ def _cancel(options: Any) -> None:
 
 def _resume(options: Any) -> None:
     """Submits what is not finished again, with the options and overrides that are given."""
-    from mpifed.jobs import plan, record, slurm, status
+    from mpifed.jobs import plan, slurm, status
 
     known, tasks = _chosen(options.words[:1])[0]
-    if status.alive(known, tasks, slurm.queue([known.last])):
+    jobs = list(known.parts(tasks))
+    if status.alive(known, tasks, slurm.queue(jobs)):
         raise InputError(
-            f"{_place(known, tasks)} has a job in the queue, {known.last}; stop or cancel it first"
+            f"{_place(known, tasks)} has a job in the queue, {' or '.join(jobs)}; stop or cancel "
+            "it first"
         )
     job = plan.again(known.job, options.words[1:])
     todo = plan.unfinished(job, tasks)
     if not todo:
         raise InputError(f"{_place(known, tasks)} is finished; more rounds=N would go on with it")
-    if not options.dry_run:
-        for place in {job.output, *(job.runs[task].directory for task in todo)}:
-            record.let_go_on(place)
-        for task in todo:
-            (job.runs[task].directory / "DONE").unlink(missing_ok=True)
     _submitted(job, todo, list(known.history), options.dry_run)
 
 
 def _names(known: Any, tasks: Sequence[int]) -> list[str]:
     """The jobs of these runs as SLURM's commands take them."""
-    if len(tasks) == len(known.job.runs):
-        return [known.last]
-    return [f"{known.last}_{task}" for task in tasks]
+    names = []
+    everything = known.parts(range(len(known.job.runs)))
+    for job, part in known.parts(tasks).items():
+        names += [job] if part == everything[job] else [f"{job}_{task}" for task in part]
+    return names
 
 
 def _place(known: Any, tasks: Sequence[int]) -> Path:

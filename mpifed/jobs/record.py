@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -25,29 +25,43 @@ VERSION = 1
 @dataclass(frozen=True)
 class Record:
     """A job that was submitted. ``history`` are the jobs of SLURM, oldest first, each with
-    ``job``, ``report`` (None without one) and ``submitted``.
+    ``job``, the numbers of its runs in ``tasks``, ``report`` (None without one) and ``submitted``.
     """
 
     job: Job
     history: tuple[dict[str, Any], ...]
 
-    @property
-    def last(self) -> str:
-        """The number of the newest job."""
-        return str(self.history[-1]["job"])
+    def job_of(self, task: int) -> str:
+        """The number of the newest job that has this run."""
+        return next(str(item["job"]) for item in reversed(self.history) if task in item["tasks"])
 
-    @property
-    def ids(self) -> list[str]:
-        """The numbers of the newest job and of its report."""
-        return [str(self.history[-1][key]) for key in ("job", "report") if self.history[-1][key]]
+    def parts(self, tasks: Iterable[int]) -> dict[str, list[int]]:
+        """These runs by the job that has them now: runs that were resumed have left the first."""
+        found: dict[str, list[int]] = {}
+        for task in tasks:
+            found.setdefault(self.job_of(task), []).append(task)
+        return found
+
+    def reports(self) -> list[str]:
+        """The jobs that are to report on any of the runs."""
+        living = self.parts(range(len(self.job.runs)))
+        return [
+            str(item["report"])
+            for item in self.history
+            if item["report"] and str(item["job"]) in living
+        ]
 
 
-def prepare(job: Job) -> None:
-    """Makes the directories of ``job``, private to the user."""
+def prepare(job: Job, again: Sequence[int] = ()) -> None:
+    """Makes the directories of ``job``, private to the user; the runs ``again`` are to go on."""
     for directory in dict.fromkeys([job.output, *(run.directory for run in job.runs)]):
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
         (directory / "job").mkdir(mode=0o700, exist_ok=True)
+    (job.output / "job" / "stop").unlink(missing_ok=True)
+    for task in again:
+        (job.runs[task].directory / "job" / "stop").unlink(missing_ok=True)
+        (job.runs[task].directory / "DONE").unlink(missing_ok=True)
 
 
 def write(job: Job, history: Sequence[dict[str, Any]], script: str) -> None:
@@ -70,10 +84,10 @@ def write(job: Job, history: Sequence[dict[str, Any]], script: str) -> None:
             _replace(run.directory / "job" / "job.json", json.dumps(part, indent=2) + "\n")
 
 
-def entry(number: str, report: str | None) -> dict[str, Any]:
+def entry(number: str, tasks: Sequence[int], report: str | None) -> dict[str, Any]:
     """An entry of the history, as of now."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    return {"job": number, "report": report, "submitted": now}
+    return {"job": number, "tasks": list(tasks), "report": report, "submitted": now}
 
 
 def read(directory: Path) -> tuple[Record, int | None]:
@@ -99,7 +113,10 @@ def read(directory: Path) -> tuple[Record, int | None]:
             dict(found["job"]),
         )
         history = tuple(dict(item) for item in found["history"])
-        if not runs or not all("job" in item and "report" in item for item in history):
+        known = {task for item in history for task in item["tasks"] if item["job"]}
+        if not runs or known != set(range(len(runs))):
+            raise ValueError("something is missing")
+        if any("report" not in item for item in history):
             raise ValueError("something is missing")
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"'{path}' is damaged: {type(error).__name__}: {error}") from None
@@ -112,11 +129,6 @@ def read(directory: Path) -> tuple[Record, int | None]:
 def ask_to_stop(directory: Path) -> None:
     """From now on the jobs of this directory end instead of being queued again."""
     (directory / "job" / "stop").touch(mode=0o600)
-
-
-def let_go_on(directory: Path) -> None:
-    """Takes back ``ask_to_stop``."""
-    (directory / "job" / "stop").unlink(missing_ok=True)
 
 
 def _load(directory: Path) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def of(record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued]) -> 
     found = []
     for task in tasks:
         run = record.job.runs[task]
-        name = f"{record.last}_{task}" if record.job.sweep else record.last
+        name = record.job_of(task)
+        name = f"{name}_{task}" if record.job.sweep else name
         mine = next((entry for entry in queued if _is_of(entry, record, task)), None)
         known = progress(run.directory)
         restarts = slurm.restarts(name) if mine is not None else None
@@ -82,7 +83,7 @@ def alive(record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued]) 
 
 
 def _is_of(entry: slurm.Queued, record: Record, task: int) -> bool:
-    if entry.job != record.last:
+    if entry.job != record.job_of(task):
         return False
     return entry.task == task if record.job.sweep else True
 

@@ -162,6 +162,48 @@ def test_a_sweep_is_followed_as_a_whole_and_in_parts(
     assert not (output / "seed=0" / "job" / "stop").exists()
 
 
+def test_runs_of_a_sweep_that_were_resumed_alone_leave_the_others_to_their_job(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch, capfd
+) -> None:
+    output = tmp_path / "sweep"
+    call(capfd, "submit", *TINY, "seed=[0,1,2]", "--output", output)
+    slurm.answer("queue", "7|7|0|RUNNING|None|n1\n8|7|1|FAILED|None|\n9|7|2|RUNNING|None|n1\n")
+    monkeypatch.setenv("FAKE_JOB", "11")
+    assert "job 11: 1 run, report" in call(capfd, "resume", output / "seed=1", "job.mem=1G")
+    queue = "7|7|0|RUNNING|None|n1\n9|7|2|RUNNING|None|n1\n11|11|1|PENDING|None|\n"
+    slurm.answer("queue", queue)
+    rows = json.loads(call(capfd, "status", output, "--json"))
+    assert [(row["job"], row["state"]) for row in rows] == [
+        ("7_0", "running"),
+        ("11_1", "pending"),
+        ("7_2", "running"),
+    ]
+    assert slurm.calls("squeue")[-1].split()[1] == "--jobs=7,11"
+    assert "has a job in the queue, 7 or 11;" in call(capfd, "resume", output, code=2)
+    assert "has a job in the queue, 7;" in call(capfd, "resume", output / "seed=2", code=2)
+    call(capfd, "stop", output / "seed=2")
+    assert slurm.calls("scancel")[-1].endswith(" 7_2")
+    call(capfd, "stop", output)
+    assert slurm.calls("scancel")[-1].endswith(" 7 11")
+    call(capfd, "cancel", output)
+    assert slurm.calls("scancel")[-1] == "7 11 7 11"
+
+
+def test_a_refused_resume_leaves_a_finished_run_as_it_is(
+    slurm: FakeSlurm, tmp_path: Path, capfd
+) -> None:
+    output = tmp_path / "run"
+    call(capfd, "submit", *TINY, "--output", output)
+    (output / "summary.json").write_text('{"rounds": 6}')
+    (output / "DONE").touch()
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    program = slurm.directory / "bin" / "sbatch"
+    program.write_text("#!/bin/bash\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
+    told = call(capfd, "resume", output, "rounds=9", "job.partition=none", code=2)
+    assert "sbatch refuses the job: no such partition" in told
+    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"version": 9}', '{"version": 1}', '{"version": 1, "runs": 3}']
 )
