@@ -28,6 +28,9 @@ from mpifed.errors import raise_first_diverged
 COLUMNS = 1 << 22
 """Numbers of a sum over clients expanded to float64 at a time; each time costs an Allreduce."""
 
+CACHED = 1 << 15
+"""Of these, so many are worked on at once, to stay in a core's cache."""
+
 BLOCK = 1 << 15
 """Numbers mixed at a time: few enough that all that is made of them stays in a core's cache."""
 
@@ -87,21 +90,31 @@ def weighted_sum(
     width = max(1, COLUMNS // max(1, len(flat)))
     for start in range(0, flat.shape[1], width):
         part = slice(start, min(start + width, flat.shape[1]))
-        terms = flat[:, part] * weights[:, None]
-        np.ldexp(terms, bits - exponent, out=terms)
-        whole = np.rint(terms)
-        sums = [whole.astype(np.int64).sum(0)]
-        for _ in range(1, limbs):
-            terms -= whole
-            np.ldexp(terms, bits, out=terms)
-            whole = np.rint(terms)
-            sums.append(whole.astype(np.int64).sum(0))
-        exact = communicator.sum(np.stack(sums))
+        exact = communicator.sum(_limbs(flat[:, part], weights, bits, exponent, limbs))
         total[part] = sum(
             np.ldexp(limb.astype(np.float64), exponent - bits * (k + 1))
             for k, limb in enumerate(exact)
         )
     return total.reshape(rows.shape[1:])
+
+
+def _limbs(
+    flat: np.ndarray, weights: np.ndarray, bits: int, exponent: int, limbs: int
+) -> np.ndarray:
+    """sum_t weights[t] flat[t] over the rows here as integers of ``bits`` bits, int64 (limbs,
+    columns): the most significant first, below 2**exponent.
+    """
+    sums = np.empty((limbs, flat.shape[1]), np.int64)
+    width = max(1, CACHED // max(1, len(flat)))
+    for start in range(0, flat.shape[1], width):
+        part = slice(start, start + width)
+        terms = _shifted(flat[:, part] * weights[:, None], bits - exponent)
+        for limb in range(limbs):
+            whole = np.rint(terms)
+            sums[limb, part] = whole.astype(np.int64).sum(0)
+            if limb + 1 < limbs:
+                terms = _shifted(terms - whole, bits)
+    return sums
 
 
 @dataclass(frozen=True)
