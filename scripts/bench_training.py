@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bench_fedmm
 import bench_flix
 import bench_gossip
 import bench_surrogates
@@ -230,6 +231,7 @@ def main(names: list[str]) -> int:
     BENCHMARKS.update(bench_transport.BENCHMARKS)
     BENCHMARKS.update(bench_gossip.BENCHMARKS)
     BENCHMARKS.update(bench_flix.BENCHMARKS)
+    BENCHMARKS.update(bench_fedmm.BENCHMARKS)
     for name in names:
         if name not in BENCHMARKS:
             print(

@@ -55,6 +55,7 @@ class FedMM:
     """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression."""
 
     uses_model = False
+    compressors = "unbiased"
     steps_alone = True
     tasks = ("unlabelled", "classification", "regression")
     columns: tuple[str, ...] = ("objective", "surrogate_update", "parameter_update")
@@ -194,7 +195,8 @@ class FedMM:
         return chosen(clients, [np.arange(count) for count in clients.n_train])
 
     def project(self, s: Tensor) -> Tensor:
-        return self.surrogate.project(s)
+        """On S; under gossip a rank may have no row."""
+        return self.surrogate.project(s) if len(s) else s
 
     def weights(self, clients: Clients) -> Tensor:
         """mu_i, float64 (clients,)."""

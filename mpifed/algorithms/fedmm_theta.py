@@ -33,7 +33,7 @@ class FedMMTheta(FedMM):
     def project(self, s: Tensor) -> Tensor:
         """On the domain of theta, where the surrogate has one."""
         onto = getattr(self.surrogate, "project_parameters", None)
-        return s if onto is None else onto(s)
+        return s if onto is None or not len(s) else onto(s)
 
     def parameters(self, s: Tensor) -> Tensor:
         return s

@@ -101,8 +101,7 @@ def test_a_run_is_the_same_on_these_ranks_as_on_one_and_resumes_there(case, tmp_
     found = None
     if communicator.rank == 0:
         found = differences(folder / "many", folder / "one")
-        assert len(rows(folder / "one")) == 3
-        assert rows(folder / "cut") == rows(folder / "one")
+        found += [] if rows(folder / "cut") == rows(folder / "one") else ["after a resume"]
     assert communicator.broadcast_object(found) == []
 
 
