@@ -47,9 +47,14 @@ def _algorithms() -> str:
     for name in ALGORITHMS:
         algorithm = find("algorithm", name)
         sends = getattr(algorithm, "communicates", True)
-        exchange = "yes" if sends else "nothing sent"
+        allowed = getattr(algorithm, "exchanges", ("server", "gossip"))
+        exchanges = [
+            "no" if e not in allowed else "yes" if sends else "nothing sent"
+            for e in ("server", "gossip")
+        ]
+        compressors = getattr(algorithm, "compressors", "any")
         adapts = "yes" if hasattr(algorithm, "adapt") else "no"
-        rows.append((name, exchange, exchange, "none", adapts, summary(algorithm)))
+        rows.append((name, *exchanges, compressors, adapts, summary(algorithm)))
     return _table(rows)
 
 

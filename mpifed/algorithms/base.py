@@ -12,9 +12,10 @@ parameters are its options. A round is one communication:
     measure  what the method adds to metrics.csv, under the names in ``columns`` (optional)
     remarks  lines for the log before the first round: constants, what theory foretells (optional)
 
-Attributes say what an algorithm is like where it is not like most: ``communicates = False`` (it
-sends nothing), ``uses_model = False`` (what it trains is no predictor), ``steps_alone = True`` (the
-server moves even in a round in which no client takes part).
+Attributes say what an algorithm is like where it is not like most: ``exchanges`` it goes with
+(``("server",)``), ``compressors`` of its messages ("any", "unbiased" or "none"), ``communicates =
+False`` (it sends nothing), ``uses_model = False`` (what it trains is no predictor), ``steps_alone =
+True`` (the server moves even in a round in which no client takes part).
 """
 
 from __future__ import annotations

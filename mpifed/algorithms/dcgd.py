@@ -17,13 +17,14 @@ from mpifed.exchange.compression import Compressor
 from mpifed.federation import Clients, Draws, Federation
 from mpifed.theory import flix as theory
 
-
 __all__ = ["Dcgd", "message_variance", "refuse_messages", "uniform_weights"]
 
 
 class Dcgd(Flix):
     """DCGD: gradient descent on the FLIX objective with unbiased compression of gradients."""
 
+    exchanges = ("server",)
+    compressors = "unbiased"
     refuse = staticmethod(refuse_compressed)
 
     def variance(self, exchange: Exchange) -> float:

@@ -56,6 +56,8 @@ class Diana(Flix):
         super().__init__(model, local, **options)
         self.rate, self.memory_start = control_variate_rate, memory_start
 
+    exchanges = ("server",)
+    compressors = "unbiased"
     refuse = staticmethod(refuse_compressed)
 
     def variance(self, exchange: Exchange) -> float:

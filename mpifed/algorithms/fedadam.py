@@ -49,6 +49,8 @@ class FedAdam:
     """FedAdam: local SGD from a global model, Adam at the server."""
 
     tasks = ("classification", "multi_label", "regression", "unlabelled")
+    exchanges = ("server",)
+    compressors = "unbiased"
 
     def __init__(
         self,

@@ -48,6 +48,8 @@ class FedMGS:
     """FedMGS: matrix factorisation; codes stay with clients, statistics are shared."""
 
     uses_model = False
+    exchanges = ("server",)
+    compressors = "none"
     tasks = ("unlabelled",)
     columns = ("objective",)
 

@@ -55,6 +55,8 @@ class FedMMOT:
     """FedMM-OT: an optimal transport map from potentials that clients improve together."""
 
     tasks = ("unlabelled",)
+    exchanges = ("server",)
+    compressors = "unbiased"
     steps_alone = True
     columns = ("l2_uvp", "cosine")
 

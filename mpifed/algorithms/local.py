@@ -28,6 +28,7 @@ class Local:
     """Local: each client trains alone on its own shard."""
 
     communicates = False
+    compressors = "none"
 
     steps_locally = True
 

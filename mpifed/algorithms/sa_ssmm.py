@@ -17,6 +17,8 @@ from mpifed.algorithms.fedmm import FedMM
 class SaSsmm(FedMM):
     """SA-SSMM: centralised stochastic majorise-minimise, one client."""
 
+    compressors = "none"
+
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Why these options do not go together, if they do not."""

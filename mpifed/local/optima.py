@@ -145,22 +145,36 @@ def _newton(
     tolerance: float,
     most: int,
 ) -> Tensor:
-    """Newton's method, halving the step until f decreases."""
+    """Newton's method, halving the step until f decreases.
+
+    It also stops where neither f nor the norm of its gradient falls any more: all that is left
+    there is rounding.
+    """
     split, row = alone.shards.train, int(alone.rows[0])
+
+    def at(x: Tensor) -> tuple[float, Tensor, float]:
+        found = objective.gradients(x[None].to(start))[0].double()
+        value = float(objective.losses(x[None].to(start))[0])
+        return value, found, float(found.norm())
+
     x = start.double()
+    value, gradient, norm = at(x)
     for _ in range(most):
-        gradient = objective.gradients(x[None].to(start))[0].double()
-        if float(gradient.square().sum().sqrt()) < tolerance:
+        if norm < tolerance:
             break
         curvature = hessian(model, split, row, x, regulariser)
         # Without strong convexity the Hessian may be singular: the least-norm step then.
         step = torch.linalg.lstsq(curvature, gradient[:, None], driver="gelsd").solution[:, 0]
-        x = _halved(objective, x, step, start)
+        moved = _halved(objective, x, step, start, value)
+        there = at(moved)
+        if there[0] >= value and there[2] >= norm:
+            break
+        x, (value, gradient, norm) = moved, there
     return x.to(start)
 
 
-def _halved(objective: Objective, x: Tensor, step: Tensor, like: Tensor) -> Tensor:
-    before, scale = float(objective.losses(x[None].to(like))[0]), 1.0
+def _halved(objective: Objective, x: Tensor, step: Tensor, like: Tensor, before: float) -> Tensor:
+    scale = 1.0
     while scale > 2.0**-40:
         moved = x - scale * step
         if float(objective.losses(moved[None].to(like))[0]) <= before:
