@@ -192,10 +192,10 @@ class _Watch:
                 self.peers.leave()
             return code
         if code < 0:
-            self._rest(GRACE + min(LONGEST_TURN, TURN * self.rank))
-            if self.peers is not None:
-                self.peers.tick(0.0, -1)
-                if self.peers.ended:
+            deadline = time.monotonic() + GRACE + min(LONGEST_TURN, TURN * self.rank)
+            while time.monotonic() < deadline:
+                time.sleep(TURN)
+                if self.peers is not None and self.peers.tick(0.0, -1) is None and self.peers.ended:
                     return EXIT_FAILED
             how = f"was killed by {signal.Signals(-code).name}"
             how += " (out of memory?)" if code == -signal.SIGKILL else ""

@@ -1,0 +1,150 @@
+"""Benchmarks of interruptions: from a signal to the end of a job of eight ranks.
+
+The launcher is that of the environment ($MPIRUN), so each MPI library is measured in its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RANKS = 8
+REPEATS = 5
+WORDS = (
+    "synthetic-fedem",
+    "clients=64",
+    "rounds=100000",
+    "data.n_test=20",
+    "evaluation.every=100000",
+    "local.epochs=40",
+    "checkpoint.every=2",
+    "--quiet",
+    "--output",
+)
+
+
+def report(name: str, value: float, unit: str, **detail: Any) -> None:
+    """Prints one figure as a line of JSON."""
+    print(json.dumps({"name": name, "value": value, "unit": unit, "detail": detail}), flush=True)
+
+
+def environment() -> dict[str, str]:
+    """Ours, with what Open MPI wants before it starts more ranks than there are cores."""
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
+
+
+def processes(target: Path) -> dict[int, int]:
+    """The processes of the job that writes to ``target``, and their parents."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if str(target).encode() in words and b"mpifed.run" in words:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                found[int(entry.name)] = int(fields[1])
+    return found
+
+
+def interrupted(strike: Callable[[subprocess.Popen, Path], None]) -> tuple[float, int, str, Path]:
+    """Starts the job, strikes amid a round, and returns seconds to its end, code, words, folder."""
+    folder = Path(tempfile.mkdtemp(prefix="mpifed-bench-"))
+    target = folder / "run"
+    front = [os.environ.get("MPIRUN") or "mpirun", "-n", str(RANKS)]
+    with subprocess.Popen(
+        [*front, sys.executable, "-m", "mpifed.run", *WORDS, str(target)],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while process.poll() is None and not list(target.glob("checkpoints/round-*.h5")):
+            time.sleep(0.05)
+        time.sleep(random.uniform(0, 2))
+        began = time.monotonic()
+        strike(process, target)
+        error = process.communicate(timeout=120)[1]
+        seconds = time.monotonic() - began
+    while processes(target) and time.monotonic() - began < 120:
+        time.sleep(0.01)
+        seconds = time.monotonic() - began
+    return seconds, process.returncode, error, folder
+
+
+def kill_a_rank(process: subprocess.Popen, target: Path) -> None:
+    """SIGKILL for one rank: a process of the job that is nobody's parent; guards and launchers
+    are.
+    """
+    every = processes(target)
+    ranks = sorted(set(every) - set(every.values()))
+    assert len(ranks) == RANKS, every
+    os.kill(random.choice(ranks), signal.SIGKILL)
+
+
+def killed_rank() -> None:
+    """From SIGKILL of one of eight ranks to the end of the last process of the job."""
+    measured, said = [], []
+    for _ in range(REPEATS):
+        seconds, code, error, folder = interrupted(kill_a_rank)
+        shutil.rmtree(folder, ignore_errors=True)
+        assert code not in (0, 75), error
+        measured.append(seconds)
+        said.append(len([line for line in error.splitlines() if line.startswith("mpifed: ")]))
+    report(
+        "killed_rank",
+        round(max(measured), 2),
+        f"s from SIGKILL of one of {RANKS} ranks to the end of all, the longest of {REPEATS}",
+        all=[round(m, 2) for m in measured],
+        messages=said,
+        load=os.getloadavg()[0],
+    )
+
+
+def stop_request() -> None:
+    """From SIGUSR1 to the launcher to exit code 75, beside a round and the write."""
+    measured, rounds, writes = [], [], []
+    for _ in range(REPEATS):
+        seconds, code, error, folder = interrupted(
+            lambda process, target: process.send_signal(signal.SIGUSR1)
+        )
+        assert code == 75, (code, error)
+        summary = json.loads((folder / "run" / "summary.json").read_text())
+        spent, count = summary["seconds"], summary["rounds"]
+        measured.append(seconds)
+        rounds.append((spent["local"] + spent["exchange"]) / count)
+        writes.append(spent["checkpoint"] / (count // 2 + 1))
+        shutil.rmtree(folder, ignore_errors=True)
+    report(
+        "stop_request",
+        round(statistics.median(measured), 2),
+        f"s from SIGUSR1 to the end of {RANKS} ranks with code 75, median of {REPEATS}",
+        all=[round(m, 2) for m in measured],
+        seconds_of_a_round=[round(r, 2) for r in rounds],
+        seconds_of_a_checkpoint=[round(w, 3) for w in writes],
+        load=os.getloadavg()[0],
+    )
+
+
+BENCHMARKS: dict[str, Callable[[], None]] = {
+    "killed_rank": killed_rank,
+    "stop_request": stop_request,
+}
