@@ -20,9 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bench_checkpoint
 import bench_fedmm
 import bench_flix
 import bench_gossip
+import bench_interruption
 import bench_surrogates
 import bench_topologies
 import bench_transport
@@ -232,6 +234,8 @@ def main(names: list[str]) -> int:
     BENCHMARKS.update(bench_gossip.BENCHMARKS)
     BENCHMARKS.update(bench_flix.BENCHMARKS)
     BENCHMARKS.update(bench_fedmm.BENCHMARKS)
+    BENCHMARKS.update(bench_checkpoint.BENCHMARKS)
+    BENCHMARKS.update(bench_interruption.BENCHMARKS)
     for name in names:
         if name not in BENCHMARKS:
             print(
