@@ -100,7 +100,10 @@ stage() {
   [ -n "$STAGE" ] || return 0
   [ "$ASKED" = no ] || return 0
   STAGED=$SCRATCH/mpifed-${JOB}-$(id -u)
-  on_every_node mkdir -p -m 700 "$STAGED" || refuse "$STAGED cannot be made on every node"
+  # SCRATCH may be open to all, and the name can be guessed: what another user made there is not used.
+  # shellcheck disable=SC2016  # expanded by the bash on each node
+  on_every_node bash -c 'mkdir -p -m 700 "$1" && [ ! -L "$1" ] && [ -O "$1" ] && chmod 700 "$1"' \
+    stage "$STAGED" || refuse "$STAGED cannot be made on every node, or belongs to somebody else"
   # shellcheck disable=SC2016  # expanded by the bash on each node
   on_every_node bash -c '
     set -e

@@ -194,3 +194,25 @@ def test_a_library_that_no_plugin_serves_is_refused(slurm: FakeSlurm, tmp_path: 
     code, said = ended(slurm, script(tmp_path, "", "job.launcher=srun", f"job.python={python}"))
     assert code == 2
     assert "needs srun --mpi=cray_shasta, which this SLURM does not have" in said
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_environment_is_unpacked_only_in_a_directory_of_one_s_own(
+    taken: bool, slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text("#!/bin/bash\n")
+    python.chmod(0o700)
+    archive, scratch, other = tmp_path / "env.tar", tmp_path / "scratch", tmp_path / "other"
+    subprocess.run(["tar", "-C", tmp_path, "-cf", archive, "bin"], check=True, timeout=30)
+    scratch.mkdir()
+    other.mkdir()
+    if taken:
+        (scratch / f"mpifed-7-{os.getuid()}").symlink_to(other)
+    text = script(tmp_path, "touch DONE", f"job.stage={archive}", f"job.scratch={scratch}")
+    code, said = ended(slurm, text)
+    assert code == (2 if taken else 0), said
+    assert ("or belongs to somebody else" in said) == taken
+    assert not list(other.iterdir())
+    assert (tmp_path / "launched").exists() != taken
