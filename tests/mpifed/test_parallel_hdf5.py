@@ -42,10 +42,24 @@ class Installed:
 
     def __call__(self, ranks: int, *words, expected: int = 0, **variables: str) -> str:
         """What the command says on standard error."""
-        with self.start(ranks, *words, **variables) as process:
-            _, error = process.communicate(timeout=120)
+        process = self.start(ranks, *words, **variables)
+        error = said_by(process)
         assert process.returncode == expected, error
         return error
+
+
+def said_by(process: subprocess.Popen) -> str:
+    """What it says on standard error until its end; a job that does not end is ended."""
+    try:
+        return process.communicate(timeout=120)[1]
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        try:
+            said = process.communicate(timeout=20)[1]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said = "killed"
+        raise AssertionError(f"no end within 120 s: {said}") from None
 
 
 @pytest.fixture
@@ -96,8 +110,8 @@ def test_checkpoints_are_written_while_the_run_goes_on(on, tmp_path):
 def test_a_killed_job_goes_on(on, tmp_path):
     target = tmp_path / "cut"
     words = [*WORDS, target, "rounds=8", "algorithm=user_components:Fails"]
-    with on.start(RANKS, *words, FAIL="die:2:7") as process:
-        _, error = process.communicate(timeout=120)
+    process = on.start(RANKS, *words, FAIL="die:2:7")
+    error = said_by(process)
     assert process.returncode != 0
     (line,) = (line for line in error.splitlines() if line.startswith("mpifed: "))
     assert "mpifed: rank 2 on " in line and "round 7: the process was killed by SIGKILL" in line
