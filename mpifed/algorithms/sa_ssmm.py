@@ -12,11 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 from mpifed.algorithms.fedmm import FedMM
+from mpifed.algorithms.server_messages import refuse_gossip
 
 
 class SaSsmm(FedMM):
     """SA-SSMM: centralised stochastic majorise-minimise, one client."""
 
+    exchanges = ("server",)
     compressors = "none"
 
     @staticmethod
@@ -29,4 +31,4 @@ class SaSsmm(FedMM):
             )
         if configuration.compression["name"] != "none" or configuration.participation != 1.0:
             return "sa_ssmm sends nothing; compression must be none and participation 1.0"
-        return FedMM.refuse(configuration)
+        return refuse_gossip(configuration)
