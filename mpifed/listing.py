@@ -43,7 +43,9 @@ def _components(kind: str, table: dict[str, str]) -> str:
 
 
 def _algorithms() -> str:
-    rows = [("name", "server", "gossip", "compression", "unseen clients", "")]
+    rows: list[tuple[str, ...]] = [
+        ("name", "server", "gossip", "compression", "unseen clients", "")
+    ]
     for name in ALGORITHMS:
         algorithm = find("algorithm", name)
         sends = getattr(algorithm, "communicates", True)

@@ -36,7 +36,11 @@ PROGRESS = {
 FLOOR = 1e-16
 """Where a logarithmic axis ends: gaps of float64 below it are noise."""
 
+NO_PANEL = (*NO_DIFFERENCE, "rounds", "algorithm.start_from", "algorithm.optima_from")
+"""Keys that part no panels: how long a run was, and from where it took what it began with."""
+
 ACROSS = 3  # panels in a row
+DOTS = 110  # an inch
 PANEL = (4.2, 3.1)  # inches
 
 
@@ -70,7 +74,7 @@ def draw_figure(runs: Sequence[Run], wanted: Wanted, output: Path) -> Path:
         figure = _figure(every, wanted)
         name = f"{wanted.column}-{wanted.x}".replace("_", "-").replace(".", "-")
         path = output / f"{safe(name)}.png"
-        figure.savefig(path)
+        figure.savefig(path, dpi=DOTS)
     return path
 
 
@@ -83,7 +87,7 @@ def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
         key
         for key in dict.fromkeys(key for leaves in flat for key in leaves)
         if key not in aside
-        and not key.startswith((*NO_DIFFERENCE, "rounds"))
+        and not key.startswith(NO_PANEL)
         and len({leaves.get(key) for leaves in flat}) > 1
     ]
     found: dict[tuple[str, str], dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
@@ -174,7 +178,9 @@ def _figure(every: Sequence[Series], wanted: Wanted) -> Figure:
         axes.set_ylabel(wanted.column)
     handles = grid.flat[0].get_legend_handles_labels()
     if len(lines) > 1:
-        figure.legend(*handles, loc="outside lower center", ncols=min(6, len(lines)), frameon=False)
+        figure.legend(
+            *handles, loc="outside lower center", ncols=min(2 * across, len(lines)), frameon=False
+        )
     return figure
 
 

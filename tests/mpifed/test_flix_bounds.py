@@ -1,0 +1,235 @@
+"""What Gasanov et al. 2021 prove, on random problems and over seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from convex import Run, clients_of, logistic, random_quadratics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpifed.algorithms.dcgd import Dcgd
+from mpifed.algorithms.diana import Diana
+from mpifed.algorithms.flix import Flix
+from mpifed.data.partition import partition
+from mpifed.federation import Draws
+from mpifed.local.linear_objective import smoothness
+from mpifed.theory import flix as theory
+
+SEEDS = st.integers(0, 2**16)
+COEFFICIENTS = st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4)
+QUICK = settings(max_examples=10, deadline=None)
+
+
+class Risk:
+    """f~ of a run: values and gradients at a point."""
+
+    def __init__(self, run):
+        self.run, self.objective, self.optima = run, run.method.objective, run.flix.optima
+
+    def value(self, x):
+        return float(self.objective.losses(self.optima, x, self.run.clients).mean())
+
+    def gradients(self, x):
+        return self.objective.gradients(self.optima, x, self.run.clients, Draws(0, 1))
+
+    def gradient(self, x):
+        return self.gradients(x).mean(0)
+
+    def constants(self, omega=0.0, beta=1.0):
+        alpha = self.objective.alpha(self.run.clients.ids)
+        strong = self.run.method.regulariser.strong_convexity
+        smooth = self.run.flix.smoothness.numpy()
+        return theory.constants(alpha, smooth, max(0.0, strong), omega, beta)
+
+
+def points(seed, d=3, count=2):
+    return torch.from_numpy(3 * np.random.default_rng(seed).normal(size=(count, d)))
+
+
+@QUICK
+@given(SEEDS, COEFFICIENTS)
+def test_the_constants_of_proposition_two_bound_the_curvature(seed, alpha):
+    run = Run(Flix, logistic(4, 10, 3, seed), flix_alpha=alpha, l2=0.2, reference="none")
+    risk, (x, y) = Risk(run), points(seed)
+    c = risk.constants()
+    apart, change = x - y, risk.gradient(x) - risk.gradient(y)
+    assert float(change.norm()) <= c.l_alpha * float(apart.norm()) * (1 + 1e-9)
+    assert float(change @ apart) >= c.mu_alpha * float(apart @ apart) * (1 - 1e-9)
+
+
+@QUICK
+@given(SEEDS, st.floats(0.0, 1.0))
+def test_proposition_three_holds_at_any_point(seed, alpha):
+    run = Run(Flix, logistic(4, 10, 3, seed), flix_alpha=alpha, l2=0.2, reference="none")
+    served = run.method.objective.mixed(run.flix.optima, points(seed)[0], run.clients).numpy()
+    expected = (1 - alpha) ** 2 * theory.variance(run.flix.optima.numpy())
+    assert theory.variance(served) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@QUICK
+@given(SEEDS, COEFFICIENTS)
+def test_lemma_one_and_proposition_four(seed, alpha):
+    run = Run(Flix, logistic(4, 10, 3, seed), flix_alpha=alpha, l2=0.2)
+    risk, (x, _) = Risk(run), points(seed)
+    squares = torch.tensor(alpha, dtype=torch.float64) ** 2 * run.flix.smoothness
+    away = x - run.flix.optima
+    least = float(run.method.objective.risks(run.clients).losses(run.flix.optima).mean())
+    bound = least + float((squares * away.square().sum(1)).mean()) / 2
+    assert risk.value(x) <= bound * (1 + 1e-9)
+    assert float(risk.gradient(x).norm()) <= float((squares * away.norm(dim=1)).mean()) * (1 + 1e-9)
+    c, off = risk.constants(), float((x - run.flix.reference).norm())
+    assert float(risk.gradient(x).norm()) <= c.l_alpha * off * (1 + 1e-9)
+    assert risk.value(x) - float(run.flix.least) <= c.l_alpha / 2 * off**2 * (1 + 1e-9)
+
+
+@QUICK
+@given(SEEDS, st.floats(0.05, 1.0))
+def test_the_average_is_within_theorem_one_and_proposition_five(seed, alpha):
+    run = Run(Flix, logistic(4, 10, 3, seed), flix_alpha=alpha, l2=0.2).go()
+    optima, smooth = run.flix.optima.numpy(), run.flix.smoothness.numpy()
+    c = Risk(run).constants()
+    gap = run.measured()["objective_gap"]
+    assert gap <= c.l_alpha * theory.spread(optima, smooth) / 2 * (1 + 1e-9)
+    assert theory.spread(optima, smooth) <= theory.largest_distance(optima)
+    away = ((run.x - optima) ** 2).sum(1)
+    off = float(((run.x - run.flix.reference.numpy()) ** 2).sum())
+    assert off <= (smooth * away).mean() / 0.2 * (1 + 1e-9)
+
+
+@QUICK
+@given(st.integers(1, 300), st.integers(1, 40))
+def test_the_split_is_the_paper_s(samples, clients):
+    clients = min(clients, samples)
+    labels = np.zeros(samples, np.int64)
+    options = {"contiguous_rule": "floor", "min_samples": 1}
+    parts = partition("contiguous", labels, clients, np.random.default_rng(0), options)
+    assert np.concatenate(parts).tolist() == list(range(samples))
+    for i, part in enumerate(parts, start=1):
+        # Rows floor((i - 1) r / n) + 1 to floor(i r / n), counted from 1.
+        assert part[0] + 1 == (i - 1) * samples // clients + 1
+        assert part[-1] + 1 == i * samples // clients
+        assert len(part) in (samples // clients, -(-samples // clients))
+
+
+def test_mushrooms_split_into_fifty():
+    options = {"contiguous_rule": "floor", "min_samples": 1}
+    parts = partition("contiguous", np.zeros(8124, np.int64), 50, np.random.default_rng(0), options)
+    assert {len(part) for part in parts} == {162, 163}
+
+
+RAND = ("rand_k", {"k": 2})
+OMEGA = 5 / 2 - 1
+
+
+def over_seeds(kind, rounds, look, seeds=5, **options):
+    """Means over seeds of what ``look(run)`` returns after every round, (rounds, ...)."""
+    seen = []
+    for seed in range(seeds):
+        run = Run(kind, logistic(), RAND, seed=seed, flix_alpha=0.6, start="ones", **options)
+        seen.append([look(run.go()) for _ in range(rounds)])
+    return np.mean(seen, axis=0), run
+
+
+@pytest.mark.parametrize("kind", [Dcgd, Diana])
+def test_convex_rates_hold_for_the_mean_iterate(kind):
+    """Theorems 5 and 6, on the objective at the mean of x^1 to x^k."""
+
+    def gap(run):
+        run.sum = getattr(run, "sum", 0) + run.x
+        mean = torch.from_numpy(run.sum / run.round)
+        return Risk(run).value(mean) - float(run.flix.least)
+
+    rounds = 40
+    gaps, run = over_seeds(kind, rounds, gap, setting="convex", l2=0.05)
+    risk, x0 = Risk(run), torch.ones(5, dtype=torch.float64)
+    reference = run.flix.reference
+    beta = 1 / (1 + OMEGA)
+    c, n, step = risk.constants(OMEGA, beta), 6, float(run.flix.step)
+    first, away = risk.value(x0) - float(run.flix.least), float((x0 - reference).square().sum())
+    noise = float((OMEGA * risk.gradients(reference).square().sum(1)).mean())
+    k = np.arange(1, rounds + 1)
+    if kind is Dcgd:
+        assert step == pytest.approx(1 / (4 * (c.l_alpha + 2 * c.m1 / n)), rel=1e-9)
+        bound = 2 * first / k + away / (step * k) + 2 * step * (2 / n) * noise
+    else:
+        # Memories begin at zero, so that sigma_0 is the noise at the optimum.
+        bound = (2 * first + 4 * step * noise / (n * beta) + away / step) / k
+    assert (gaps <= bound).all()
+
+
+@pytest.mark.parametrize("kind", [Dcgd, Diana])
+def test_nonconvex_rates_hold(kind):
+    """Theorems 7 and 8; all losses are positive, so 0 stands for their infima."""
+    options = {
+        "regulariser": "nonconvex",
+        "l2": 0.1,
+        "local_solver": "lbfgs",
+        "reference": "none",
+        "smoothness": "safe" if kind is Diana else "paper",
+    }
+    if kind is Diana:
+        options["memory_start"] = "gradients"
+
+    def slope(run):
+        return float(Risk(run).gradient(torch.from_numpy(run.x)).square().sum())
+
+    squares, run = over_seeds(kind, 30, slope, **options)
+    c, step = Risk(run).constants(OMEGA, 1 / (1 + OMEGA)), float(run.flix.step)
+    first = Risk(run).value(torch.ones(5, dtype=torch.float64))
+    k = np.arange(1, 31)
+    if kind is Dcgd:
+        growth = (1 + 2 * c.l_alpha * step**2 * c.m1 / 6) ** k
+        assert (np.minimum.accumulate(squares) <= 2 * growth * first / (step * k)).all()
+    else:
+        assert (np.cumsum(squares) / k <= 2 * first / (step * k)).all()
+
+
+def test_dcgd_has_no_floor_where_all_clients_are_alike():
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(40, 5))
+    y = (x @ draw.normal(size=5) > 0).astype(int)
+    data = clients_of([x] * 6, [y] * 6, "classification")
+    run = Run(Dcgd, data, RAND, flix_alpha=0.6, l2=0.2, start="ones").go(600)
+    assert abs(run.measured()["objective_gap"]) < 1e-14
+
+
+@pytest.mark.parametrize("participation", [0.5, {"name": "bernoulli", "p": 0.5}])
+@pytest.mark.parametrize("compression", [None, RAND])
+def test_diana_converges_though_only_some_take_part(participation, compression):
+    data = logistic(participation=participation)
+    run = Run(Diana, data, compression, flix_alpha=0.6, l2=1.0, start="ones")
+    for _ in range(15):
+        run.go(25)
+        assert torch.allclose(run.state.memories.mean(0), run.state.memory, atol=1e-13)
+    assert abs(run.measured()["objective_gap"]) < 1e-12
+
+
+def test_dcgd_of_some_is_unbiased():
+    """The mean step over all draws of participants is that of gradient descent."""
+    data = logistic(n=4, participation=0.5)
+    options = {"step": 0.5, "start": "ones", "l2": 0.1}
+    whole = Run(Dcgd, logistic(n=4), **options).go()
+    moved = [Run(Dcgd, data, seed=seed, reference="none", **options).go().x for seed in range(80)]
+    error = np.std(moved, axis=0) / np.sqrt(len(moved))
+    assert (np.abs(np.mean(moved, axis=0) - whole.x) < 4.5 * error).all()
+
+
+def test_error_feedback_brings_top_k_to_the_minimum():
+    data = logistic()
+    run = Run(Flix, data, ("top_k", {"k": 1}), flix_alpha=0.6, l2=0.2, start="ones", step=0.2)
+    assert run.go(600).measured()["objective_gap"] < 1e-3
+    # Fed back, what is left is the clients' disagreement, which falls with the step.
+    finer = Run(Flix, data, ("top_k", {"k": 1}), flix_alpha=0.6, l2=0.2, start="ones", step=0.05)
+    assert finer.go(2400).measured()["objective_gap"] < run.measured()["objective_gap"]
+
+
+@QUICK
+@given(SEEDS)
+def test_smoothness_of_random_quadratics(seed):
+    clients, description = random_quadratics(3, 4, seed)
+    model = Run(Flix, (clients, description)).model
+    found = smoothness(model, clients, Run(Flix, (clients, description)).method.regulariser)
+    assert (found <= 5 + 1e-6).all()
+    assert (found >= 1).all()

@@ -1,0 +1,95 @@
+"""FLIX, its compressed forms and the meta-learners: the same on any ranks, and after a resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commands import rows
+from test_ranks import SMALL, differences
+
+from mpifed.api import Request, execute
+from mpifed.communicator import Alone, world
+
+CONVEX = {"dtype": "float64", "algorithm.l2": 0.1, "algorithm.local_iterations": 60}
+RAND_K = {"compression": {"name": "rand_k", "k": 7}}
+SOME = {"participation": 0.6}
+CASES = {
+    "flix": {"algorithm": "flix", **CONVEX},
+    "gossip": {"algorithm": "flix", "exchange": "gossip", **CONVEX},
+    "single precision": {"algorithm": "flix", "algorithm.l2": 0.1, "algorithm.step": 0.5},
+    "dcgd": {"algorithm": "dcgd", **CONVEX, **RAND_K},
+    "diana": {"algorithm": "diana", **CONVEX, **RAND_K},
+    "dcgd of some": {
+        "algorithm": "dcgd",
+        **CONVEX,
+        **SOME,
+        "compression": {"name": "bernoulli", "inner": "natural"},
+    },
+    "diana of some": {
+        "algorithm": "diana",
+        **CONVEX,
+        "participation": {"name": "bernoulli", "p": 0.5},
+        "compression": "quantise",
+        "algorithm.memory_start": "gradients",
+    },
+    "error feedback": {
+        "algorithm": "flix",
+        **CONVEX,
+        **SOME,
+        "compression": {"name": "top_k", "k": 5},
+    },
+    "stochastic": {"algorithm": "flix", **CONVEX, "algorithm.gradient": "stochastic"},
+    "network": {
+        "algorithm": "flix",
+        "model": {"name": "mlp", "hidden": [5], "activation": "tanh", "initial": "normal"},
+        "algorithm.step": "line_search",
+        "algorithm.stop_at": 1e-3,
+        "algorithm.local_iterations": 20,
+    },
+    "lbfgs": {"algorithm": "flix", **CONVEX, "algorithm.local_solver": "lbfgs"},
+    "fomaml": {"algorithm": "fomaml", **SOME},
+    "maml": {"algorithm": "maml", "model": {"name": "mlp", "hidden": [5], "activation": "tanh"}},
+    "linear maml": {"algorithm": "maml", "dtype": "float64", "evaluation.unseen_fraction": 0.3},
+    "reptile": {"algorithm": "reptile", "exchange": "gossip", **SOME},
+    "compressed reptile": {"algorithm": "reptile", **SOME, **RAND_K},
+}
+RESUMED = ("diana of some", "error feedback", "network", "compressed reptile")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_is_the_same_on_these_ranks_as_on_one(case, tmp_path):
+    communicator = world()
+    folder = Path(communicator.broadcast_object(str(tmp_path)))
+    wanted = Request("synthetic-fedem", {**SMALL, **CASES[case]}, folder / "many", quiet=True)
+    execute(wanted, communicator, lambda: False)
+    found = None
+    if communicator.rank == 0:
+        alone = Request("synthetic-fedem", wanted.overrides, folder / "one", quiet=True)
+        execute(alone, Alone(), lambda: False)
+        found = differences(folder / "many", folder / "one")
+    assert communicator.broadcast_object(found) == []
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_run_resumed_on_these_ranks_is_the_uninterrupted_one(case, tmp_path):
+    communicator = world()
+    folder = Path(communicator.broadcast_object(str(tmp_path)))
+    overrides = {**SMALL, **CASES[case]}
+    if communicator.rank == 0:
+        for name, rounds in (("whole", 6), ("cut", 3)):
+            request = Request(
+                "synthetic-fedem", {**overrides, "rounds": rounds}, folder / name, quiet=True
+            )
+            execute(request, Alone(), lambda: False)
+    communicator.barrier()
+    more = Request(
+        "synthetic-fedem", {**overrides, "rounds": 6}, folder / "cut", resume=True, quiet=True
+    )
+    execute(more, communicator, lambda: False)
+    found = None
+    if communicator.rank == 0:
+        found = rows(folder / "cut") == rows(folder / "whole")
+    assert communicator.broadcast_object(found)

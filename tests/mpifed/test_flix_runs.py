@@ -1,0 +1,235 @@
+"""FLIX as a user runs it: line search, rule to stop, other runs' models, theory, bad input."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from commands import call, checkpoints, rows
+from convex import Run, clients_of, logistic
+
+from mpifed.algorithms.flix import Flix
+from mpifed.federation import Draws
+from mpifed.launch import main
+from mpifed.models.losses import SQUARED
+from mpifed.models.mlp import Mlp
+from mpifed.theory.__main__ import main as ask
+
+SMALL = (
+    "synthetic-fedem",
+    "clients=5",
+    "rounds=6",
+    "dtype=float64",
+    "data.n_test=10",
+    "data.dimension=6",
+    "evaluation.every=2",
+    "algorithm=flix",
+    "algorithm.l2=0.1",
+    "algorithm.local_iterations=200",
+    "--quiet",
+)
+
+
+def curves(n=4, m=12, seed=0):
+    draw = np.random.default_rng(seed)
+    xs = [draw.uniform(-2, 2, size=(m, 1)) for _ in range(n)]
+    return clients_of(xs, [np.sin(x[:, 0] + i) for i, x in enumerate(xs)])
+
+
+NETWORK = {
+    "model": Mlp((1, 6, 1), "tanh", SQUARED, "normal"),
+    "local_solver": "gd",
+    "local_tolerance": 1e-2,
+    "local_iterations": 50,
+    "start": "zeros",
+    "step": "line_search",
+}
+
+
+def test_the_line_search_takes_the_first_step_that_falls_and_books_every_trial():
+    run = Run(Flix, curves(), flix_alpha=0.7, **NETWORK)
+    objective, optima, d = run.method.objective, run.flix.optima, run.model.n_parameters
+    uplinks = 0
+    for number in range(5):
+        x = run.flix.model[0]
+        g = objective.gradients(optima, x, run.clients, Draws(0, number)).mean(0)
+
+        def value(w):
+            return float(objective.losses(optima, w, run.clients).mean())
+
+        trials = 1
+        while not value(x - g / (0.1 * 2 ** (trials - 1))) < value(x):
+            trials += 1
+        run.go()
+        assert torch.allclose(run.flix.model[0], x - g / (0.1 * 2 ** (trials - 1)), atol=1e-14)
+        # Gradient and loss, then a loss for every trial; x, then every trial's model.
+        uplinks += 4 * (d + 1 + trials)
+        assert run.server.ledger.up_floats == uplinks
+    assert run.server.ledger.up_bits == 64 * uplinks
+    assert run.server.ledger.down_bits == 64 * d * (uplinks - 4 * 5 * d)
+
+
+@pytest.mark.parametrize(("stuck", "moves"), [("stay", False), ("redraw", True)])
+def test_where_no_step_falls_x_stays_or_is_drawn_anew(stuck, moves):
+    run = Run(Flix, logistic(), flix_alpha=0.5, l2=0.3, step="line_search", stuck=stuck)
+    reference = run.flix.reference
+    state = run.state
+    run.state = type(state)(**{**vars(state), "model": reference[None].clone()})
+    run.round = 1
+    run.go()
+    assert (not torch.equal(run.flix.model[0], reference)) == moves
+
+
+@pytest.mark.parametrize("rule", ["objective", "paper"])
+@pytest.mark.parametrize("step", [None, "line_search"])
+def test_x_stays_and_nothing_is_sent_once_the_rule_to_stop_is_met(rule, step):
+    # Without alpha_i, and with unequal ones, the sum of gradients vanishes elsewhere than f~'s.
+    alpha = [0.2, 0.9, 0.4, 0.6, 1.0, 0.3] if rule == "objective" else [0.6] * 6
+    options = {"flix_alpha": alpha, "l2": 0.3, "stop_at": 1e-3, "stop_rule": rule, "step": step}
+    run = Run(Flix, logistic(), start="ones", **options)
+    factor = torch.tensor(alpha, dtype=torch.float64)[:, None] if rule == "objective" else 1.0
+
+    def norm():
+        objective = run.method.objective
+        x = run.flix.model[0]
+        found = objective.local_gradients(run.flix.optima, x, run.clients, Draws(0, 0))
+        return float((factor * found).mean(0).norm())
+
+    while norm() >= 1e-3 and run.round < 500:
+        assert not int(run.flix.stopped)
+        run.go()
+    assert 0 < run.round < 500
+    x = run.x.copy()
+    run.go()
+    assert int(run.flix.stopped) == run.round
+    sent = dict(vars(run.server.ledger))
+    run.go(3)
+    assert (run.x == x).all()
+    assert vars(run.server.ledger) == sent
+
+
+def test_a_run_starts_from_another_and_takes_its_optima(tmp_path, capfd):
+    one, two, three = (str(tmp_path / name) for name in "abc")
+    assert call([*SMALL, "--output", one], capfd).code == 0
+    more = ["algorithm.flix_alpha=0.8", f"algorithm.start_from={one}"]
+    assert call([*SMALL, *more, f"algorithm.optima_from={one}", "--output", two], capfd).code == 0
+    assert call([*SMALL, *more, "--output", three], capfd).code == 0
+    assert [r["objective"] for r in rows(tmp_path / "b")] == [
+        r["objective"] for r in rows(tmp_path / "c")
+    ]
+    last, first = (
+        float(rows(tmp_path / "a")[-1]["deployed_distance"]) / 0.5**2,
+        float(rows(tmp_path / "b")[0]["deployed_distance"]) / 0.8**2,
+    )
+    # Both have nearly the same minimiser, and the second begins where the first ended.
+    assert first < 0.2 * float(rows(tmp_path / "a")[0]["deployed_distance"]) / 0.5**2 + last
+    with h5py.File(tmp_path / "a" / "checkpoints" / checkpoints(tmp_path / "a")[-1]) as file:
+        optima = file["clients/optima"][()]
+    with h5py.File(tmp_path / "b" / "checkpoints" / checkpoints(tmp_path / "b")[-1]) as file:
+        assert (file["clients/optima"][()] == optima).all()
+
+
+BAD = {
+    "algorithm.start_from=/nowhere": "holds no intact checkpoint",
+    "algorithm.optima_from=/nowhere": "holds no intact checkpoint",
+    "algorithm.start=ones algorithm.start_from=x": "one of them must be empty",
+    "algorithm.step=searching": "algorithm.step is 'searching'; it must be",
+    "algorithm.step=line_search exchange=gossip": "asks for algorithm=flix and exchange=server",
+    "algorithm.step=line_search algorithm=dcgd": "asks for algorithm=flix and exchange=server",
+    "algorithm.stop_at=1 compression=rand_k": "compression must be none",
+    "algorithm.stop_at=0": "algorithm.stop_at is 0",
+    "algorithm.start=average exchange=gossip": "which needs a server",
+    "algorithm.flix_alpha=1.5": "algorithm.flix_alpha is 1.5",
+    "algorithm.flix_alpha=[0.1,0.2]": "has 2 entries, but there are 5 clients",
+    "algorithm=diana exchange=gossip": "sends messages to a server",
+    "algorithm=dcgd compression=top_k": "which is biased",
+    "algorithm=diana compression.name=rand_k compression.k=99": "compression.k is 99",
+    "model=mlp algorithm.step=null": "algorithm.step is missing",
+    "model=mlp algorithm.local_solver=newton algorithm.step=1": "newton",
+    "model=mlp algorithm.reference=newton algorithm.step=1 algorithm.local_iterations=1": "newton",
+    "algorithm=fomaml algorithm.support_fraction=0": "algorithm.support_fraction is 0",
+    "algorithm=maml algorithm.inner_steps=0": "algorithm.inner_steps is 0",
+    "algorithm=reptile algorithm.support_fraction=0.5": "is no option here",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_one_sentence_and_nothing_is_written(words, tmp_path, capfd):
+    target = tmp_path / "run"
+    kept = [w for w in SMALL if not w.startswith("algorithm") or "algorithm=" not in words]
+    done = call([*kept, *words.split(), "--output", target], capfd)
+    assert done.code == 2, done
+    (line,) = done.err.splitlines()
+    assert BAD[words] in line
+    assert not target.exists()
+
+
+def test_optima_of_another_problem_are_refused(tmp_path, capfd):
+    one = tmp_path / "one"
+    assert call([*SMALL, "--output", one], capfd).code == 0
+    for change in ("seed=3", "algorithm.l2=0.2", "data.dimension=7"):
+        words = [*SMALL, change, f"algorithm.optima_from={one}", "--output", tmp_path / "two"]
+        done = call(words, capfd)
+        assert done.code == 2
+        assert "a run of another problem" in done.err
+    wide = [*SMALL, "data.dimension=7", f"algorithm.start_from={one}", "--output", tmp_path / "two"]
+    done = call(wide, capfd)
+    assert done.code == 2
+    assert "which is not this run's form" in done.err
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of FLIX with exact optima."""
+    target = tmp_path_factory.mktemp("theory") / "run"
+    exact = ["algorithm.local_solver=newton", "algorithm.flix_alpha=0.3"]
+    assert main([*SMALL, *exact, "--output", str(target)]) == 0
+    return target
+
+
+def answer(capfd, *words):
+    capfd.readouterr()
+    code = ask([str(word) for word in words])
+    out, err = capfd.readouterr()
+    return code, json.loads(out) if out else None, err
+
+
+def test_theory_answers_of_a_run(finished, capfd):
+    _, found, _ = answer(capfd, "variance", finished)
+    assert found["variance_of_deployed"] == pytest.approx(found["predicted"], rel=1e-10)
+    assert found["predicted"] == pytest.approx(0.49 * found["variance_of_optima"], rel=1e-12)
+    said = next(r for r in (finished / "log.txt").read_text().splitlines() if "Theorem 2" in r)
+    _, found, _ = answer(capfd, "rounds", finished, "--accuracy", "1e-10")
+    assert f"at most {found['rounds']} rounds" in said
+    rounds = found["rounds"]
+    _, most, _ = answer(capfd, "alpha", finished, "--accuracy", "1e-10", "--rounds", rounds)
+    assert most["largest_equal_alpha"] >= 0.3
+    fewer = answer(capfd, "alpha", finished, "--accuracy", "1e-10", "--rounds", rounds - 1)[1]
+    assert fewer["largest_equal_alpha"] < 0.3
+    _, shot, _ = answer(capfd, "one-shot", finished, "--accuracy", "1e-3")
+    assert shot["largest_alpha"] <= shot["largest_equal_alpha"]
+    alpha = shot["largest_equal_alpha"] * (1 - 1e-9)
+    found = answer(capfd, "rounds", finished, "--accuracy", "1e-3", "--alpha", alpha)[1]
+    assert found["rounds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("variance", "nowhere"), "holds no intact checkpoint"),
+        (("rounds", "RUN"), "rounds needs --accuracy"),
+        (("alpha", "RUN", "--accuracy", "1"), "alpha needs --rounds"),
+        (("rounds", "RUN", "--accuracy", "0"), "--accuracy is 0; it must be above 0"),
+        (("alpha", "RUN", "--accuracy", "1", "--rounds", "-1"), "--rounds is -1"),
+        (("rounds", "RUN", "--accuracy", "1", "--alpha", "2"), "--alpha is 2"),
+        (("guess", "RUN"), "invalid choice"),
+    ],
+)
+def test_theory_refuses_in_one_sentence(words, expected, finished, capfd):
+    code, _, err = answer(capfd, *(finished if word == "RUN" else word for word in words))
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert expected in err
