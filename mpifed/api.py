@@ -20,9 +20,9 @@ from threadpoolctl import threadpool_limits
 from mpifed import checkpoint, resume
 from mpifed.agreement import agree
 from mpifed.assembly import make, plan_lines
+from mpifed.clock import Clock
 from mpifed.communicator import Communicator, world
 from mpifed.config import resolve, to_yaml
-from mpifed.engine import Clock
 from mpifed.request import (
     DEFAULT_EXPERIMENT,
     Request,

@@ -4,91 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mpifed import checkpoint, divergence
 from mpifed import state as states
 from mpifed.agreement import introduce
 from mpifed.assembly import Setup
 from mpifed.background import Writer
+from mpifed.clock import Clock, TimedChannel
 from mpifed.config import to_mapping
 from mpifed.data.base import Shards
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.evaluation import ClientResults, score_clients, summarise, task_columns
-from mpifed.exchange.base import Channel
 from mpifed.exchange.ledger import Ledger
 from mpifed.federation import Clients, Draws, participants
 from mpifed.heartbeat import at_round
 from mpifed.participation import efforts
 from mpifed.progress import Progress
 from mpifed.recorder import COLUMNS, UNSEEN_COLUMNS, Recorder
-
-PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint", "total")
-
-
-@dataclass
-class Clock:
-    """Wall seconds by phase, on this rank, of this run and of the parts it resumes."""
-
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-
-    @contextmanager
-    def measure(self, phase: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[phase] += time.perf_counter() - began
-
-
-@dataclass(frozen=True)
-class TimedChannel:
-    """A channel whose verbs count as ``exchange``."""
-
-    channel: Channel
-    clock: Clock
-
-    @property
-    def shared_is_rows(self) -> bool:
-        return self.channel.shared_is_rows
-
-    @property
-    def compressor(self) -> Any:
-        return self.channel.compressor
-
-    @property
-    def memory(self) -> Any:
-        return self.channel.memory
-
-    def broadcast(self, shared: Tensor) -> Tensor:
-        with self.clock.measure("exchange"):
-            return self.channel.broadcast(shared)
-
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
-        with self.clock.measure("exchange"):
-            return self.channel.average(rows, weights, before)
-
-    def send(self, rows: Tensor, whole: bool = False) -> Tensor:
-        with self.clock.measure("exchange"):
-            return self.channel.send(rows, whole)
-
-    def sum(self, rows: Tensor, weights: Tensor) -> Tensor:
-        with self.clock.measure("exchange"):
-            return self.channel.sum(rows, weights)
-
-    def among(self, chosen: np.ndarray) -> TimedChannel:
-        return TimedChannel(self.channel.among(chosen), self.clock)
-
-    def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        return self.channel.at_server(make)
 
 
 def columns_of(setup: Setup) -> list[str]:

@@ -14,8 +14,9 @@ import numpy as np
 from mpifed import resume
 from mpifed.agreement import agree
 from mpifed.assembly import Setup, describe_versions
+from mpifed.clock import Clock
 from mpifed.config import to_yaml
-from mpifed.engine import Clock, Engine, columns_of
+from mpifed.engine import Engine, columns_of
 from mpifed.errors import InputError, PeerFailure, RunError
 from mpifed.federation import participants
 from mpifed.local.invariance import blocks_agree
