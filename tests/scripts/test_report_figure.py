@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+from run_directories import write_run
+
+from mpifed.report.__main__ import main
+from mpifed.report.figure import Wanted, series
+from mpifed.report.reading import find_runs
+
+
+def run_with_gap(path, alpha, k, seed=0, scale=1.0, **more):
+    """A run whose gap falls as exp(-round / 10), with the numbers sent so far."""
+    algorithm = {"name": "diana", "flix_alpha": alpha, **more}
+    compression = {"name": "rand_k", "k": k}
+    write_run(path, seed=seed, algorithm=algorithm, compression=compression)
+    with (path / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        row["objective_gap"] = f"{scale * alpha**2 * np.exp(-float(row['round']) / 10):.17g}"
+        row["up_floats"] = str(4 * k * int(row["round"]))
+    with (path / "metrics.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    for alpha in (1.0, 0.1):
+        for k in (9, 22, 113):
+            run_with_gap(tmp_path / "runs" / f"{alpha}-{k}", alpha, k)
+    return tmp_path / "runs"
+
+
+def test_a_line_for_each_value_and_a_panel_for_what_else_differs(sweep):
+    wanted = Wanted("objective_gap", "floats", ("algorithm.flix_alpha",))
+    found = {(s.panel, s.line): s for s in series(find_runs([sweep]), wanted)}
+    assert set(found) == {
+        (f"k={k}", f"flix_alpha={alpha}") for k in (9, 22, 113) for alpha in (0.1, 1.0)
+    }
+    line = found["k=22", "flix_alpha=0.1"]
+    assert line.x.tolist() == [0, 880, 1760, 2640, 3520]
+    assert line.y == pytest.approx(0.01 * np.exp(-np.arange(5.0)))
+
+
+def test_last_values_against_a_key(sweep):
+    wanted = Wanted("objective_gap", "algorithm.flix_alpha")
+    found = series(find_runs([sweep]), wanted)
+    assert len(found) == 3
+    for s in found:
+        assert s.x.tolist() == [0.1, 1.0]
+        assert s.y == pytest.approx(np.array([0.01, 1.0]) * np.exp(-4))
+
+
+def test_seeds_are_averaged_and_where_a_run_began_is_no_difference(tmp_path):
+    for seed, scale in ((0, 1.0), (1, 3.0)):
+        run_with_gap(tmp_path / str(seed), 1.0, 9, seed, scale, start_from=f"runs/{seed}")
+    (found,) = series(find_runs([tmp_path]), Wanted("objective_gap"))
+    assert found.y == pytest.approx(2 * np.exp(-np.arange(5.0)))
+
+
+@pytest.mark.parametrize("x", ["rounds", "bits", "floats", "algorithm.flix_alpha"])
+def test_the_command_draws_it(x, sweep, tmp_path, capsys):
+    words = [str(sweep), "--output", str(tmp_path / "out"), "--figure", "objective_gap", "--x", x]
+    assert main(words) == 0
+    drawn = tmp_path / "out" / f"objective-gap-{x.replace('.', '-').replace('_', '-')}.png"
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    assert str(drawn) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--figure", "objectve_gap"], "did you mean 'objective_gap'?"),
+        (["--figure", "objective_gap", "--x", "round"], "did you mean 'rounds'?"),
+        (["--figure", "objective_gap", "--x", "data.variant"], "it must be a number in all"),
+        (["--figure", "objective_gap", "--by", "flix_alpha"], "did you mean"),
+        (["--figure", "consensus_distance"], "no number in the column"),
+        (["--x", "rounds"], "--x is for --figure"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_in_one_sentence(words, expected, sweep, tmp_path, capsys):
+    assert main([str(sweep), "--output", str(tmp_path / "out"), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line
+
+
+def test_a_figure_needs_a_directory(sweep, capsys):
+    assert main([str(sweep), "--figure", "objective_gap"]) == 2
+    assert "--figure needs --output" in capsys.readouterr().err
