@@ -15,8 +15,8 @@ from mpifed.config import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange
-from mpifed.exchange.silent import Silent
 from mpifed.exchange.compression import build
+from mpifed.exchange.silent import Silent
 from mpifed.federation import Federation, contiguous_owners, draw_unseen
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
