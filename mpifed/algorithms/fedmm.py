@@ -139,7 +139,7 @@ class FedMM:
             mixed = channel.average(moved, weights, before=state.surrogate)
             return replace(state, surrogate=self.project(mixed), previous=start)
         p = clients.federation.inclusion
-        arrived = channel.send(oracle - start - state.variates)  # Quant(Delta_i)
+        arrived = channel.send((oracle - start).sub_(state.variates))  # Quant(Delta_i)
         summed = channel.sum(arrived, weights / p)
         direction = state.variate + summed  # H, with the V before this round
         (surrogate,) = channel.at_server(
@@ -148,7 +148,7 @@ class FedMM:
         return FedMMState(
             surrogate,
             state.surrogate,
-            state.variates + self.rate / p * arrived,
+            state.variates + self.rate / p * arrived if self.rate else state.variates,
             state.variate + self.rate * summed,
         )
 
