@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,20 @@ def processes(target: Path) -> dict[int, int]:
     return found
 
 
-def interrupted(strike: Callable[[subprocess.Popen, Path], None]) -> tuple[float, int, str, Path]:
-    """Starts the job, strikes amid a round, and returns seconds to its end, code, words, folder."""
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: ``seconds`` after it was struck; ``written`` until its summary stood."""
+
+    seconds: float
+    written: float | None
+    code: int
+    error: str
+    folder: Path
+
+
+def interrupted(strike: Callable[[subprocess.Popen, Path], None]) -> Outcome:
+    """Starts the job and strikes amid a round."""
+    written = None
     folder = Path(tempfile.mkdtemp(prefix="mpifed-bench-"))
     target = folder / "run"
     front = [os.environ.get("MPIRUN") or "mpirun", "-n", str(RANKS)]
@@ -80,14 +93,16 @@ def interrupted(strike: Callable[[subprocess.Popen, Path], None]) -> tuple[float
         while process.poll() is None and not list(target.glob("checkpoints/round-*.h5")):
             time.sleep(0.05)
         time.sleep(random.uniform(0, 2))
-        began = time.monotonic()
+        began, struck = time.monotonic(), time.time()
         strike(process, target)
         error = process.communicate(timeout=120)[1]
         seconds = time.monotonic() - began
+    if (target / "summary.json").exists():
+        written = (target / "summary.json").stat().st_mtime - struck
     while processes(target) and time.monotonic() - began < 120:
         time.sleep(0.01)
         seconds = time.monotonic() - began
-    return seconds, process.returncode, error, folder
+    return Outcome(seconds, written, process.returncode, error, folder)
 
 
 def kill_a_rank(process: subprocess.Popen, target: Path) -> None:
@@ -104,11 +119,12 @@ def killed_rank() -> None:
     """From SIGKILL of one of eight ranks to the end of the last process of the job."""
     measured, said = [], []
     for _ in range(REPEATS):
-        seconds, code, error, folder = interrupted(kill_a_rank)
-        shutil.rmtree(folder, ignore_errors=True)
-        assert code not in (0, 75), error
-        measured.append(seconds)
-        said.append(len([line for line in error.splitlines() if line.startswith("mpifed: ")]))
+        outcome = interrupted(kill_a_rank)
+        shutil.rmtree(outcome.folder, ignore_errors=True)
+        assert outcome.code not in (0, 75), outcome
+        measured.append(outcome.seconds)
+        lines = outcome.error.splitlines()
+        said.append(len([line for line in lines if line.startswith("mpifed: ")]))
     report(
         "killed_rank",
         round(max(measured), 2),
@@ -121,23 +137,24 @@ def killed_rank() -> None:
 
 def stop_request() -> None:
     """From SIGUSR1 to the launcher to exit code 75, beside a round and the write."""
-    measured, rounds, writes = [], [], []
+    measured, ended, rounds, writes = [], [], [], []
     for _ in range(REPEATS):
-        seconds, code, error, folder = interrupted(
-            lambda process, target: process.send_signal(signal.SIGUSR1)
-        )
-        assert code == 75, (code, error)
-        summary = json.loads((folder / "run" / "summary.json").read_text())
+        outcome = interrupted(lambda process, target: process.send_signal(signal.SIGUSR1))
+        assert outcome.code == 75 and outcome.written is not None, outcome
+        summary = json.loads((outcome.folder / "run" / "summary.json").read_text())
         spent, count = summary["seconds"], summary["rounds"]
-        measured.append(seconds)
+        measured.append(outcome.written)
+        ended.append(outcome.seconds)
         rounds.append((spent["local"] + spent["exchange"]) / count)
         writes.append(spent["checkpoint"] / (count // 2 + 1))
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(outcome.folder, ignore_errors=True)
     report(
         "stop_request",
         round(statistics.median(measured), 2),
-        f"s from SIGUSR1 to the end of {RANKS} ranks with code 75, median of {REPEATS}",
+        f"s from SIGUSR1 until the checkpoint and the summary stand, {RANKS} ranks, median of "
+        f"{REPEATS}",
         all=[round(m, 2) for m in measured],
+        until_the_last_process_has_ended=[round(m, 2) for m in ended],
         seconds_of_a_round=[round(r, 2) for r in rounds],
         seconds_of_a_checkpoint=[round(w, 3) for w in writes],
         load=os.getloadavg()[0],

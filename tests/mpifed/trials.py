@@ -63,6 +63,11 @@ def run_of(words) -> int:
     return main([str(word) for word in words])
 
 
+def to_its_end(*words) -> int:
+    """The exit code of a run in a child; the machine may be busy with others."""
+    return in_child(lambda: run_of(words), seconds=600)
+
+
 def killed_after(seconds: float, words) -> bool:
     """Runs the command in a child that is killed after ``seconds``; whether it was."""
     child = os.fork()
@@ -84,7 +89,7 @@ def kills(count: int, seed: int = 0) -> dict:
     try:
         whole = folder / "whole"
         began = time.monotonic()
-        assert in_child(lambda: run_of([*WORDS, whole])) == 0
+        assert to_its_end(*WORDS, whole) == 0
         length = time.monotonic() - began
         found = dict.fromkeys(("killed", "amid_a_write", "resumed_from_a_checkpoint", "equal"), 0)
         damaged: list[str] = []
@@ -96,7 +101,7 @@ def kills(count: int, seed: int = 0) -> dict:
             found["amid_a_write"] += partial(cut)
             found["resumed_from_a_checkpoint"] += bool(checkpoint.listed(cut / "checkpoints"))
             damaged += unusable(cut)
-            code = in_child(lambda: run_of([*WORDS, cut, "--resume"]))  # noqa: B023
+            code = to_its_end(*WORDS, cut, "--resume")
             equal = code == 0 and rows(cut) == rows(whole) and not unusable(cut)
             found["equal"] += equal and summary_of(cut)["state_digest"] == digest(whole)
             shutil.rmtree(cut, ignore_errors=True)
@@ -112,10 +117,10 @@ def digest(directory: Path) -> str:
 def ranks(count: int, seed: int = 0) -> dict:
     """As ``kills``, on two ranks, one of which is killed while the job trains."""
     folder, draw = Path(tempfile.mkdtemp(prefix="mpifed-trials-")), random.Random(seed)
-    words = [*WORDS[:2], "rounds=200", *WORDS[3:]]
+    words = [*WORDS[:2], "rounds=60", *WORDS[3:]]
     try:
         whole = folder / "whole"
-        assert in_child(lambda: run_of([*words, whole])) == 0
+        assert to_its_end(*words, whole) == 0
         found = dict.fromkeys(("killed", "amid_a_write", "one_message", "equal"), 0)
         damaged: list[str] = []
         while found["killed"] < count:
@@ -135,7 +140,7 @@ def ranks(count: int, seed: int = 0) -> dict:
                 found["one_message"] += len(said) == 1 and f"rank {rank} on " in said[0]
                 found["amid_a_write"] += partial(cut)
                 damaged += unusable(cut)
-                code = in_child(lambda: run_of([*words, cut, "--resume"]))  # noqa: B023
+                code = to_its_end(*words, cut, "--resume")
                 found["equal"] += code == 0 and rows(cut) == rows(whole)
             shutil.rmtree(cut, ignore_errors=True)
         return {**found, "unusable_checkpoints": len(damaged)}
@@ -147,7 +152,7 @@ def damage(count: int, seed: int = 0) -> dict:
     """A run's checkpoint cut at ``count`` places, and with one bit turned at ``count`` others."""
     folder, draw = Path(tempfile.mkdtemp(prefix="mpifed-trials-")), random.Random(seed)
     try:
-        assert in_child(lambda: run_of([*WORDS, folder / "whole"])) == 0
+        assert to_its_end(*WORDS, folder / "whole") == 0
         source = checkpoint.listed(folder / "whole" / "checkpoints")[0]
         intact, victim = source.read_bytes(), folder / source.name
         found = {"bytes": len(intact), "cut": 0, "turned": 0}
