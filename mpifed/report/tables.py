@@ -98,7 +98,8 @@ def csv_text(groups: Sequence[Group]) -> str:
 
 def terminal(groups: Sequence[Group]) -> Table:
     """The same numbers for a terminal, one line per data set and method."""
-    accuracies, columns = _shows_accuracies(groups), measures.measured(groups)
+    accuracies = _shows_accuracies(groups)
+    columns = measures.measured(groups)[:1]  # a terminal has no room for more
     title = "Test accuracy in per cent" if accuracies else None
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("Data")
