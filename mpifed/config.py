@@ -174,7 +174,7 @@ def _participation(value: Any) -> Any:
         value = {"name": value}
     if isinstance(value, Mapping):
         name = value.get("name")
-        if name not in kinds:
+        if not isinstance(name, str) or name not in kinds:
             raise InputError(f"participation.name is {shown(name)}; {closest(str(name), kinds)}")
         rest = {key: item for key, item in value.items() if key != "name"}
         return {"name": name, **check_options(kinds[name], rest, "participation")}
