@@ -7,7 +7,6 @@ the state in memory, and the speed to disk over that of ``dd`` with ``conv=fsync
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 import subprocess
@@ -19,15 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_figures import report
 
 REPEATS = 5
 CLIENTS, PARAMETERS = 64, 1 << 23
 BYTES = CLIENTS * PARAMETERS * 4
-
-
-def report(name: str, value: float, unit: str, **detail: Any) -> None:
-    """Prints one figure as a line of JSON."""
-    print(json.dumps({"name": name, "value": value, "unit": unit, "detail": detail}), flush=True)
 
 
 def wall(action: Callable[[], Any]) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_flix import engine, report
+from bench_figures import engine, report
 from bench_surrogates import ratings
 
 ROUNDS = 200

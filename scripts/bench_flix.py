@@ -7,7 +7,6 @@ files. Seconds are CPU seconds of one process with one thread, median of five.
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import sys
@@ -17,31 +16,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from bench_figures import engine, report
+
 REPEATS = 5
 ALPHAS = (1.0, 0.1, 0.01, 0.001)
 GRID = (1, 22, 45, 67, 90, 113)
 """The published code's k for d = 113: 1 and the rounded down fifths of d."""
-
-
-def report(name: str, value: float, unit: str, **detail: Any) -> None:
-    """Prints one figure as a line of JSON."""
-    print(json.dumps({"name": name, "value": value, "unit": unit, "detail": detail}), flush=True)
-
-
-def engine(experiment: str, **overrides: Any) -> Any:
-    """A shipped experiment, prepared for its first round, in this process."""
-    import torch
-
-    from mpifed.assembly import make
-    from mpifed.communicator import Alone
-    from mpifed.config import apply_overrides, read_experiment, resolve
-    from mpifed.engine import Clock, Engine
-
-    torch.set_num_threads(1)
-    setup = make(resolve(apply_overrides(read_experiment(experiment), overrides)), Alone(), 200)
-    made = Engine(setup, setup.load(), Clock())
-    made.prepare()
-    return made
 
 
 def in_turn(actions: dict[str, Callable[[], Any]], inner: int) -> dict[str, list[float]]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_figures import report
 
 RANKS, CLIENTS, NUMBERS, SEED = 4, 100, 1_000_000, 1234
 REPEATS = 3
@@ -36,11 +37,6 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
     "erdos_renyi_0.5": {"name": "erdos_renyi", "p": 0.5},
     "star": {"name": "star"},
 }
-
-
-def report(name: str, value: float, unit: str, **detail: Any) -> None:
-    """Prints one figure as a line of JSON."""
-    print(json.dumps({"name": name, "value": value, "unit": unit, "detail": detail}), flush=True)
 
 
 def on_ranks(case: str) -> dict[str, Any]:

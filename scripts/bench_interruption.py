@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from bench_figures import report
 
 RANKS = 8
 REPEATS = 5
@@ -34,11 +35,6 @@ WORDS = (
     "--quiet",
     "--output",
 )
-
-
-def report(name: str, value: float, unit: str, **detail: Any) -> None:
-    """Prints one figure as a line of JSON."""
-    print(json.dumps({"name": name, "value": value, "unit": unit, "detail": detail}), flush=True)
 
 
 def environment() -> dict[str, str]:

@@ -6,36 +6,19 @@ one process with one thread, median of ``detail.repeats``.
 
 from __future__ import annotations
 
-import json
-import statistics
 import sys
-import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
+from bench_figures import cpu_seconds, report, run
 
 from mpifed.random import stream  # imports mpifed, which sets up MKL before torch starts
 
 REPEATS = 9
 PENALTY, ETA = 0.1, 0.2
 CLIENTS = 10
-
-
-def report(name: str, value: float, unit: str, **detail: Any) -> None:
-    """Print one figure as a line of JSON."""
-    print(json.dumps({"name": name, "value": value, "unit": unit, "detail": detail}), flush=True)
-
-
-def cpu_seconds(action: Callable[[], Any], repeats: int = REPEATS) -> float:
-    """Return the median CPU seconds of several calls, after one that warms up."""
-    action()
-    measured = []
-    for _ in range(repeats):
-        began = time.process_time()
-        action()
-        measured.append(time.process_time() - began)
-    return statistics.median(measured)
 
 
 def mixes(samples: int, dimension: int, atoms: int, density: float = 0.2) -> tuple[Any, Any]:
@@ -104,8 +87,8 @@ def lasso_codes() -> None:
         def lars(rows: Any = rows, columns: Any = columns) -> Any:
             return sparse_encode(rows, columns, algorithm="lasso_lars", alpha=PENALTY)
 
-        ours = cpu_seconds(lambda a=atoms, z=samples: codes(a, z, PENALTY))
-        theirs = cpu_seconds(lars, 1)
+        ours = median(cpu_seconds(lambda a=atoms, z=samples: codes(a, z, PENALTY), REPEATS))
+        (theirs,) = cpu_seconds(lars, 1)
         values = [
             0.5 * ((rows - h @ columns) ** 2).sum(1) + PENALTY * np.abs(h).sum(1)
             for h in (codes(atoms, samples, PENALTY).numpy(), lars())
@@ -149,7 +132,7 @@ def fedmm_round(name: str, dimension: int, atoms: int, z: Any, rounds: int) -> N
         "projection": lambda: surrogate.project(means.mean(0)),
         "minimiser": lambda: surrogate.minimiser(means.mean(0)),
     }
-    seconds = {part: cpu_seconds(action) for part, action in parts.items()}
+    seconds = {part: median(cpu_seconds(action, REPEATS)) for part, action in parts.items()}
     total = sum(seconds[part] for part in ("statistics", "quantisation", "projection", "minimiser"))
     report(
         name,
@@ -189,17 +172,5 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
 }
 
 
-def main(names: list[str]) -> int:
-    """Run the named benchmarks, or all; return 2 for a name there is not."""
-    unknown = [name for name in names if name not in BENCHMARKS]
-    if unknown:
-        known = ", ".join(BENCHMARKS)
-        print(f"error: no benchmark {unknown[0]!r}; there are {known}", file=sys.stderr)
-        return 2
-    for name in names or BENCHMARKS:
-        BENCHMARKS[name]()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(BENCHMARKS, sys.argv[1:]))

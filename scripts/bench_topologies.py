@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import math
 import statistics
 import sys
-import time
 from collections.abc import Callable
-from typing import Any
+
+from bench_figures import cpu_seconds, report, run
 
 import topologies
 from topologies.__main__ import main as command
@@ -45,27 +44,14 @@ SWEEP = (
 )
 
 
-def report(name: str, value: float, unit: str, **detail: Any) -> None:
-    """Print one figure as a line of JSON."""
-    print(json.dumps({"name": name, "value": value, "unit": unit, "detail": detail}), flush=True)
-
-
-def cpu_seconds(action: Callable[[], Any], repeats: int) -> list[float]:
-    """Return the CPU seconds of each of several calls."""
-    measured = []
-    with one_thread():
-        for _ in range(repeats):
-            began = time.process_time()
-            action()
-            measured.append(time.process_time() - began)
-    return measured
-
-
 def fmmc(n: int, p: float, repeats: int) -> None:
     """Time the fastest mixing weights of a random graph to a certified gap of 1e-3."""
     graph = topologies.build_graph("erdos_renyi", n, SEED, p=p)
     results: list[topologies.FmmcResult] = []
-    seconds = cpu_seconds(lambda: results.append(topologies.fmmc(graph, 1e-3)), repeats)
+    with one_thread():
+        seconds = cpu_seconds(
+            lambda: results.append(topologies.fmmc(graph, 1e-3)), repeats, warm=False
+        )
     found = results[-1]
     report(
         f"fmmc_{'dense' if p == 0.5 else 'sparse'}_{n}",
@@ -91,11 +77,12 @@ def sparse(n: int) -> float:
 def sweep() -> None:
     """Time ``compare`` on twenty topologies of 64 nodes, each with fastest mixing weights."""
 
-    def run() -> None:
+    def compare() -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             command(["compare", *SWEEP, "--n", "64", "--weights", "fmmc", "--seed", str(SEED)])
 
-    seconds = cpu_seconds(run, 3)
+    with one_thread():
+        seconds = cpu_seconds(compare, 3, warm=False)
     report(
         "compare_20_topologies_64",
         round(statistics.median(seconds), 3),
@@ -119,17 +106,5 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
 }
 
 
-def main(names: list[str]) -> int:
-    """Run the named benchmarks, or all; return 2 for a name there is not."""
-    unknown = [name for name in names if name not in BENCHMARKS]
-    if unknown:
-        known = ", ".join(BENCHMARKS)
-        print(f"error: no benchmark {unknown[0]!r}; there are {known}", file=sys.stderr)
-        return 2
-    for name in names or BENCHMARKS:
-        BENCHMARKS[name]()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(BENCHMARKS, sys.argv[1:]))

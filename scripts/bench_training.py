@@ -28,6 +28,8 @@ import bench_interruption
 import bench_surrogates
 import bench_topologies
 import bench_transport
+from bench_figures import cpu_seconds, report, run
+from bench_figures import engine as engine_of
 
 import mpifed
 
@@ -35,42 +37,15 @@ REPEATS = 5
 TRAINING = {"local.lr": 0.1, "local.momentum": 0.9, "local.weight_decay": 5e-4}
 
 
-def report(name: str, value: float, unit: str, **detail: Any) -> None:
-    """Prints one figure as a line of JSON."""
-    print(json.dumps({"name": name, "value": value, "unit": unit, "detail": detail}), flush=True)
-
-
 def engine(**overrides: Any) -> Any:
     """The released benchmark, ready for its first round, in this process."""
-    import torch
-
-    from mpifed.assembly import make
-    from mpifed.communicator import Alone
-    from mpifed.config import apply_overrides, read_experiment, resolve
-    from mpifed.engine import Clock, Engine
-
-    torch.set_num_threads(1)
-    mapping = apply_overrides(read_experiment("synthetic-released"), {**TRAINING, **overrides})
-    setup = make(resolve(mapping), Alone(), 200)
-    return Engine(setup, setup.load(), Clock())
-
-
-def cpu_seconds(action: Callable[[], Any], inner: int) -> list[float]:
-    """CPU seconds of one call, five times, each the mean of ``inner`` calls; after a first call."""
-    action()
-    measured = []
-    for _ in range(REPEATS):
-        began = time.process_time()
-        for _ in range(inner):
-            action()
-        measured.append((time.process_time() - began) / inner)
-    return measured
+    return engine_of("synthetic-released", **{**TRAINING, **overrides})
 
 
 def one_round(name: str, **overrides: Any) -> None:
     """CPU seconds of a round of the released benchmark under ``overrides``."""
     made = engine(**{**overrides, "data.n_test": 50})
-    measured = cpu_seconds(made.advance, inner=10)
+    measured = cpu_seconds(made.advance, REPEATS, inner=10)
     training = made.clock.seconds
     share = training["exchange"] / (training["exchange"] + training["local"])
     report(
@@ -102,7 +77,7 @@ def dfedem_round() -> None:
 def scoring() -> None:
     """Scoring every client on its training and its 5000 test samples."""
     made = engine()
-    measured = cpu_seconds(made.score, inner=1)
+    measured = cpu_seconds(made.score, REPEATS)
     report(
         "scoring",
         round(statistics.median(measured), 3),
@@ -224,30 +199,20 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
         hundred_ranks,
     )
 }
-
-
-def main(names: list[str]) -> int:
-    """Runs the named benchmarks, or all."""
-    BENCHMARKS.update(bench_topologies.BENCHMARKS)
-    BENCHMARKS.update(bench_surrogates.BENCHMARKS)
-    BENCHMARKS.update(bench_transport.BENCHMARKS)
-    BENCHMARKS.update(bench_gossip.BENCHMARKS)
-    BENCHMARKS.update(bench_flix.BENCHMARKS)
-    BENCHMARKS.update(bench_fedmm.BENCHMARKS)
-    BENCHMARKS.update(bench_checkpoint.BENCHMARKS)
-    BENCHMARKS.update(bench_interruption.BENCHMARKS)
-    for name in names:
-        if name not in BENCHMARKS:
-            print(
-                f"bench: there is no '{name}'; there are: {', '.join(BENCHMARKS)}", file=sys.stderr
-            )
-            return 2
-    os.environ["OMP_NUM_THREADS"] = "1"
-    for name in names or BENCHMARKS:
-        BENCHMARKS[name]()
-    return 0
+for part in (
+    bench_topologies,
+    bench_surrogates,
+    bench_transport,
+    bench_gossip,
+    bench_flix,
+    bench_fedmm,
+    bench_checkpoint,
+    bench_interruption,
+):
+    BENCHMARKS |= part.BENCHMARKS
 
 
 if __name__ == "__main__":
     assert mpifed.__version__
-    sys.exit(main(sys.argv[1:]))
+    os.environ["OMP_NUM_THREADS"] = "1"
+    sys.exit(run(BENCHMARKS, sys.argv[1:]))

@@ -7,12 +7,12 @@ theta, each on batches of 1024. Each prints one JSON object a line: {"name", "va
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
+
+from bench_figures import cpu_seconds, report, run
 
 from mpifed.random import stream  # imports mpifed, which sets up MKL before torch starts
 
@@ -20,22 +20,6 @@ CLIENTS = 10
 STEPS = 10
 BATCH = 1024
 REPEATS = 7
-
-
-def report(name: str, value: float, unit: str, **detail: Any) -> None:
-    """Print one figure as a line of JSON."""
-    print(json.dumps({"name": name, "value": value, "unit": unit, "detail": detail}), flush=True)
-
-
-def cpu_seconds(action: Callable[[], Any]) -> list[float]:
-    """Return the CPU seconds of each of several calls, after one that warms up."""
-    action()
-    measured = []
-    for _ in range(REPEATS):
-        began = time.process_time()
-        action()
-        measured.append(time.process_time() - began)
-    return measured
 
 
 def transport_round(dimension: int) -> None:
@@ -61,7 +45,7 @@ def transport_round(dimension: int) -> None:
         "joint": lambda: [joint_gradient(objective, omega, theta, *pair) for pair in pairs],
     }
     assert len(y) == STEPS
-    medians = {name: statistics.median(cpu_seconds(part)) for name, part in parts.items()}
+    medians = {name: statistics.median(cpu_seconds(part, REPEATS)) for name, part in parts.items()}
     report(
         f"transport_round_{dimension}",
         round(medians["clients"] + medians["server"], 4),
@@ -80,17 +64,5 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
 }
 
 
-def main(names: list[str]) -> int:
-    """Run the named benchmarks, or all; return 2 for a name there is not."""
-    unknown = [name for name in names if name not in BENCHMARKS]
-    if unknown:
-        known = ", ".join(BENCHMARKS)
-        print(f"error: no benchmark {unknown[0]!r}; there are {known}", file=sys.stderr)
-        return 2
-    for name in names or BENCHMARKS:
-        BENCHMARKS[name]()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(BENCHMARKS, sys.argv[1:]))

@@ -1,0 +1,63 @@
+"""What benchmarks share: figures as lines of JSON, CPU seconds, an engine, and how to run them.
+
+Nothing is imported here before it is needed: a benchmark decides what its process loads.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def report(name: str, value: float, unit: str, **detail: Any) -> None:
+    """Prints one figure as a line of JSON."""
+    print(json.dumps({"name": name, "value": value, "unit": unit, "detail": detail}), flush=True)
+
+
+def cpu_seconds(
+    action: Callable[[], Any], repeats: int, inner: int = 1, warm: bool = True
+) -> list[float]:
+    """CPU seconds of one call, ``repeats`` times, each the mean of ``inner`` calls.
+
+    ``warm`` makes one call before, which is not counted.
+    """
+    if warm:
+        action()
+    measured = []
+    for _ in range(repeats):
+        began = time.process_time()
+        for _ in range(inner):
+            action()
+        measured.append((time.process_time() - began) / inner)
+    return measured
+
+
+def engine(experiment: str, **overrides: Any) -> Any:
+    """A shipped experiment, prepared for its first round, in this process with one thread."""
+    import torch
+
+    from mpifed.assembly import make
+    from mpifed.communicator import Alone
+    from mpifed.config import apply_overrides, read_experiment, resolve
+    from mpifed.engine import Clock, Engine
+
+    torch.set_num_threads(1)
+    setup = make(resolve(apply_overrides(read_experiment(experiment), overrides)), Alone(), 200)
+    made = Engine(setup, setup.load(), Clock())
+    made.prepare()
+    return made
+
+
+def run(benchmarks: Mapping[str, Callable[[], None]], names: list[str]) -> int:
+    """Runs the named benchmarks, or all; returns 2 for a name there is not."""
+    for name in names:
+        if name not in benchmarks:
+            known = ", ".join(benchmarks)
+            print(f"bench: there is no '{name}'; there are: {known}", file=sys.stderr)
+            return 2
+    for name in names or benchmarks:
+        benchmarks[name]()
+    return 0
