@@ -19,7 +19,8 @@ LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "M
 
 
 class Communicator(Protocol):
-    """What the rest of mpifed asks of MPI. All but ``send`` and ``receive`` are collective."""
+    """What the rest of mpifed asks of MPI. All but ``send``, ``receive``,
+    ``hasten`` and ``abort`` are collective."""
 
     rank: int
     size: int
@@ -33,6 +34,11 @@ class Communicator(Protocol):
         """The same ranks for another thread, whose messages meet no others; collective.
 
         None where the MPI library does not let two threads call it at once.
+        """
+
+    def hasten(self, yes: bool) -> None:
+        """Whether a thread beside the run looks for its messages as often as the run does: while
+        the run waits for it. Not collective.
         """
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
@@ -113,6 +119,9 @@ class Alone:
 
     def beside(self) -> Communicator | None:
         return Alone()
+
+    def hasten(self, yes: bool) -> None:
+        pass
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         return mine

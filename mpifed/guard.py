@@ -10,6 +10,7 @@ ranks (``peers``), so that the whole job ends.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import json
@@ -22,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from mpifed import heartbeat
 from mpifed.errors import EXIT_FAILED
@@ -57,8 +59,8 @@ def launched_rank() -> int | None:
 def guarded(action: Callable[[], int]) -> int:
     """``action()`` in a child process, if a launcher started this one, else here.
 
-    Returns the exit code; both processes return from here. To be called before anything has started
-    a thread or initialised MPI.
+    Returns the exit code; the child does not return, but leaves the job. To be called before
+    anything has started a thread or initialised MPI.
     """
     rank = launched_rank()
     if rank is None or not hasattr(os, "fork"):
@@ -77,9 +79,40 @@ def guarded(action: Callable[[], int]) -> int:
         listening.close()
     heartbeat.begin(board, writing, port)
     try:
-        return action()
+        code = action()
     finally:
         heartbeat.announce()
+    _leave(code)
+
+
+def skip_teardown() -> None:
+    """In a guarded rank: lets the exit end where libraries loaded so far would be taken apart.
+
+    To be called before MPI is initialised, which has an ending of its own that must not be skipped:
+    what is registered last runs first.
+    """
+    libc = ctypes.CDLL(None)
+    if heartbeat.watched() and hasattr(libc, "on_exit"):
+        libc.on_exit(libc._exit, None)
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends this process as its interpreter would, but takes no object apart.
+
+    Where several ranks share a core that would take seconds, in which a scheduler waits for its
+    nodes.
+    """
+    atexit._run_exitfuncs()
+    module = sys.modules.get("mpifed.mpi")
+    if module is not None:
+        module.finalize()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    libc = ctypes.CDLL(None)
+    libc.fflush(None)
+    libc.exit(code)
+    raise AssertionError("exit returned")
 
 
 def _die_with(parent: int) -> None:
@@ -106,6 +139,7 @@ class _Watch:
     _stopped_for: float = 0.0
     _still_for: float = 0.0
     _steps: int = -1
+    _end: int | None = None
     _said: bytes = field(default=b"", repr=False)
 
     def until_the_end(self) -> int:
@@ -113,6 +147,9 @@ class _Watch:
         for name in PASSED_ON:
             signal.signal(getattr(signal, name), lambda number, frame: self._kill(number))
         os.set_blocking(self.reading, False)
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self._end = os.pidfd_open(self.child)
         last = time.monotonic()
         while True:
             self._look()
@@ -222,8 +259,10 @@ class _Watch:
         return EXIT_FAILED
 
     def _rest(self, seconds: float) -> None:
-        """Waits, but wakes up for what the rank says."""
+        """Waits, but wakes up for what the rank says, and when it ends."""
         heard = [self.reading] if not self.announced else []
+        if self._end is not None:
+            heard.append(self._end)
         if self.listening is not None:
             heard.append(self.listening.fileno())
         with contextlib.suppress(OSError):

@@ -63,6 +63,11 @@ def begin(board: mmap.mmap, pipe: int, port: int | None) -> None:
     _Own.board, _Own.pipe, _Own.port = board, pipe, port
 
 
+def watched() -> bool:
+    """Whether this process has a guard."""
+    return _Own.board is not None
+
+
 def step() -> None:
     """Shows that this rank has come one step forward."""
     if _Own.board is not None:

@@ -27,7 +27,7 @@ from mpifed.errors import (
     RunError,
     closest,
 )
-from mpifed.guard import launched_rank
+from mpifed.guard import launched_rank, skip_teardown
 from mpifed.heartbeat import announce, whereabouts
 
 KINDS = ("experiments", "algorithms", "datasets", "models", "topologies", "weights", "compressors")
@@ -149,6 +149,7 @@ def _foreign(error: BaseException) -> str:
 def _world(expected: int | None) -> Any:
     from mpifed.communicator import world
 
+    skip_teardown()
     return world(expected)
 
 

@@ -43,7 +43,7 @@ class Mpi:
         self.bytes_sent = 0
         self._beside = beside
         self._sleeps = beside or local.Get_size() > (os.cpu_count() or 1)
-        self._longest_pause = PATIENT_PAUSE if beside else LONGEST_PAUSE
+        self.hasten(False)
 
     @classmethod
     def world(cls) -> Mpi:
@@ -59,6 +59,9 @@ class Mpi:
             return None
         aside, local, other = _beside_the_world()
         return Mpi(other, aside, local, beside=True)
+
+    def hasten(self, yes: bool) -> None:
+        self._longest_pause = LONGEST_PAUSE if yes or not self._beside else PATIENT_PAUSE
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         answer = np.zeros(1, np.int64)
@@ -221,6 +224,12 @@ class Mpi:
 def _pieces(size: int, itemsize: int) -> list[slice]:
     step = max(1, PIECE // itemsize)
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def finalize() -> None:
+    """Leaves MPI, as mpi4py does at the end of the interpreter; collective."""
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 def world_size() -> int:

@@ -90,8 +90,12 @@ def interrupted(strike: Callable[[subprocess.Popen, Path], None]) -> Outcome:
             time.sleep(0.05)
         time.sleep(random.uniform(0, 2))
         began, struck = time.monotonic(), time.time()
-        strike(process, target)
-        error = process.communicate(timeout=120)[1]
+        try:
+            strike(process, target)
+            error = process.communicate(timeout=120)[1]
+        except BaseException:
+            process.kill()
+            raise
         seconds = time.monotonic() - began
     if (target / "summary.json").exists():
         written = (target / "summary.json").stat().st_mtime - struck
@@ -102,11 +106,9 @@ def interrupted(strike: Callable[[subprocess.Popen, Path], None]) -> Outcome:
 
 
 def kill_a_rank(process: subprocess.Popen, target: Path) -> None:
-    """SIGKILL for one rank: a process of the job that is nobody's parent; guards and launchers
-    are.
-    """
+    """SIGKILL for one rank: the child of a guard, which is a process of the job too."""
     every = processes(target)
-    ranks = sorted(set(every) - set(every.values()))
+    ranks = sorted(p for p, parent in every.items() if parent in every and parent != process.pid)
     assert len(ranks) == RANKS, every
     os.kill(random.choice(ranks), signal.SIGKILL)
 
