@@ -20,7 +20,8 @@ LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "M
 
 class Communicator(Protocol):
     """What the rest of mpifed asks of MPI. All but ``send``, ``receive``,
-    ``hasten`` and ``abort`` are collective."""
+    ``hasten`` and ``abort`` are collective.
+    """
 
     rank: int
     size: int
