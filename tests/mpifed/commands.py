@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,6 +130,51 @@ def launch(ranks: int, *words, seconds: float = 60, **variables: str) -> Outcome
         check=False,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@contextlib.contextmanager
+def started(words: list[str], **options) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs meanwhile; at the end, whatever is left of it and its job is killed.
+
+    The context of ``Popen`` itself waits for the end, for ever where a test has failed inside.
+    """
+    process = subprocess.Popen(words, text=True, **{"env": environment(), **options})
+    try:
+        yield process
+    finally:
+        kill_all(family(process.pid))
+        process.communicate()
+
+
+def family(process: int) -> list[int]:
+    """A process and all that descend from it; nobody where it has ended."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+            if state != "Z":
+                parents[int(entry.name)] = int(parent)
+    found = [process] if process in parents else []
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+def kill_all(processes: list[int], seconds: float = 30) -> None:
+    """Kills them and waits for their end."""
+    for number in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    all_ended(processes, seconds)
+
+
+def all_ended(processes: list[int], seconds: float = 30) -> None:
+    """Waits for the end of these processes."""
+    deadline = time.monotonic() + seconds
+    while left := [number for number in processes if family(number)]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {left} have not ended after {seconds} s")
+        time.sleep(0.01)
 
 
 def of_rank(rank: int, target: Path) -> int:

@@ -19,7 +19,7 @@ def test_twenty_kills_at_random_moments():
 def test_kills_of_one_of_two_ranks():
     found = ranks(5)
     check_kills(found, 5)
-    assert found["one_message"] == 5
+    assert found["with_one_message"] == found["of_one_rank"]
 
 
 def test_a_checkpoint_damaged_at_random_places():

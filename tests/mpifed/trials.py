@@ -1,10 +1,10 @@
 """Trials of robustness: runs that are killed at random moments and go on, files that are damaged.
 
     python tests/mpifed/trials.py kills 200      one process, SIGKILL at a random moment, resumed
-    python tests/mpifed/trials.py ranks 20       the same on two ranks, of which one is killed
+    python tests/mpifed/trials.py ranks 200      mpirun -n 2: a rank is killed, or all of the job
     python tests/mpifed/trials.py damage 200     a checkpoint cut, or one bit of it turned
 
-Each prints one JSON object.
+The first two print a line for every kill, and each prints one JSON object at its end.
 """
 
 from __future__ import annotations
@@ -19,9 +19,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from commands import command, environment, in_child, of_rank, rows, summary_of
+from commands import (
+    all_ended,
+    command,
+    family,
+    in_child,
+    kill_all,
+    of_rank,
+    rows,
+    started,
+    summary_of,
+)
 
 from mpifed import checkpoint, seal
 from mpifed.launch import main
@@ -41,6 +53,40 @@ WORDS = (
     "--quiet",
     "--output",
 )
+PHASES = ("before_the_first_checkpoint", "amid_a_write", "between_writes")
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of the runs that were killed."""
+
+    whole: Path
+    words: tuple[str, ...]
+    found: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(
+            ("killed", *PHASES, "unusable_checkpoints", "equal"), 0
+        )
+    )
+
+    def add(self, cut: Path, how: str) -> None:
+        """Looks at the run in ``cut`` that was killed, resumes it, and prints a line of it."""
+        damaged, when, recorded = unusable(cut), phase(cut), rounds_of(cut)
+        code = to_its_end(*self.words, cut, "--resume")
+        damaged += unusable(cut)
+        equal = code == 0 and results(cut) == results(self.whole)
+        self.found["killed"] += 1
+        self.found[when] += 1
+        self.found["unusable_checkpoints"] += len(damaged)
+        self.found["equal"] += equal
+        ended = "equal" if equal else f"NOT EQUAL, code {code}"
+        said = [f"{self.found['killed']}: {how}", when, f"{recorded} rounds recorded", ended]
+        print(", ".join([*said, *damaged]), flush=True)
+        if equal:
+            shutil.rmtree(cut)
+
+
+def results(directory: Path) -> tuple[list[dict[str, str]], str]:
+    return rows(directory), summary_of(directory)["state_digest"]
 
 
 def unusable(directory: Path) -> list[str]:
@@ -54,9 +100,18 @@ def unusable(directory: Path) -> list[str]:
     return found
 
 
-def partial(directory: Path) -> bool:
-    """Whether a checkpoint was being written when the run was killed."""
-    return bool(list((directory / "checkpoints").glob(".round-*.partial")))
+def phase(directory: Path) -> str:
+    """In which of ``PHASES`` the run was killed."""
+    if list((directory / "checkpoints").glob(".round-*.partial")):
+        return "amid_a_write"
+    there = checkpoint.listed(directory / "checkpoints")
+    return "between_writes" if there else "before_the_first_checkpoint"
+
+
+def rounds_of(directory: Path) -> int:
+    """How many rounds metrics.csv holds."""
+    path = directory / "metrics.csv"
+    return len(rows(directory)) if path.exists() else 0
 
 
 def run_of(words) -> int:
@@ -83,78 +138,91 @@ def killed_after(seconds: float, words) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
-def kills(count: int, seed: int = 0) -> dict:
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """A place for the runs; kept where one of them is needed to find out what went wrong."""
+    path = Path(tempfile.mkdtemp(prefix="mpifed-trials-"))
+    yield path
+    shutil.rmtree(path / "whole")
+    if any(path.iterdir()):
+        print(f"see {path}", file=sys.stderr)
+    else:
+        path.rmdir()
+
+
+def kills(count: int, seed: int = 0) -> dict[str, float]:
     """``count`` runs that are killed once each and resumed, beside one that is not."""
-    folder, draw = Path(tempfile.mkdtemp(prefix="mpifed-trials-")), random.Random(seed)
-    try:
-        whole = folder / "whole"
+    draw = random.Random(seed)
+    with folder() as place:
+        tally = Tally(place / "whole", WORDS)
         began = time.monotonic()
-        assert to_its_end(*WORDS, whole) == 0
+        assert to_its_end(*WORDS, tally.whole) == 0
         length = time.monotonic() - began
-        found = dict.fromkeys(("killed", "amid_a_write", "resumed_from_a_checkpoint", "equal"), 0)
-        damaged: list[str] = []
-        for _ in range(count):
-            cut = folder / "cut"
-            while not killed_after(draw.uniform(0, length), [*WORDS, cut]):
+        while tally.found["killed"] < count:
+            cut = place / f"cut-{tally.found['killed'] + 1}"
+            seconds = draw.uniform(0, length)
+            if killed_after(seconds, [*WORDS, cut]):
+                tally.add(cut, f"killed after {seconds:.2f} s")
+            else:
                 shutil.rmtree(cut)
-            found["killed"] += 1
-            found["amid_a_write"] += partial(cut)
-            found["resumed_from_a_checkpoint"] += bool(checkpoint.listed(cut / "checkpoints"))
-            damaged += unusable(cut)
-            code = to_its_end(*WORDS, cut, "--resume")
-            equal = code == 0 and rows(cut) == rows(whole) and not unusable(cut)
-            found["equal"] += equal and summary_of(cut)["state_digest"] == digest(whole)
-            shutil.rmtree(cut, ignore_errors=True)
-        return {**found, "unusable_checkpoints": len(damaged), "seconds_of_a_run": round(length, 2)}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return {**tally.found, "seconds_of_a_run": round(length, 2)}
 
 
-def digest(directory: Path) -> str:
-    return summary_of(directory)["state_digest"]
-
-
-def ranks(count: int, seed: int = 0) -> dict:
-    """As ``kills``, on two ranks, one of which is killed while the job trains."""
-    folder, draw = Path(tempfile.mkdtemp(prefix="mpifed-trials-")), random.Random(seed)
-    words = [*WORDS[:2], "rounds=60", *WORDS[3:]]
-    try:
-        whole = folder / "whole"
-        assert to_its_end(*words, whole) == 0
-        found = dict.fromkeys(("killed", "amid_a_write", "one_message", "equal"), 0)
-        damaged: list[str] = []
-        while found["killed"] < count:
-            cut, rank = folder / "cut", draw.randrange(2)
-            with subprocess.Popen(
-                command(2, *words, cut), env=environment(), stderr=subprocess.PIPE, text=True
-            ) as process:
-                while not (cut / "metrics.csv").exists() and process.poll() is None:
-                    time.sleep(0.02)
-                time.sleep(draw.uniform(0, 2.0))
+def ranks(count: int, seed: int = 0) -> dict[str, float]:
+    """As ``kills``, on two ranks; one of them is killed, or the launcher and all it has started."""
+    draw = random.Random(seed)
+    words = (*WORDS[:2], "rounds=30", *WORDS[3:])
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with folder() as place:
+        tally, one_message, of_ranks = Tally(place / "whole", words), 0, 0
+        with started(command(2, *words, tally.whole)) as process:
+            wait_for(tally.whole / "log.txt", process)
+            began = time.monotonic()
+            assert process.wait(600) == 0
+            length = time.monotonic() - began
+        while tally.found["killed"] < count:
+            cut = place / f"cut-{tally.found['killed'] + 1}"
+            whom = draw.choice([0, 1, None])
+            seconds = draw.uniform(0, length)
+            with started(command(2, *words, cut), **pipes) as process:
+                wait_for(cut / "log.txt", process)
+                time.sleep(seconds)
+                job = family(process.pid)
                 with contextlib.suppress(ProcessLookupError, ValueError):
-                    os.kill(of_rank(rank, cut), signal.SIGKILL)
+                    if whom is None:
+                        kill_all(job)
+                    else:
+                        os.kill(of_rank(whom, cut), signal.SIGKILL)
                 error = process.communicate(timeout=60)[1]
-            if process.returncode:
+                all_ended(job)
+            if process.returncode == 0:
+                shutil.rmtree(cut)
+                continue
+            if whom is not None:
                 said = [line for line in error.splitlines() if line.startswith("mpifed: ")]
-                found["killed"] += 1
-                found["one_message"] += len(said) == 1 and f"rank {rank} on " in said[0]
-                found["amid_a_write"] += partial(cut)
-                damaged += unusable(cut)
-                code = to_its_end(*words, cut, "--resume")
-                found["equal"] += code == 0 and rows(cut) == rows(whole)
-            shutil.rmtree(cut, ignore_errors=True)
-        return {**found, "unusable_checkpoints": len(damaged)}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+                of_ranks += 1
+                one_message += len(said) == 1 and f"rank {whom} on " in said[0]
+            who = "the job" if whom is None else f"rank {whom}"
+            tally.add(cut, f"{who} killed {seconds:.2f} s after its beginning")
+    more = {"of_one_rank": of_ranks, "with_one_message": one_message}
+    return {**tally.found, **more, "seconds_of_a_run": round(length, 2)}
+
+
+def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise AssertionError(f"no {path} (exit code {process.poll()})")
+        time.sleep(0.01)
 
 
 def damage(count: int, seed: int = 0) -> dict:
     """A run's checkpoint cut at ``count`` places, and with one bit turned at ``count`` others."""
-    folder, draw = Path(tempfile.mkdtemp(prefix="mpifed-trials-")), random.Random(seed)
-    try:
-        assert to_its_end(*WORDS, folder / "whole") == 0
-        source = checkpoint.listed(folder / "whole" / "checkpoints")[0]
-        intact, victim = source.read_bytes(), folder / source.name
+    draw = random.Random(seed)
+    with folder() as place:
+        assert to_its_end(*WORDS, place / "whole") == 0
+        source = checkpoint.listed(place / "whole" / "checkpoints")[0]
+        intact, victim = source.read_bytes(), place / source.name
         found = {"bytes": len(intact), "cut": 0, "turned": 0}
         for _ in range(count):
             victim.write_bytes(intact[: draw.randrange(len(intact))])
@@ -165,9 +233,8 @@ def damage(count: int, seed: int = 0) -> dict:
             found["turned"] += recognised(victim)
         victim.write_bytes(intact)
         assert not recognised(victim)
-        return found
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        victim.unlink()
+    return found
 
 
 def recognised(path: Path) -> bool:
