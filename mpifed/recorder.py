@@ -52,13 +52,20 @@ class Recorder:
     """Writes one run's directory, and keeps other processes out of it until closed."""
 
     def __init__(
-        self, directory: Path, columns: list[str], rows: list[list[str]], config: str
+        self,
+        directory: Path,
+        columns: list[str],
+        rows: list[list[str]],
+        config: str,
+        settle: Callable[[], None],
     ) -> None:
         """Begins a run, or goes on with one of whose rows ``rows`` are kept and all others cut.
 
-        Raises ``InputError`` while another process writes there.
+        ``settle`` waits for a checkpoint that is being written meanwhile, so that a failure names
+        the newest one. Raises ``InputError`` while another process writes there.
         """
         self.directory, self.columns, self.rows = directory, columns, list(rows)
+        self._settle = settle
         self._log: io.FileIO | None = None
         try:
             self._guard(self._begin, config)
@@ -111,6 +118,7 @@ class Recorder:
         try:
             action(*arguments)
         except (OSError, RuntimeError) as error:
+            self._settle()
             why, left = disk_reason(error), what_is_left(self.directory / "checkpoints")
             raise RunError(
                 f"the run directory {self.directory} cannot be written: {why}; {left}"

@@ -44,7 +44,7 @@ def train(
         else:
             agree(communicator, engine.prepare)
         remarks = engine.remarks()
-        recorder = agree(communicator, lambda: _recorder(setup, task))
+        recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
         progress = None
         if recorder is not None:
             at_the_end.callback(recorder.close)
@@ -117,13 +117,13 @@ def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
         )
 
 
-def _recorder(setup: Setup, task: Task) -> Recorder | None:
+def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder | None:
     """What writes the run directory, on rank 0."""
     if setup.federation.communicator.rank != 0:
         return None
     columns, point = columns_of(setup), task.point
     rows = resume.kept_rows(point.meta, setup.configuration, columns) if point else []
-    return Recorder(task.output, columns, rows, to_yaml(setup.configuration))
+    return Recorder(task.output, columns, rows, to_yaml(setup.configuration), settle)
 
 
 def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progress | None) -> None:
