@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,23 +41,33 @@ def script(tmp_path: Path, body: str, *words: str) -> str:
     return render.script(plan(mine, None, tmp_path / "run", False))
 
 
-def begun(slurm: FakeSlurm, text: str, **more: str) -> subprocess.Popen[str]:
+@contextmanager
+def begun(slurm: FakeSlurm, text: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """The script as it runs; it and what it started are killed where a test fails meanwhile."""
     variables = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_JOB_NUM_NODES": "1"}
     variables |= {"SLURM_JOB_NODELIST": "n1", **more}
     path = slurm.directory / "job.sh"
     path.write_text(text)
-    return subprocess.Popen(
+    process = subprocess.Popen(
         ["bash", str(path)],
         env=slurm.variables(**variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        with process:
+            pass  # closes its pipes
 
 
 def ended(slurm: FakeSlurm, text: str, **more: str) -> tuple[int, str]:
-    process = begun(slurm, text, **more)
-    said, _ = process.communicate(timeout=30)
+    with begun(slurm, text, **more) as process:
+        said, _ = process.communicate(timeout=30)
     return process.returncode, said
 
 
@@ -137,15 +149,15 @@ while true; do /bin/sleep 0.05; done"""
 def test_requests_are_handed_on_and_only_one_revives(
     number: int, code: int, again: bool, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
-    process = begun(slurm, script(tmp_path, WAITS))
-    deadline = time.monotonic() + 20
-    while not (tmp_path / "run" / "began").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    for _ in range(3):  # wait returns at each
-        os.kill(process.pid, number)
-        time.sleep(0.02)
-    said, _ = process.communicate(timeout=30)
+    with begun(slurm, script(tmp_path, WAITS)) as process:
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "run" / "began").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        for _ in range(3):  # wait returns at each
+            os.kill(process.pid, number)
+            time.sleep(0.02)
+        said, _ = process.communicate(timeout=30)
     assert process.returncode == code, said
     assert requeued(slurm) == (["requeue 7"] if again else [])
     assert "the launcher ended with 75" in said

@@ -142,8 +142,10 @@ def started(words: list[str], **options) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        kill_all(family(process.pid))
-        process.communicate()
+        if process.poll() is None:
+            kill_all(family(process.pid))
+        with process:
+            pass  # closes its pipes
 
 
 def family(process: int) -> list[int]:
@@ -175,6 +177,16 @@ def all_ended(processes: list[int], seconds: float = 30) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"processes {left} have not ended after {seconds} s")
         time.sleep(0.01)
+
+
+def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 60) -> None:
+    """Until there is a file; ``path`` may be replaced by a later one before it is looked for."""
+    deadline = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < deadline:
+        if path.exists() or any(p.name > path.name for p in path.parent.glob("round-*.h5")):
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"no {path} (exit code {process.poll()})")
 
 
 def of_rank(rank: int, target: Path) -> int:

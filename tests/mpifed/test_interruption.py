@@ -17,12 +17,13 @@ from commands import (
     call,
     checkpoints,
     command,
-    environment,
     in_child,
     launch,
     of_rank,
     rows,
+    started,
     summary_of,
+    wait_for,
 )
 
 import mpifed
@@ -145,9 +146,7 @@ def test_a_failure_in_one_process_is_one_sentence(
 
 def test_output_that_nobody_reads_any_more(tmp_path):
     words = command(0, *TINY, "--output", tmp_path / "run")
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    ) as process:
+    with started(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         error = process.stderr.read()
         assert process.wait(60) == 1
@@ -194,7 +193,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(variant, tmp_path, capf
 def test_a_process_killed_from_outside_goes_on(tmp_path, capfd):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     words = [*OURS, "rounds=1000000", "--output", cut]
-    with subprocess.Popen(command(0, *words), env=environment()) as process:
+    with started(command(0, *words)) as process:
         wait_for(cut / "checkpoints" / "round-000006.h5", process)
         process.kill()
         assert process.wait(60) == -signal.SIGKILL
@@ -203,16 +202,6 @@ def test_a_process_killed_from_outside_goes_on(tmp_path, capfd):
     assert call([*more, "--resume", "--output", cut], capfd).code == 0
     assert call([*more, "--output", whole], capfd).code == 0
     same_run(whole, cut)
-
-
-def wait_for(path: Path, process: subprocess.Popen, seconds: float = 60) -> None:
-    """Until there is a file; ``path`` may be replaced by a later one before it is looked for."""
-    deadline = time.monotonic() + seconds
-    while process.poll() is None and time.monotonic() < deadline:
-        if path.exists() or any(p.name > path.name for p in path.parent.glob("round-*.h5")):
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"no {path} (exit code {process.poll()})")
 
 
 # Asked to stop.
@@ -245,9 +234,7 @@ def test_two_ranks_stop_on_request_and_one_goes_on(to, tmp_path, capfd):
     number = signal.SIGTERM if "TERM" in to else signal.SIGUSR1
     if "TERM" in to and "Open MPI" in version.stdout:
         number = signal.SIGUSR1  # Open MPI's launcher answers SIGTERM by killing its ranks.
-    with subprocess.Popen(
-        command(2, *words, cut), env=environment(), stderr=subprocess.PIPE, text=True
-    ) as process:
+    with started(command(2, *words, cut), stderr=subprocess.PIPE) as process:
         wait_for(cut / "checkpoints" / "round-000020.h5", process)
         if "launcher" in to:
             process.send_signal(number)

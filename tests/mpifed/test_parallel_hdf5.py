@@ -11,7 +11,7 @@ import subprocess
 from dataclasses import dataclass
 
 import pytest
-from commands import HERE, TINY, checkpoints, environment, rows, summary_of
+from commands import HERE, TINY, Outcome, checkpoints, environment, rows, started, summary_of
 from test_checkpoint import content, meta
 
 from mpifed import checkpoint
@@ -29,37 +29,21 @@ class Installed:
     python: str
     mpirun: str
 
-    def start(self, ranks: int, *words, **variables: str) -> subprocess.Popen:
+    def outcome(self, ranks: int, *words, **variables: str) -> Outcome:
+        """How the command ends, within 120 s."""
         front = [self.mpirun, "-n", str(ranks)] if ranks else []
         more = {"PYTHONPATH": f"{HERE}:{HERE.parent.parent}", **variables}
-        return subprocess.Popen(
-            [*front, self.python, *map(str, words)],
-            env=environment(**more),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        line = [*front, self.python, *map(str, words)]
+        with started(line, env=environment(**more), **pipes) as process:
+            out, error = process.communicate(timeout=120)
+        return Outcome(process.returncode, out, error)
 
     def __call__(self, ranks: int, *words, expected: int = 0, **variables: str) -> str:
         """What the command says on standard error."""
-        process = self.start(ranks, *words, **variables)
-        error = said_by(process)
-        assert process.returncode == expected, error
-        return error
-
-
-def said_by(process: subprocess.Popen) -> str:
-    """What it says on standard error until its end; a job that does not end is ended."""
-    try:
-        return process.communicate(timeout=120)[1]
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        try:
-            said = process.communicate(timeout=20)[1]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            said = "killed"
-        raise AssertionError(f"no end within 120 s: {said}") from None
+        outcome = self.outcome(ranks, *words, **variables)
+        assert outcome.code == expected, outcome
+        return outcome.err
 
 
 @pytest.fixture
@@ -110,10 +94,9 @@ def test_checkpoints_are_written_while_the_run_goes_on(on, tmp_path):
 def test_a_killed_job_goes_on(on, tmp_path):
     target = tmp_path / "cut"
     words = [*WORDS, target, "rounds=8", "algorithm=user_components:Fails"]
-    process = on.start(RANKS, *words, FAIL="die:2:7")
-    error = said_by(process)
-    assert process.returncode != 0
-    (line,) = (line for line in error.splitlines() if line.startswith("mpifed: "))
+    outcome = on.outcome(RANKS, *words, FAIL="die:2:7")
+    assert outcome.code != 0
+    (line,) = outcome.messages
     assert "mpifed: rank 2 on " in line and "round 7: the process was killed by SIGKILL" in line
     on(3, *words, "--resume")
     on(0, *WORDS, tmp_path / "whole", "rounds=8", "algorithm=user_components:Fails")

@@ -8,7 +8,7 @@ import sys
 import termios
 
 import pytest
-from commands import environment
+from commands import environment, started
 
 SHOW = """
 from mpifed.progress import Progress
@@ -28,18 +28,17 @@ def shown(columns: int) -> str:
     variables = {**environment(TERM="xterm")}
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         variables.pop(name, None)
-    child = subprocess.Popen(
-        [sys.executable, "-c", SHOW], stdin=subprocess.DEVNULL, stdout=theirs, env=variables
-    )
-    os.close(theirs)
-    text = b""
-    try:
-        while part := os.read(ours, 4096):
-            text += part
-    except OSError:
-        pass  # that is how Linux says that the other end is closed
-    os.close(ours)
-    assert child.wait(30) == 0
+    words, nothing = [sys.executable, "-c", SHOW], subprocess.DEVNULL
+    with started(words, stdin=nothing, stdout=theirs, env=variables) as child:
+        os.close(theirs)
+        text = b""
+        try:
+            while part := os.read(ours, 4096):
+                text += part
+        except OSError:
+            pass  # that is how Linux says that the other end is closed
+        os.close(ours)
+        assert child.wait(30) == 0
     return text.decode()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from commands import family, started
 from trials import damage, kills, ranks
 
 
@@ -25,3 +28,16 @@ def test_kills_of_one_of_two_ranks():
 def test_a_checkpoint_damaged_at_random_places():
     found = damage(200)
     assert found["cut"] == found["turned"] == 200
+
+
+def test_a_test_that_fails_leaves_no_process_behind():
+    job = []
+    with (
+        pytest.raises(AssertionError, match="as here"),
+        started(["bash", "-c", "sleep 600 & sleep 600; true"]) as process,
+    ):
+        while len(job) < 3:
+            time.sleep(0.01)
+            job = family(process.pid)
+        raise AssertionError("as here")
+    assert not any(map(family, job))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import shutil
@@ -33,6 +34,7 @@ from commands import (
     rows,
     started,
     summary_of,
+    wait_for,
 )
 
 from mpifed import checkpoint, seal
@@ -123,19 +125,29 @@ def to_its_end(*words) -> int:
     return in_child(lambda: run_of(words), seconds=600)
 
 
-def killed_after(seconds: float, words) -> bool:
-    """Runs the command in a child that is killed after ``seconds``; whether it was."""
+def trained_for(most: float, words: tuple[str, ...], output: Path) -> tuple[float, bool]:
+    """Runs the command in a child that is killed ``most`` seconds after it began to write there.
+
+    Returns the seconds from that moment to its end, and whether it was killed.
+    """
     child = os.fork()
     if not child:
         code = 70
         try:
-            code = run_of(words)
+            code = run_of([*words, output])
         finally:
             os._exit(code)
-    time.sleep(seconds)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    began = None
+    while not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        if began is None and (output / "log.txt").exists():
+            began = time.monotonic()
+        if began is not None and time.monotonic() - began >= most:
+            os.kill(child, signal.SIGKILL)
+            break
+        time.sleep(0.001)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert began is not None and code in (0, -signal.SIGKILL), code
+    return time.monotonic() - began, code != 0
 
 
 @contextlib.contextmanager
@@ -155,14 +167,13 @@ def kills(count: int, seed: int = 0) -> dict[str, float]:
     draw = random.Random(seed)
     with folder() as place:
         tally = Tally(place / "whole", WORDS)
-        began = time.monotonic()
-        assert to_its_end(*WORDS, tally.whole) == 0
-        length = time.monotonic() - began
+        length, killed = trained_for(math.inf, WORDS, tally.whole)
+        assert not killed
         while tally.found["killed"] < count:
             cut = place / f"cut-{tally.found['killed'] + 1}"
             seconds = draw.uniform(0, length)
-            if killed_after(seconds, [*WORDS, cut]):
-                tally.add(cut, f"killed after {seconds:.2f} s")
+            if trained_for(seconds, WORDS, cut)[1]:
+                tally.add(cut, f"killed {seconds:.3f} s after its beginning")
             else:
                 shutil.rmtree(cut)
     return {**tally.found, "seconds_of_a_run": round(length, 2)}
@@ -206,14 +217,6 @@ def ranks(count: int, seed: int = 0) -> dict[str, float]:
             tally.add(cut, f"{who} killed {seconds:.2f} s after its beginning")
     more = {"of_one_rank": of_ranks, "with_one_message": one_message}
     return {**tally.found, **more, "seconds_of_a_run": round(length, 2)}
-
-
-def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not path.exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise AssertionError(f"no {path} (exit code {process.poll()})")
-        time.sleep(0.01)
 
 
 def damage(count: int, seed: int = 0) -> dict:
