@@ -29,9 +29,9 @@ from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
+from mpifed.local.sampling import batches, chosen
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import NoModel
-from mpifed.random import shuffles
 from mpifed.schema import Above, AtLeast, AtMost, check_options, shown
 from mpifed.surrogates.base import Surrogate
 
@@ -183,16 +183,14 @@ class FedMM:
             return clients.shards.fresh(clients.ids, draws.round, self.batch or 1)
         if self.batch is None:
             return self.shards(clients)
-        counts = clients.n_train
-        keys = draws.client_keys("samples", clients.ids)
-        orders = np.split(shuffles(keys, counts), np.cumsum(counts)[:-1])
-        return chosen(clients, [order[: self.batch] for order in orders])
+        return chosen(clients.shards.train, batches(clients, draws, "samples", self.batch))
 
     def shards(self, clients: Clients) -> Split:
         """The whole shards of ``clients``."""
         if len(clients) == len(clients.shards.train.counts):
             return clients.shards.train
-        return chosen(clients, [np.arange(count) for count in clients.n_train])
+        spans = zip(clients.starts, clients.starts + clients.n_train, strict=True)
+        return chosen(clients.shards.train, [np.arange(first, last) for first, last in spans])
 
     def project(self, s: Tensor) -> Tensor:
         """On S; under gossip a rank may have no row."""
@@ -262,15 +260,6 @@ class FedMM:
 
     def payload(self) -> int:
         return self.message_size()
-
-
-def chosen(clients: Clients, samples: list[np.ndarray]) -> Split:
-    """The training samples with these positions in each client's shard."""
-    train = clients.shards.train
-    at = [drawn + start for drawn, start in zip(samples, clients.starts, strict=True)]
-    rows = torch.from_numpy(np.concatenate(at))
-    offsets = np.concatenate([[0], np.cumsum([len(drawn) for drawn in samples])])
-    return Split(train.x[rows], train.y[rows], offsets)
 
 
 def make_surrogate(section: Any, model: NoModel) -> Surrogate:

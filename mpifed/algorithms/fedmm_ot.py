@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,9 +18,9 @@ from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation import Clients, Draws
+from mpifed.local.sampling import batches
 from mpifed.local.solver import LocalSGD
 from mpifed.models.icnn import DenseICNN
-from mpifed.random import shuffles
 from mpifed.schema import Above, AtLeast, AtMost
 from mpifed.transport.adam import Adam, AdamState
 from mpifed.transport.benchmark import Benchmark
@@ -148,12 +147,12 @@ class FedMMOT:
             y = self.benchmark.sample_target(
                 draws.stream(f"target {step}"), size, state.omega.dtype
             )
-            batches = batches_of(clients, draws, f"samples {step}", size)
+            own = batches_of(clients, draws, f"samples {step}", size)
             # Q is public and its batch is everyone's, so from one omega its part is computed once.
             shared = None
             if step == 0 and len(clients):
                 shared = target_gradient(self.objective, state.omega, state.theta, y)
-            for row, x in zip(rows, batches, strict=True):
+            for row, x in zip(rows, own, strict=True):
                 gradient = source_gradient(self.objective, row, state.theta, x)
                 gradient += (
                     target_gradient(self.objective, row, state.theta, y)
@@ -167,9 +166,9 @@ class FedMMOT:
         """The server's steps on theta: theta, and what Adam keeps (Algorithm 3, line 16)."""
         count, size = self.conjugate_steps, self.options.batch_size
         generator = draws.stream("conjugate")
-        batches = (self.benchmark.sample_target(generator, size, omega.dtype) for _ in range(count))
+        targets = (self.benchmark.sample_target(generator, size, omega.dtype) for _ in range(count))
         theta, kept = conjugate_steps(
-            self.objective, omega, state.theta, self.adam, state.optimizer, batches
+            self.objective, omega, state.theta, self.adam, state.optimizer, targets
         )
         return [theta, kept.step, kept.first, kept.second]
 
@@ -205,13 +204,8 @@ def refuse_without_potential(configuration: Any) -> str | None:
 
 def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[Tensor]:
     """A batch of each client's training samples, without replacement."""
-    keys = draws.client_keys(purpose, clients.ids)
-    orders = np.split(shuffles(keys, clients.n_train), np.cumsum(clients.n_train)[:-1])
     x = clients.shards.train.x
-    return [
-        x[torch.from_numpy(order[:size] + start)]
-        for order, start in zip(orders, clients.starts, strict=False)
-    ][: len(clients)]
+    return [x[torch.from_numpy(rows)] for rows in batches(clients, draws, purpose, size)]
 
 
 def map_scores(

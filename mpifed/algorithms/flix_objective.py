@@ -15,8 +15,8 @@ from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser, sampled_gradients
+from mpifed.local.sampling import batches
 from mpifed.models.base import Model
-from mpifed.random import shuffles
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,7 @@ class FlixObjective:
         points = self.mixed(optima, x, clients)
         if self.batch_size is None:
             return self.risks(clients).gradients(points)
-        keys = draws.client_keys("samples", clients.ids)
-        orders = np.split(shuffles(keys, clients.n_train), np.cumsum(clients.n_train)[:-1])
-        size = self.batch_size
-        drawn = [o[:size] + begin for o, begin in zip(orders, clients.starts, strict=True)]
+        drawn = batches(clients, draws, "samples", self.batch_size)
         return sampled_gradients(self.model, clients, self.regulariser, points, drawn)
 
     def gradients(self, optima: Tensor, x: Tensor, clients: Clients, draws: Draws) -> Tensor:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.federation import Clients
+from mpifed.local.sampling import chosen
 from mpifed.models.base import Model
 from mpifed.models.losses import loss_of
 
@@ -198,10 +199,6 @@ def sampled_gradients(
     samples: list[np.ndarray],
 ) -> Tensor:
     """Gradients of f_i on the samples drawn: ``samples[i]`` are rows of the training split."""
-    train = clients.shards.train
-    counts = np.array([len(drawn) for drawn in samples])
-    chosen = torch.from_numpy(np.concatenate(samples) if len(samples) else np.zeros(0, np.int64))
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    part = Split(train.x[chosen], train.y[chosen], offsets)
-    every = Clients(clients.federation, clients.shards, np.arange(len(counts)))
+    part = chosen(clients.shards.train, samples)
+    every = Clients(clients.federation, clients.shards, np.arange(len(samples)))
     return StackedObjective(model, every, regulariser, part).gradients(parameters)
