@@ -182,7 +182,7 @@ def kills(count: int, seed: int = 0) -> dict[str, float]:
 def ranks(count: int, seed: int = 0) -> dict[str, float]:
     """As ``kills``, on two ranks; one of them is killed, or the launcher and all it has started."""
     draw = random.Random(seed)
-    words = (*WORDS[:2], "rounds=30", *WORDS[3:])
+    words = (*WORDS[:2], "rounds=12", *WORDS[3:])
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with folder() as place:
         tally, one_message, of_ranks = Tally(place / "whole", words), 0, 0
