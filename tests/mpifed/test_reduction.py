@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from mpifed.communicator import Alone
 from mpifed.errors import RunError
+from mpifed.exchange import reduction
 from mpifed.exchange.reduction import mixer, weighted_sum
 
 finite = st.floats(-(2.0**99), 2.0**99, allow_nan=False, width=32)
@@ -99,6 +100,23 @@ def test_a_sum_is_exact_to_far_beyond_the_precision_of_the_state(data, shape, dt
                 2 * bits - 2
             )
         assert abs(Fraction(float(got[column])) - sum(terms)) <= rounding + Fraction(1, 2**1000)
+
+
+def test_ranks_with_more_rows_and_with_fewer_reduce_in_the_same_pieces(monkeypatch):
+    monkeypatch.setattr(reduction, "COLUMNS", 10)
+    pieces = []
+
+    class Counting(Alone):
+        def sum(self, values):
+            pieces.append(values.shape)
+            return values.copy()
+
+    for count in (0, 1, 14):
+        summed = weighted_sum(
+            Counting(), torch.ones(count, 25), np.ones(count), np.arange(count), 15
+        )
+        assert np.array_equal(summed, np.full(25, count))
+    assert pieces == 3 * [(1, 10), (1, 10), (1, 5)]
 
 
 def test_zero_rows_and_zeros_sum_to_zero():
