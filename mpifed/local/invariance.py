@@ -1,13 +1,29 @@
-"""Whether this computer's matrix kernels treat a client alike in any block.
+"""What makes a client's arithmetic the same in any block, and a check of this computer's kernels.
 
 mpifed asks MKL for reproducible kernels before torch starts (``mpifed/__init__.py``). If torch had
 computed something before mpifed was imported, or uses another library, that may be without effect;
-this check finds out in a millisecond, on the kernels most often at fault.
+``blocks_agree`` finds out in a millisecond, on the kernels most often at fault.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
+
+LANES = 32
+"""Samples are padded to multiples of this, so that no vector loop ends in a scalar tail."""
+
+
+def never_alone(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+    """``function(*rows)``, row by row, of at least one row.
+
+    A batch of one reaches another kernel, which rounds otherwise, so a single row goes in twice.
+    """
+    if len(rows[0]) > 1:
+        return function(*rows)
+    return function(*(t.expand(2, *t.shape[1:]).contiguous() for t in rows))[:1]
 
 
 def blocks_agree(dtype: torch.dtype) -> bool:

@@ -11,7 +11,6 @@ are one batched product; linear models on sparse data are one sparse product for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol
@@ -22,12 +21,10 @@ from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.federation import Clients
+from mpifed.local.invariance import LANES, never_alone
 from mpifed.local.sampling import chosen
 from mpifed.models.base import Model
 from mpifed.models.losses import loss_of
-
-LANES = 32
-"""Shards are padded to multiples of this, so that no vector loop ends in a scalar tail."""
 
 BLOCK_BYTES = 64 << 20
 """Bytes of padded inputs in one batched product at most."""
@@ -126,7 +123,7 @@ class StackedObjective:
         found = self.regulariser.value(parameters).double()
         loss = loss_of(self.model)
         for group in self.groups:
-            outputs = _batched(
+            outputs = never_alone(
                 lambda w, x: self.model.logits(w, x), parameters[group.members], group.x
             )
             samples = loss.samples(outputs, group.y).double() * group.weights
@@ -136,7 +133,7 @@ class StackedObjective:
     def gradients(self, parameters: Tensor) -> Tensor:
         found = self.regulariser.gradient(parameters)
         for group in self.groups:
-            found[group.members] += _batched(
+            found[group.members] += never_alone(
                 self.model.gradient, parameters[group.members], group.x, group.y, group.weights
             )
         return found
@@ -145,7 +142,7 @@ class StackedObjective:
         found = self.regulariser.hessian_diagonal(parameters) * directions
         for group in self.groups:
             rows, along = parameters[group.members], directions[group.members]
-            found[group.members] += _batched(
+            found[group.members] += never_alone(
                 self._products, rows, along, group.x, group.y, group.weights
             )
         return found
@@ -181,14 +178,6 @@ def _parts(members: np.ndarray, width: int, split: Split) -> list[np.ndarray]:
     numbers = math.prod(split.x.shape[1:]) * width * split.x.element_size()
     most = max(1, BLOCK_BYTES // max(1, numbers))
     return [members[a : a + most] for a in range(0, len(members), most)]
-
-
-def _batched(function: Callable[..., Tensor], parameters: Tensor, *tensors: Tensor) -> Tensor:
-    """``function`` of rows; a row is never alone, since a batch of one reaches another kernel."""
-    if len(parameters) > 1:
-        return function(parameters, *tensors)
-    twice = (t.expand(2, *t.shape[1:]).contiguous() for t in (parameters, *tensors))
-    return function(*twice)[:1]
 
 
 def sampled_gradients(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mpifed import heartbeat, state
 from mpifed.federation import Clients, Draws
+from mpifed.local.invariance import LANES, never_alone
 from mpifed.local.minibatches import Plan, Work, draw_orders, plan, work_of
 from mpifed.local.options import LocalOptions
 from mpifed.local.schedule import SCHEDULES
@@ -25,9 +26,6 @@ from mpifed.models.base import Model
 
 BLOCK_BYTES = 3 << 20
 """Bytes of inputs in one step of a block; near the size of a core's cache is fastest."""
-
-LANES = 32
-"""Minibatches are padded to multiples of this, so that no vector loop ends in a scalar tail."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +148,8 @@ class LocalSGD:
     ) -> None:
         """One step of SGD on the rows ``w`` with buffers ``v`` and one minibatch each, in place."""
         options, shape = self.options, (len(w), self.width)
-        change = self._gradient(
-            w, x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:]), scale.view(shape)
-        )
+        inputs, targets = x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:])
+        change = never_alone(self.model.gradient, w, inputs, targets, scale.view(shape))
         if options.weight_decay:
             change += options.weight_decay * w
         if options.momentum:
@@ -160,13 +157,6 @@ class LocalSGD:
             v += change
             change = v
         w -= rate * change
-
-    def _gradient(self, w: Tensor, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
-        if len(w) > 1:
-            return self.model.gradient(w, x, y, scale)
-        # A batch of one reaches another kernel, which rounds otherwise; so it is never alone.
-        twice = (t.expand(2, *t.shape[1:]).contiguous() for t in (w, x, y, scale))
-        return self.model.gradient(*twice)[:1]
 
     def _inputs(self, x: Tensor, samples: Tensor) -> Tensor:
         """``x[samples]`` in memory that is used again, so that it stays in the cache."""

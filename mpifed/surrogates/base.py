@@ -23,8 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-LANES = 32
-"""Rows of a product are a multiple of this, so that no sample falls into a kernel's remainder."""
+from mpifed.local.invariance import LANES
 
 
 class Surrogate(Protocol):

@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.nn.functional import pad, softshrink
 
 from mpifed.errors import InputError, RunError
+from mpifed.local.invariance import LANES
 from mpifed.surrogates.active_set import Quadratic, refined
-from mpifed.surrogates.base import LANES, filled, padded
+from mpifed.surrogates.base import filled, padded
 
 FIRST_BURST = (25, 60)
 """Least and most iterations before the first look at the duality gap and the first exact step."""

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from mpifed.federation import Draws
-from mpifed.local.invariance import blocks_agree
+from mpifed.local.invariance import LANES, blocks_agree
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LANES, LocalSGD
+from mpifed.local.solver import LocalSGD
 from mpifed.models import losses
 from mpifed.models.linear import linear
 from mpifed.models.mlp import mlp
