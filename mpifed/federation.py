@@ -166,6 +166,20 @@ class Clients:
         return torch.from_numpy(self.n_train / self.federation.n_train_total)
 
     @cached_property
+    def equal_weights(self) -> Tensor:
+        """1 / n for n training clients, float64 (len,)."""
+        n = len(self.federation.training)
+        return torch.full((len(self),), 1 / n, dtype=torch.float64)
+
+    @cached_property
+    def sampled_weights(self) -> Tensor:
+        """1 / (n p), float64 (len,): so weighted, the participants' sum is without bias the mean
+        over all n training clients.
+        """
+        share = 1 / (len(self.federation.training) * self.federation.inclusion)
+        return torch.full((len(self),), share, dtype=torch.float64)
+
+    @cached_property
     def starts(self) -> np.ndarray:
         """First training row of each client in ``shards.train``, int64 (len,)."""
         return self.shards.train.offsets[:-1][self.rows]

@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mpifed.algorithms.flix import Flix, FlixState
-from mpifed.algorithms.flix_objective import uniform_weights
 from mpifed.algorithms.flix_refusals import refuse_compressed, refuse_messages
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.compression import Compressor
 from mpifed.federation import Clients, Draws, Federation
 from mpifed.theory import flix as theory
 
-__all__ = ["Dcgd", "message_variance", "refuse_messages", "uniform_weights"]
+__all__ = ["Dcgd", "message_variance", "refuse_messages"]
 
 
 class Dcgd(Flix):
@@ -41,7 +40,7 @@ class Dcgd(Flix):
         x = channel.broadcast(state.model)
         g = self.objective.gradients(state.optima, x[:, 0], clients, draws)
         arrived = channel.send(g)
-        mean = channel.sum(arrived, uniform_weights(clients))
+        mean = channel.sum(arrived, clients.sampled_weights)
         moved = state.model.double() - float(state.step) * mean[None]
         return replace(state, model=moved.to(state.model))
 

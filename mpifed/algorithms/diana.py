@@ -16,7 +16,7 @@ from mpifed import state
 from mpifed.algorithms.dcgd import message_variance
 from mpifed.algorithms.flix import Flix, FlixState
 from mpifed.algorithms.flix_forecast import theorem_four
-from mpifed.algorithms.flix_objective import uniform_weights, weighted_mean
+from mpifed.algorithms.flix_objective import weighted_mean
 from mpifed.algorithms.flix_refusals import refuse_compressed
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
@@ -94,7 +94,7 @@ class Diana(Flix):
         g = self.objective.gradients(flix.optima, x[:, 0], clients, draws)
         whole = self.memory_start == "gradients" and draws.round == first
         arrived = channel.send(g.sub_(state.memories), whole=whole)  # Delta-hat_i
-        mean = channel.sum(arrived, uniform_weights(clients))
+        mean = channel.sum(arrived, clients.sampled_weights)
         omega = message_variance(channel.compressor, clients.federation, g.shape[1])
         beta = 1.0 if whole else self.memory_rate(omega)
         moved = flix.model.double() - float(flix.step) * (state.memory + mean)[None]

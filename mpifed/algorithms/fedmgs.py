@@ -121,8 +121,7 @@ class FedMGS:
         here = torch.from_numpy(chosen[clients.ids])
         among = channel.among(chosen)
         arrived = among.send(now[here])
-        weights = self.weights(clients)[here]
-        moved = among.sum(arrived - state.sent[here], weights)
+        moved = among.sum(arrived - state.sent[here], clients.equal_weights[here])
         sent = state.sent.clone()
         sent[here] = arrived
         summed = state.total + moved
@@ -162,11 +161,6 @@ class FedMGS:
             atoms = atoms - size * (atoms @ gram - summed[k:])
         return atoms
 
-    def weights(self, clients: Clients) -> Tensor:
-        """mu_i = 1 / n, float64 (clients,)."""
-        n = len(clients.federation.training)
-        return torch.full((len(clients),), 1 / n, dtype=torch.float64)
-
     def deploy(self, state: FedMGSState, clients: Clients, draws: Draws) -> Predictor:
         """Nothing is predicted: W and H describe the data."""
         return Predictor(None)
@@ -181,7 +175,7 @@ class FedMGS:
             crossing = self.crossing * (h.sum(0).square().sum() - h.square().sum())
             penalties = self.code_penalty * h.square().sum() + crossing
             means[row] = ((x - state.atoms @ h).square().sum() + penalties) / (2 * x.shape[1])
-        risk = float(total(clients, means, self.weights(clients))[0])
+        risk = float(total(clients, means, clients.equal_weights)[0])
         return {"objective": risk + self.atom_penalty * float(state.atoms.square().sum())}
 
     def payload(self) -> int:

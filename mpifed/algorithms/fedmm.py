@@ -198,10 +198,7 @@ class FedMM:
 
     def weights(self, clients: Clients) -> Tensor:
         """mu_i, float64 (clients,)."""
-        if self.client_weights == "samples":
-            return clients.weights
-        n = len(clients.federation.training)
-        return torch.full((len(clients),), 1 / n, dtype=torch.float64)
+        return clients.weights if self.client_weights == "samples" else clients.equal_weights
 
     def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
         """What Theorem 1 asks of the control variates' rate."""

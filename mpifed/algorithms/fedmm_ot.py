@@ -125,9 +125,8 @@ class FedMMOT:
         channel.broadcast(torch.cat([state.omega, state.theta]))
         moved = self.local_steps(state, clients, draws)
         arrived = channel.send(moved - state.omega - state.variates)
-        p, n = clients.federation.inclusion, len(clients.federation.training)
-        weights = torch.full((len(clients),), 1 / (n * p), dtype=torch.float64)
-        summed = channel.sum(arrived, weights).to(state.omega)
+        p = clients.federation.inclusion
+        summed = channel.sum(arrived, clients.sampled_weights).to(state.omega)
         direction = state.variate + summed
         omega = self.model.convexify(state.omega + self.step * direction)
         made = channel.at_server(lambda: self.conjugate(omega, state, draws))

@@ -287,7 +287,7 @@ class Flix:
         x = channel.broadcast(state.model)
         g = self.objective.gradients(state.optima, x[:, 0], clients, draws)
         moved = x - float(state.step) * g[:, None]
-        uniform = torch.full((len(clients),), 1 / len(clients.federation.training)).double()
+        uniform = clients.equal_weights.float().double()  # rounded as in all runs before
         return replace(state, model=channel.average(moved, uniform, before=state.model))
 
     @property

@@ -71,13 +71,6 @@ class FlixObjective:
         return torch.from_numpy(self.alpha(clients.ids)).to(like)[:, None]
 
 
-def uniform_weights(clients: Clients) -> Tensor:
-    """1 / (n p) for each of the participants, float64: the mean over all n training clients."""
-    federation = clients.federation
-    share = 1 / (len(federation.training) * federation.inclusion)
-    return torch.full((len(clients),), share, dtype=torch.float64)
-
-
 def weighted_mean(rows: Tensor, mass: Tensor, clients: Clients) -> Tensor:
     """sum_i w_i rows_i with w_i proportional to ``mass``, zeros without any; collective."""
     whole = total(clients, torch.cat([rows.double() * mass[:, None], mass[:, None]], 1))

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mpifed.algorithms.flix_objective import FlixObjective, uniform_weights
+from mpifed.algorithms.flix_objective import FlixObjective
 from mpifed.exchange.base import Channel
 from mpifed.federation import Clients, Draws
 from mpifed.local.optima import FIRST_SMOOTHNESS, MOST_SMOOTHNESS
@@ -40,7 +40,7 @@ class Descent:
         """The model (1, P) after this round, and whether the rule to stop was met at ``model``."""
         x = channel.broadcast(model)[:, 0]
         sent = channel.send(self.objective.local_gradients(optima, x, clients, draws), whole=True)
-        uniform = uniform_weights(clients)
+        uniform = clients.sampled_weights
         alpha = torch.from_numpy(self.objective.alpha(clients.ids))
         gradient = channel.sum(sent, uniform * alpha)
         if self.stop_at is not None:
@@ -64,7 +64,7 @@ class Descent:
 
         def value(x: Tensor) -> float:
             losses = self.objective.losses(optima, x, clients)[:, None]
-            return float(channel.sum(channel.send(losses, whole=True), uniform_weights(clients))[0])
+            return float(channel.sum(channel.send(losses, whole=True), clients.sampled_weights)[0])
 
         before, guess = value(model[0]), FIRST_SMOOTHNESS
         while guess <= MOST_SMOOTHNESS:
