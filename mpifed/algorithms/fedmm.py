@@ -32,8 +32,11 @@ from mpifed.federation import Clients, Draws
 from mpifed.local.sampling import batches, chosen
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import NoModel
-from mpifed.schema import Above, AtLeast, AtMost, check_options, shown
+from mpifed.schema import Above, AtLeast, AtMost
+from mpifed.section import complete, without_name
 from mpifed.surrogates.base import Surrogate
+
+SECTION = "algorithm.surrogate"
 
 StepRule = Literal["constant", "sqrt", "inverse", "inverse_kept"]
 
@@ -93,7 +96,7 @@ class FedMM:
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """The options with every parameter of the surrogate spelled out."""
-        return {**options, "surrogate": complete_surrogate(options["surrogate"])}
+        return {**options, "surrogate": complete("surrogate", options["surrogate"], SECTION)}
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
@@ -261,9 +264,8 @@ class FedMM:
 
 def make_surrogate(section: Any, model: NoModel) -> Surrogate:
     """The surrogate that a section asks for, on the data that ``model`` stands for."""
-    named = complete_surrogate(section)
-    options = {key: value for key, value in named.items() if key != "name"}
-    return find("surrogate", named["name"])(_joined(model.data), **options)
+    named = complete("surrogate", section, SECTION)
+    return find("surrogate", named["name"])(_joined(model.data), **without_name(named))
 
 
 def _joined(data: Description) -> Description:
@@ -271,18 +273,6 @@ def _joined(data: Description) -> Description:
     targets = {"unlabelled": 0, "classification": 1}.get(data.task, data.n_classes)
     shape = (math.prod(data.input_shape) + targets,)
     return replace(data, input_shape=shape, n_classes=0, task="unlabelled")
-
-
-def complete_surrogate(section: Any) -> dict[str, Any]:
-    """A section ``algorithm.surrogate`` with its name and all options; raises ``InputError``."""
-    path = "algorithm.surrogate"
-    if isinstance(section, str):
-        section = {"name": section}
-    if not isinstance(section, dict) or "name" not in section:
-        raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
-    given = {key: value for key, value in section.items() if key != "name"}
-    component = find("surrogate", section["name"])
-    return {"name": section["name"], **check_options(component, given, path)}
 
 
 def inputs_of(split: Split) -> Tensor:

@@ -12,7 +12,7 @@ unbiased and C' = C if not (Koloskova et al. 2019, Assumption 1).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ from mpifed.components import find
 from mpifed.errors import InputError
 from mpifed.federation import Draws
 from mpifed.random import uniforms
-from mpifed.schema import check_options, shown
+from mpifed.section import complete, without_name
 
 PURPOSE = "compression"
 """The stream that compressors draw from, unless the caller names another."""
@@ -99,9 +99,8 @@ def build(section: Any, path: str = "compression") -> Compressor:
     ``path`` is the section's place in the configuration. Raises ``InputError`` for what is unknown,
     out of range, senseless, or no compressor.
     """
-    named = complete(section, path)
-    options = {key: value for key, value in named.items() if key != "name"}
-    made = find("compression", named["name"])(**options)
+    named = complete("compression", section, path)
+    made = find("compression", named["name"])(**without_name(named))
     missing = [verb for verb in VERBS if not hasattr(made, verb)]
     if missing or not isinstance(getattr(made, "unbiased", None), bool):
         raise InputError(
@@ -109,19 +108,6 @@ def build(section: Any, path: str = "compression") -> Compressor:
             f"{', '.join(missing) or 'unbiased, true or false'}"
         )
     return cast(Compressor, made)
-
-
-def complete(section: Any, path: str = "compression") -> dict[str, Any]:
-    """A section with its name and all options of the compressor; raises ``InputError``."""
-    if isinstance(section, str):
-        section = {"name": section}
-    if not isinstance(section, Mapping) or "name" not in section:
-        raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
-    component = find("compression", section["name"])
-    given = {key: value for key, value in section.items() if key != "name"}
-    checked = check_options(component, given, path)
-    fill = getattr(component, "complete_options", None)
-    return {"name": section["name"], **(fill(checked, 0, path) if fill else checked)}
 
 
 def random_bits(draws: Draws, purpose: str, ids: np.ndarray, size: int) -> np.ndarray:

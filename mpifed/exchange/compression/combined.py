@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import InputError
-from mpifed.exchange.compression.base import PURPOSE, build, chunks, complete, random_bits
+from mpifed.exchange.compression.base import PURPOSE, build, chunks, random_bits
 from mpifed.exchange.compression.sparse import Sparsifier
 from mpifed.federation import Draws
 from mpifed.schema import Above, AtMost
+from mpifed.section import complete
 
 
 class Bernoulli:
@@ -35,7 +36,7 @@ class Bernoulli:
         options: Mapping[str, Any], n_training: int, path: str = "compression"
     ) -> dict[str, Any]:
         """The options with those of ``inner`` spelled out; raises ``InputError``."""
-        options = {**options, "inner": complete(options["inner"], f"{path}.inner")}
+        options = {**options, "inner": complete("compression", options["inner"], f"{path}.inner")}
         Bernoulli(**options)
         return options
 
@@ -104,7 +105,10 @@ class Composition:
         options: Mapping[str, Any], n_training: int, path: str = "compression"
     ) -> dict[str, Any]:
         """The options with those of both parts spelled out; raises ``InputError``."""
-        parts = {part: complete(options[part], f"{path}.{part}") for part in ("outer", "inner")}
+        parts = {
+            part: complete("compression", options[part], f"{path}.{part}")
+            for part in ("outer", "inner")
+        }
         Composition(**parts)
         return {**options, **parts}
 
