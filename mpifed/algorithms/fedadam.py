@@ -17,7 +17,7 @@ from mpifed import state
 from mpifed.algorithms.base import Predictor, initial_models
 from mpifed.algorithms.fedmm_ot import (
     batches_of,
-    benchmark_of,
+    first_potential,
     map_scores,
     refuse_without_potential,
 )
@@ -28,8 +28,8 @@ from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.icnn import DenseICNN
 from mpifed.schema import Above, AtLeast, Below
+from mpifed.transport.benchmark import Benchmark
 from mpifed.transport.losses import Cycle, Objective, joint_gradient
-from mpifed.transport.pretraining import identity_potential
 
 Beta = Annotated[float, AtLeast(0), Below(1)]
 
@@ -80,7 +80,7 @@ class FedAdam:
         self.columns: tuple[str, ...] = ()
         if isinstance(model, DenseICNN):
             self.objective = Objective(model, "w2gn", lambda_cycle, cycle)
-            self.benchmark = benchmark_of(model)
+            self.benchmark: Benchmark = model.problem
             self.columns = ("l2_uvp", "cosine")
 
     @staticmethod
@@ -113,17 +113,8 @@ class FedAdam:
         """On the transport benchmark, both networks near the identity map; collective."""
         if self.objective is None:
             return state
-        potential = self.objective.model
-        (omega,) = exchange.at_server(
-            lambda: [
-                identity_potential(
-                    potential,
-                    draws.stream("potential"),
-                    state.model.dtype,
-                    iterations=self.pretraining,
-                )
-            ]
-        )
+        potential, dtype = self.objective.model, state.model.dtype
+        omega = first_potential(potential, exchange, draws, dtype, self.pretraining)
         both = torch.cat([omega, omega])[None]
         return FedAdamState(both, state.first, state.second, state.step, state.optimizer)
 

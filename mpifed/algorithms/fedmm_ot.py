@@ -83,7 +83,7 @@ class FedMMOT:
         self.conjugate_steps, self.adam = conjugate_steps, Adam(conjugate_lr)
         self.objective = Objective(model, theta_objective, lambda_cycle, cycle)
         self.pretraining = pretraining
-        self.benchmark: Benchmark = benchmark_of(model)
+        self.benchmark: Benchmark = model.problem
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
@@ -107,16 +107,7 @@ class FedMMOT:
         self, state: FedMMOTState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> FedMMOTState:
         """Both networks near the identity map; collective."""
-        (omega,) = exchange.at_server(
-            lambda: [
-                identity_potential(
-                    self.model,
-                    draws.stream("potential"),
-                    state.omega.dtype,
-                    iterations=self.pretraining,
-                )
-            ]
-        )
+        omega = first_potential(self.model, exchange, draws, state.omega.dtype, self.pretraining)
         return replace(state, omega=omega, theta=omega)
 
     def round(
@@ -184,10 +175,15 @@ class FedMMOT:
         return self.model.n_parameters
 
 
-def benchmark_of(model: DenseICNN) -> Benchmark:
-    """The benchmark that a potential is trained on."""
-    problem: Any = getattr(model, "problem", None)
-    return problem
+def first_potential(
+    model: DenseICNN, exchange: Exchange, draws: Draws, dtype: torch.dtype, iterations: int
+) -> Tensor:
+    """Parameters (P,) near the identity map, found by the server; collective."""
+    generator = draws.stream("potential")
+    (omega,) = exchange.at_server(
+        lambda: [identity_potential(model, generator, dtype, iterations=iterations)]
+    )
+    return omega
 
 
 def refuse_without_potential(configuration: Any) -> str | None:
