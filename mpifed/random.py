@@ -9,6 +9,7 @@ and is the one that local training calls every round.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import numpy as np
 
@@ -29,11 +30,12 @@ def stream(seed: int, purpose: str, round: int = 0, client: int = SERVER) -> np.
 
 def mix64(values: np.ndarray) -> np.ndarray:
     """The output function of SplitMix64 (Steele et al. 2014), elementwise on uint64."""
-    z = values ^ (values >> np.uint64(30))
+    shifted = values >> np.uint64(30)
+    z = values ^ shifted
     z *= np.uint64(0xBF58476D1CE4E5B9)
-    z ^= z >> np.uint64(27)
+    z ^= np.right_shift(z, np.uint64(27), out=shifted)
     z *= np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
+    z ^= np.right_shift(z, np.uint64(31), out=shifted)
     return z
 
 
@@ -49,6 +51,18 @@ def client_keys(seed: int, purpose: str, round: int, clients: np.ndarray) -> np.
 def uniforms(keys: np.ndarray, counters: np.ndarray) -> np.ndarray:
     """64 random bits for each (key, counter), uint64; broadcasts. SplitMix64 in counter mode."""
     return mix64(keys + (counters.astype(np.uint64) + np.uint64(1)) * _WEYL)
+
+
+def rows_of_bits(keys: np.ndarray, size: int) -> np.ndarray:
+    """``uniforms`` of every key (k,) at the counters 0 ... size - 1: uint64 (k, size)."""
+    return mix64(keys[:, None] + _steps(size))
+
+
+@lru_cache(maxsize=8)
+def _steps(size: int) -> np.ndarray:
+    steps = np.arange(1, size + 1, dtype=np.uint64) * _WEYL
+    steps.flags.writeable = False
+    return steps
 
 
 def shuffles(keys: np.ndarray, lengths: np.ndarray) -> np.ndarray:

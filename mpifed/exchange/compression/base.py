@@ -21,7 +21,7 @@ from torch import Tensor
 from mpifed.components import find
 from mpifed.errors import InputError
 from mpifed.federation import Draws
-from mpifed.random import uniforms
+from mpifed.random import rows_of_bits
 from mpifed.section import complete, without_name
 
 PURPOSE = "compression"
@@ -112,7 +112,7 @@ def build(section: Any, path: str = "compression") -> Compressor:
 
 def random_bits(draws: Draws, purpose: str, ids: np.ndarray, size: int) -> np.ndarray:
     """64 random bits for each coordinate of each client's row, uint64 (clients, size)."""
-    return uniforms(draws.client_keys(purpose, ids)[:, None], np.arange(size)[None])
+    return rows_of_bits(draws.client_keys(purpose, ids), size)
 
 
 def chunks(clients: int, size: int) -> Iterator[slice]:

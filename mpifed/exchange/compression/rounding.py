@@ -76,47 +76,74 @@ class Quantise:
 
         r is not finite where a number of its block is not.
         """
-        clients, size = rows.shape
-        block = self.block_of(size)
-        blocks = -(-size // block)
         x = rows.detach().cpu().numpy().astype(np.float64, copy=False)
-        u = np.zeros((clients, blocks * block))
-        np.abs(x, out=u[:, :size])
-        blocked = u.reshape(clients, blocks, block)
-        scales = _rounded_up(blocked.max(axis=2) if self.norm == "max" else _norms(blocked))
-        divisors = np.where(np.isfinite(scales) & (scales > 0), scales, 1)[..., None]
+        scales = self._scales(x)
+        finite = np.isfinite(scales)
+        r = self._of_numbers(np.where(finite & (scales > 0), scales, 1), x.shape[1])
+        drawn = random_bits(draws, purpose, ids, x.shape[1])
         with np.errstate(invalid="ignore", over="ignore"):
-            # First the product: on the grid of levels it is exact, and so is then the quotient.
-            blocked *= self.s
-            blocked /= divisors
-            u = np.minimum(u, self.s, out=u)[:, :size]
-            drawn = random_bits(draws, purpose, ids, size)
-            drawn >>= np.uint64(11)
-            levels = np.floor(u)
-            u -= levels
-            levels += drawn * 2.0**-53 < u
-            np.copysign(levels, x, out=levels)
-        if not np.isfinite(scales).all():
-            levels[~np.repeat(np.isfinite(scales), block, axis=1)[:, :size]] = 0
-        return levels.astype(np.int8 if self.s <= 127 else np.int16), scales
+            levels = self._round(x, r, drawn)
+        if not finite.all():
+            levels[~np.broadcast_to(self._of_numbers(finite, x.shape[1]), x.shape)] = 0
+        return levels, scales
 
-    def decode(self, levels: np.ndarray, scales: np.ndarray) -> np.ndarray:
-        """The numbers of a message, float64 (clients, size)."""
-        size = levels.shape[1]
-        r = scales.astype(np.float64)
-        if r.shape[1] > 1:
-            r = np.repeat(r, self.block_of(size), axis=1)[:, :size]
+    def _scales(self, x: np.ndarray) -> np.ndarray:
+        """r of each block of ``x`` (clients, size): float32 (clients, blocks)."""
+        clients, size = x.shape
+        block = self.block_of(size)
+        if block == size and self.norm == "max":
+            largest = np.maximum(x.max(1, initial=0), -x.min(1, initial=0))
+            return _rounded_up(largest + 0.0)[:, None]  # never -0.0
+        u = np.zeros((clients, -(-size // block) * block))
+        np.abs(x, out=u[:, :size])
+        blocked = u.reshape(clients, -1, block)
+        return _rounded_up(blocked.max(axis=2) if self.norm == "max" else _norms(blocked))
+
+    def _of_numbers(self, of_blocks: np.ndarray, size: int) -> np.ndarray:
+        """Values of blocks as those of numbers, (clients, size), or (clients, 1) for one block."""
+        if of_blocks.shape[1] == 1:
+            return of_blocks
+        return np.repeat(of_blocks, self.block_of(size), axis=1)[:, :size]
+
+    def _round(self, x: np.ndarray, r: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        """The levels of the numbers ``x``, by their r; ``drawn`` is overwritten."""
+        u = np.abs(x)
+        # First the product: on the grid of levels it is exact, and so is then the quotient.
+        u *= self.s
+        u /= r
+        if self.norm == "l2":  # by rounding, the norm may be below the largest number
+            np.minimum(u, self.s, out=u)
+        below = np.floor(u)
+        levels = below.astype(np.int8 if self.s <= 127 else np.int16)
+        u -= below
+        u *= 2.0**53  # exact, as u is below 1
+        drawn >>= np.uint64(11)
+        np.copyto(below, drawn.view(np.int64))  # exact, and faster than to compare integers
+        levels += below < u
+        minus = -np.signbit(x).astype(levels.dtype)
+        levels ^= minus  # with the next line: a change of sign where minus is -1
+        levels -= minus
+        return levels
+
+    def decode(
+        self, levels: np.ndarray, scales: np.ndarray, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The numbers of a message, float64 (clients, size), in ``out`` where it is given."""
+        numbers = np.empty(levels.shape) if out is None else out
+        np.copyto(numbers, levels)
         with np.errstate(invalid="ignore"):
-            return levels * r / self.s
+            numbers *= self._of_numbers(scales.astype(np.float64), levels.shape[1])
+        numbers /= self.s
+        return numbers
 
     def __call__(
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> Tensor:
-        arrived = torch.empty_like(rows)
+        arrived = torch.empty(rows.shape, dtype=torch.float64)
         for part in chunks(*rows.shape):
             message = self.encode(rows[part], draws, ids[part], purpose)
-            arrived[part] = torch.from_numpy(self.decode(*message)).to(rows)
-        return arrived
+            self.decode(*message, out=arrived[part].numpy())
+        return arrived.to(rows)
 
 
 class Natural:
