@@ -10,7 +10,6 @@ ranks (``peers``), so that the whole job ends.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import json
@@ -23,9 +22,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NoReturn
 
-from mpifed import heartbeat
+from mpifed import heartbeat, leaving
 from mpifed.errors import EXIT_FAILED
 from mpifed.peers import Peers, listen
 
@@ -59,8 +57,8 @@ def launched_rank() -> int | None:
 def guarded(action: Callable[[], int]) -> int:
     """``action()`` in a child process, if a launcher started this one, else here.
 
-    Returns the exit code; the child does not return, but leaves the job. To be called before
-    anything has started a thread or initialised MPI.
+    Returns the exit code, in the child too where it has not left the job before. To be called
+    before anything has started a thread or initialised MPI.
     """
     rank = launched_rank()
     if rank is None or not hasattr(os, "fork"):
@@ -82,37 +80,8 @@ def guarded(action: Callable[[], int]) -> int:
         code = action()
     finally:
         heartbeat.announce()
-    _leave(code)
-
-
-def skip_teardown() -> None:
-    """In a guarded rank: lets the exit end where libraries loaded so far would be taken apart.
-
-    To be called before MPI is initialised, which has an ending of its own that must not be skipped:
-    what is registered last runs first.
-    """
-    libc = ctypes.CDLL(None)
-    if heartbeat.watched() and hasattr(libc, "on_exit"):
-        libc.on_exit(libc._exit, None)
-
-
-def _leave(code: int) -> NoReturn:
-    """Ends this process as its interpreter would, but takes no object apart.
-
-    Where several ranks share a core that would take seconds, in which a scheduler waits for its
-    nodes.
-    """
-    atexit._run_exitfuncs()
-    module = sys.modules.get("mpifed.mpi")
-    if module is not None:
-        module.finalize()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    libc = ctypes.CDLL(None)
-    libc.fflush(None)
-    libc.exit(code)
-    raise AssertionError("exit returned")
+    leaving.leave(code)
+    return code
 
 
 def _die_with(parent: int) -> None:

@@ -87,3 +87,9 @@ def writing(path: Path, mode: Literal["w", "r+"], **options: Any) -> Iterator[h5
             raise target.error
     finally:
         os.close(descriptor)
+
+
+def flush_open_files() -> None:
+    """Writes out what HDF5 holds of files that are still open, for an end that closes none."""
+    for file in h5py.h5f.get_obj_ids(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE):
+        h5py.h5f.flush(file)

@@ -27,8 +27,9 @@ from mpifed.errors import (
     RunError,
     closest,
 )
-from mpifed.guard import launched_rank, skip_teardown
+from mpifed.guard import launched_rank
 from mpifed.heartbeat import announce, whereabouts
+from mpifed.leaving import skip_teardown
 
 KINDS = ("experiments", "algorithms", "datasets", "models", "topologies", "weights", "compressors")
 
