@@ -39,6 +39,9 @@ GRACE, TURN, LONGEST_TURN = 0.3, 0.02, 2.0
 of several ranks that die at once the first one reports.
 """
 
+YIELDING = 3.0
+"""Seconds more that a rank's guard leaves the report to that of one that died before."""
+
 STOPPED = 5.0
 """Seconds that a rank may be stopped (SIGSTOP) while its guard is not."""
 
@@ -198,16 +201,27 @@ class _Watch:
                 self.peers.leave()
             return code
         if code < 0:
-            deadline = time.monotonic() + GRACE + min(LONGEST_TURN, TURN * self.rank)
-            while time.monotonic() < deadline:
-                time.sleep(TURN)
-                if self.peers is not None and self.peers.tick(0.0, -1) is None and self.peers.ended:
-                    return EXIT_FAILED
+            if self._another_reports():
+                return EXIT_FAILED
             how = f"was killed by {signal.Signals(-code).name}"
             how += " (out of memory?)" if code == -signal.SIGKILL else ""
         else:
             how = f"left with code {code}"
         return self._report((self.rank, f"the process {how}"))
+
+    def _another_reports(self) -> bool:
+        """Whether, after this rank was killed, another one's guard has ended the job."""
+        peers, began = self.peers, time.monotonic()
+        if peers is not None:
+            peers.fall()
+        patience = GRACE + min(LONGEST_TURN, TURN * self.rank)
+        while True:
+            yielding = YIELDING if peers is not None and peers.fell_later() else 0.0
+            if time.monotonic() - began > patience + yielding:
+                return False
+            time.sleep(TURN)
+            if peers is not None and peers.tick(0.0, -1) is None and peers.ended:
+                return True
 
     def _report(self, fault: tuple[int, str]) -> int:
         """Says what happened, and ends this rank and all others."""

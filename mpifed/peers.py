@@ -2,6 +2,8 @@
 
 The guard of rank 0 hears from every other once a second and answers; whoever notices an end that
 was not announced tells all others, so that the job ends even where the launcher does not see to it.
+Some MPI libraries crash where a rank that they talk to is gone; of ranks that die, the guard of the
+first reports.
 Datagrams are signed with a key that only this job knows; whatever else arrives is ignored. Nobody
 is missed who was not heard before: where hosts cannot reach each other, every rank still has its
 own guard.
@@ -16,6 +18,7 @@ import os
 import signal
 import socket
 import struct
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +32,7 @@ SILENCE = 20.0
 TURN, LONGEST_TURN = 0.2, 10.0
 """Seconds by which each rank gives up rank 0 after the one before it, and at most."""
 
-ALIVE, ANSWER, LEAVING, END = range(4)
+ALIVE, ANSWER, LEAVING, END, FALLEN = range(5)
 _FORM = struct.Struct("=BIqQ")
 _SIGNATURE = 16
 
@@ -62,13 +65,17 @@ class Peer:
 
 @dataclass
 class Peers:
-    """The other guards, as the guard of ``rank`` sees them."""
+    """The other guards, as the guard of ``rank`` sees them.
+
+    ``fallen``: when ranks died without a word, in nanoseconds of the clock that hosts share.
+    """
 
     rank: int
     key: bytes
     peers: list[Peer]
     listening: socket.socket
     ended: bool = False
+    fallen: dict[int, int] = field(default_factory=dict)
     _sent: int = 0
     _latest: dict[int, int] = field(default_factory=dict)
     _since: float = BEAT
@@ -109,6 +116,15 @@ class Peers:
     def leave(self) -> None:
         """Says that this rank ends in order."""
         self._tell(LEAVING, [0] if self.rank else range(1, len(self.peers)), -1)
+
+    def fall(self) -> None:
+        """Says that this rank has just died without a word."""
+        self.fallen[self.rank] = time.time_ns()
+        self._tell(FALLEN, range(len(self.peers)), self.fallen[self.rank])
+
+    def fell_later(self) -> bool:
+        """Whether another rank is known to have died before this one."""
+        return min((when, rank) for rank, when in self.fallen.items())[1] != self.rank
 
     def end(self, culprit: int) -> None:
         """Tells all others to end, because of rank ``culprit``."""
@@ -166,6 +182,8 @@ class Peers:
             peer.round = round
         elif kind == LEAVING:
             peer.gone = True
+        elif kind == FALLEN:
+            self.fallen[number] = round
         elif kind == END:
             self.ended = True
             # A rank that died on its own names itself, and its guard is at its own end.

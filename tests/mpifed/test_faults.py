@@ -132,6 +132,16 @@ def test_an_end_reaches_all_and_only_from_the_job_itself():
     assert [guard.ended for guard in made] == [True, False, True]
 
 
+def test_of_ranks_that_die_the_first_is_to_blame():
+    made = guards(3)
+    beat(made, 3)
+    for rank in (2, 0):
+        made[rank].fall()
+    beat(made, 3)
+    assert (made[2].fell_later(), made[0].fell_later()) == (False, True)
+    assert set(made[1].fallen) == {0, 2}
+
+
 def test_a_recorded_datagram_is_not_believed_again():
     made = guards(2)
     spy = listen()
