@@ -116,6 +116,25 @@ def until(
         time.sleep(0.1)
 
 
+def ranks(output: Path) -> dict[int, int]:
+    """The processes that are the ranks of a run and not their guards, by the number of the rank."""
+    numbers, parents = {}, {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if words[1:3] != [b"-m", b"mpifed.run"] or str(output).encode() not in words:
+                continue
+            variables = dict(
+                word.split(b"=", 1)
+                for word in (entry / "environ").read_bytes().split(b"\0")
+                if b"=" in word
+            )
+            parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            numbers[int(entry.name)] = int(variables[b"PMI_RANK"])
+            parents[int(entry.name)] = int(parent)
+    return {numbers[one]: one for one, parent in parents.items() if parent in parents}
+
+
 def newest_job(output: Path) -> str:
     known = json.loads((output / "job" / "job.json").read_text())
     return str(known["history"][-1]["job"])

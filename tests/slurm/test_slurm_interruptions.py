@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
-from local_slurm import LocalSlurm, events, newest_job, reached, rows, summary, told, until
+from local_slurm import LocalSlurm, events, newest_job, ranks, reached, rows, summary, told, until
 
 pytestmark = pytest.mark.slurm
 
@@ -13,15 +16,19 @@ LAUNCHERS = ("mpirun", "srun")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def limited(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that takes longer than its limit. It waits most of the time, so others run beside it.
+def limited(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two runs that take longer than their limit: one is warned of it, the other is not.
 
-    A minute is the shortest limit, and SLURM looks every half minute whether to warn.
+    They wait most of the time, so others run beside them. A minute is the shortest limit, and SLURM
+    looks every half minute whether to warn.
     """
-    output = tmp_path_factory.mktemp("limited") / "run"
-    limit = ["job.time=1", "job.warn_seconds=25", 'job.extra_directives=["--nodelist=n4"]']
-    slurm.submit(output, "job.ranks=2", *limit, pause=1.4)
-    return output
+    folder = tmp_path_factory.mktemp("limited")
+    outputs = {name: folder / name for name in ("warned", "unwarned")}
+    limit = ["job.ranks=2", "job.time=1", 'job.extra_directives=["--nodelist=n4"]']
+    slurm.submit(outputs["warned"], *limit, "job.warn_seconds=25", pause=1.4)
+    unwarned = ["job.skip_directives=[signal]", "checkpoint.every=5"]
+    slurm.submit(outputs["unwarned"], *limit, *unwarned, pause=2.0)
+    return outputs
 
 
 def same(output: Path, whole: Path) -> None:
@@ -108,11 +115,49 @@ def test_restarts_are_capped(slurm: LocalSlurm, tmp_path: Path) -> None:
     assert "python -m mpifed.jobs resume goes on" in events(output)
 
 
-def test_a_time_limit_is_only_a_pause(limited: Path, slurm: LocalSlurm, whole: Path) -> None:
-    output = limited
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_killed_rank_ends_the_job(launcher: str, slurm: LocalSlurm, tmp_path: Path) -> None:
+    """Eight ranks on two nodes; prints how long the step lived on."""
+    output = tmp_path / "run"
+    layout = ["job.nodes=2", "job.ranks_per_node=4", f"job.launcher={launcher}"]
+    job = slurm.submit(output, *layout, rounds=1000)
+    reached(output, 5)
+    there = ranks(output)
+    assert len(there) == 8
+    began = time.monotonic()
+    os.kill(there[5], signal.SIGKILL)
+    until(lambda: "the launcher ended with" in events(output), 60, lambda: told(output))
+    print(f"{launcher}: {time.monotonic() - began:.1f} s from SIGKILL of a rank to the step's end")
+    until(lambda: not ranks(output), 60)
+    assert slurm.wait(job, "FAILED", "COMPLETED", seconds=60)["JobState"] == "FAILED"
+    (line,) = (line for line in told(output).splitlines() if "mpifed: " in line)
+    assert "mpifed: rank 5 on n2 (client 5): round " in line
+    assert line.endswith("the process was killed by SIGKILL (out of memory?)")
+    assert slurm.show(job)["Restarts"] == "0"
+
+
+def test_a_time_limit_is_only_a_pause(
+    limited: dict[str, Path], slurm: LocalSlurm, whole: Path
+) -> None:
+    output = limited["warned"]
     assert int(slurm.wait(newest_job(output), "COMPLETED", seconds=200)["Restarts"]) >= 1
     same(output, whole)
     assert "received USR1" in events(output)
+
+
+def test_a_limit_without_a_warning_ends_the_job_and_resume_goes_on(
+    limited: dict[str, Path], slurm: LocalSlurm, whole: Path
+) -> None:
+    output = limited["unwarned"]
+    known = slurm.wait(newest_job(output), "TIMEOUT", "COMPLETED", "FAILED", seconds=200)
+    assert (known["JobState"], known["Restarts"]) == ("TIMEOUT", "0"), told(output)
+    assert "received TERM" in events(output)
+    assert "USR1" not in events(output)
+    assert not (output / "DONE").exists()
+    slurm.jobs("resume", output, "job.time=10", "job.environment.PAUSE=0")
+    slurm.wait(newest_job(output), "COMPLETED")
+    same(output, whole)
+    assert "resumed from round-0000" in told(output)
 
 
 def test_a_lost_node_costs_a_restart_on_those_that_are_left(
