@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import rows
-from test_ranks import differences
+from on_ranks import folder_of, same_after_a_resume, unlike_one_rank
 
-from mpifed.api import Request, execute
-from mpifed.communicator import Alone, world
+from mpifed.communicator import world
 
 DICTIONARY = {
     "clients": 7,
@@ -74,37 +72,18 @@ CASES = {
 }
 
 
-def written(case: str, folder: Path) -> str:
+def written(case: str, tmp_path: Path) -> str:
     """The experiment of ``case`` as a file, so that it is built on nothing shipped."""
-    base, _ = CASES[case]
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(base))
+    path = folder_of(tmp_path) / "small.yaml"
+    if world().rank == 0:
+        path.write_text(yaml.safe_dump(CASES[case][0]))
+    world().barrier()
     return str(path)
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_is_the_same_on_these_ranks_as_on_one_and_resumes_there(case, tmp_path):
-    communicator = world()
-    folder = Path(communicator.broadcast_object(str(tmp_path)))
-    overrides = CASES[case][1]
-    if communicator.rank == 0:
-        experiment = written(case, folder)
-        execute(Request(experiment, overrides, folder / "one", quiet=True), Alone(), never)
-        half = Request(experiment, {**overrides, "rounds": 3}, folder / "cut", quiet=True)
-        execute(half, Alone(), never)
-    communicator.barrier()
-    experiment = str(folder / "small.yaml")
-    execute(Request(experiment, overrides, folder / "many", quiet=True), communicator, never)
-    rest = Request(experiment, overrides, folder / "cut", resume=True, quiet=True)
-    execute(rest, communicator, never)
-    found = None
-    if communicator.rank == 0:
-        found = differences(folder / "many", folder / "one")
-        found += [] if rows(folder / "cut") == rows(folder / "one") else ["after a resume"]
-    assert communicator.broadcast_object(found) == []
-
-
-def never() -> bool:
-    """Nobody asks to stop."""
-    return False
+    experiment, overrides = written(case, tmp_path), CASES[case][1]
+    assert unlike_one_rank(overrides, tmp_path, experiment) == []
+    assert same_after_a_resume(overrides, tmp_path, experiment, rounds=4)

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from commands import rows
-from test_ranks import SMALL, differences
-
-from mpifed.api import Request, execute
-from mpifed.communicator import Alone, world
+from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 
 CONVEX = {"dtype": "float64", "algorithm.l2": 0.1, "algorithm.local_iterations": 60}
 RAND_K = {"compression": {"name": "rand_k", "k": 7}}
@@ -60,36 +54,10 @@ RESUMED = ("diana of some", "error feedback", "network", "compressed reptile")
 @pytest.mark.mpi
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_is_the_same_on_these_ranks_as_on_one(case, tmp_path):
-    communicator = world()
-    folder = Path(communicator.broadcast_object(str(tmp_path)))
-    wanted = Request("synthetic-fedem", {**SMALL, **CASES[case]}, folder / "many", quiet=True)
-    execute(wanted, communicator, lambda: False)
-    found = None
-    if communicator.rank == 0:
-        alone = Request("synthetic-fedem", wanted.overrides, folder / "one", quiet=True)
-        execute(alone, Alone(), lambda: False)
-        found = differences(folder / "many", folder / "one")
-    assert communicator.broadcast_object(found) == []
+    assert unlike_one_rank({**SMALL, **CASES[case]}, tmp_path) == []
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("case", RESUMED)
 def test_a_run_resumed_on_these_ranks_is_the_uninterrupted_one(case, tmp_path):
-    communicator = world()
-    folder = Path(communicator.broadcast_object(str(tmp_path)))
-    overrides = {**SMALL, **CASES[case]}
-    if communicator.rank == 0:
-        for name, rounds in (("whole", 6), ("cut", 3)):
-            request = Request(
-                "synthetic-fedem", {**overrides, "rounds": rounds}, folder / name, quiet=True
-            )
-            execute(request, Alone(), lambda: False)
-    communicator.barrier()
-    more = Request(
-        "synthetic-fedem", {**overrides, "rounds": 6}, folder / "cut", resume=True, quiet=True
-    )
-    execute(more, communicator, lambda: False)
-    found = None
-    if communicator.rank == 0:
-        found = rows(folder / "cut") == rows(folder / "whole")
-    assert communicator.broadcast_object(found)
+    assert same_after_a_resume({**SMALL, **CASES[case]}, tmp_path)

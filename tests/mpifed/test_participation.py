@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from commands import TINY, call, rows, summary_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from on_ranks import unlike_one_rank
 
-from mpifed.api import Request, execute
-from mpifed.communicator import Alone, world
 from mpifed.experiment import parse_overrides
 from mpifed.local.minibatches import work_of
 from mpifed.participation import _uniform, efforts, inclusion, present
@@ -157,8 +154,6 @@ def test_partial_work_needs_local_steps(tmp_path, capfd):
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 @pytest.mark.parametrize("late", ["miss", "partial"])
 def test_ranks_agree_on_who_is_late(exchange, late, tmp_path):
-    communicator = world()
-    folder = Path(communicator.broadcast_object(str(tmp_path)))
     overrides = {
         **parse_overrides(TINY[1:]),
         "clients": 9,
@@ -166,12 +161,4 @@ def test_ranks_agree_on_who_is_late(exchange, late, tmp_path):
         "exchange": exchange,
         "participation": stragglers(0.6, late),
     }
-
-    def request(name: str) -> Request:
-        return Request("synthetic-fedem", overrides, folder / name, quiet=True)
-
-    execute(request("many"), communicator, lambda: False)
-    if communicator.rank == 0:
-        execute(request("one"), Alone(), lambda: False)
-        assert rows(folder / "one") == rows(folder / "many")
-    communicator.barrier()
+    assert unlike_one_rank(overrides, tmp_path) == []

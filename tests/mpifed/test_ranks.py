@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import h5py
-import numpy as np
 import pytest
 from commands import launch, rows
+from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 
-from mpifed.api import Request, execute
-from mpifed.communicator import Alone, world
-
-SMALL = {
-    "clients": 7,
-    "rounds": 4,
-    "data.n_test": 40,
-    "data.dimension": 30,
-    "evaluation.every": 2,
-    "checkpoint.every": 2,
-    "local.momentum": 0.9,
-    "local.batch_size": 32,
-}
 CASES = {
     "server": {},
     "gossip": {"exchange": "gossip"},
@@ -70,66 +54,17 @@ CASES = {
 }
 
 
-def content(path: Path) -> dict[str, np.ndarray]:
-    with h5py.File(path) as file:
-        found: dict[str, np.ndarray] = {}
-        file.visititems(
-            lambda name, item: (
-                found.update({name: item[()]})
-                if isinstance(item, h5py.Dataset) and not name.startswith("metrics")
-                else None
-            )
-        )
-    return found
-
-
-def differences(many: Path, one: Path) -> list[str]:
-    """What differs between two runs' files."""
-    found = [] if rows(many) == rows(one) else ["metrics.csv"]
-    for name in ("clients.h5", "checkpoints/round-000004.h5"):
-        a, b = content(many / name), content(one / name)
-        found += [f"{name}: {key}" for key in {*a} ^ {*b}]
-        common = {*a} & {*b}
-        found += [f"{name}: {key}" for key in common if a[key].tobytes() != b[key].tobytes()]
-    return found
-
-
 @pytest.mark.mpi
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_is_the_same_on_these_ranks_as_on_one(case, tmp_path):
-    communicator = world()
-    folder = Path(communicator.broadcast_object(str(tmp_path)))
-    wanted = Request("synthetic-fedem", {**SMALL, **CASES[case]}, folder / "many", quiet=True)
-    execute(wanted, communicator, lambda: False)
-    found = None
-    if communicator.rank == 0:
-        alone = Request("synthetic-fedem", wanted.overrides, folder / "one", quiet=True)
-        execute(alone, Alone(), lambda: False)
-        found = differences(folder / "many", folder / "one")
-    assert communicator.broadcast_object(found) == []
+    assert unlike_one_rank({**SMALL, **CASES[case]}, tmp_path) == []
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 def test_a_run_resumed_on_these_ranks_is_the_uninterrupted_one(exchange, tmp_path):
-    communicator = world()
-    folder = Path(communicator.broadcast_object(str(tmp_path)))
     overrides = {**SMALL, "participation": 0.6, "exchange": exchange}
-    if communicator.rank == 0:
-        for name, rounds in (("whole", 6), ("cut", 3)):
-            request = Request(
-                "synthetic-fedem", {**overrides, "rounds": rounds}, folder / name, quiet=True
-            )
-            execute(request, Alone(), lambda: False)
-    communicator.barrier()
-    more = Request(
-        "synthetic-fedem", {**overrides, "rounds": 6}, folder / "cut", resume=True, quiet=True
-    )
-    execute(more, communicator, lambda: False)
-    found = None
-    if communicator.rank == 0:
-        found = rows(folder / "cut") == rows(folder / "whole")
-    assert communicator.broadcast_object(found)
+    assert same_after_a_resume(overrides, tmp_path)
 
 
 @pytest.mark.parametrize("exchange", ["server", "gossip"])

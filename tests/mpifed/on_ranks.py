@@ -1,0 +1,84 @@
+"""Runs on the ranks of this job, beside the same on one: collective, alike on every rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from commands import rows
+
+from mpifed.api import Request, execute
+from mpifed.communicator import Alone, world
+
+SMALL = {
+    "clients": 7,
+    "rounds": 4,
+    "data.n_test": 40,
+    "data.dimension": 30,
+    "evaluation.every": 2,
+    "checkpoint.every": 2,
+    "local.momentum": 0.9,
+    "local.batch_size": 32,
+}
+
+
+def run(experiment: str, overrides: dict[str, Any], output: Path, communicator, resume=False):
+    request = Request(experiment, overrides, output, resume=resume, quiet=True)
+    execute(request, communicator, lambda: False)
+
+
+def folder_of(tmp_path: Path) -> Path:
+    """Rank 0's ``tmp_path``, on every rank."""
+    return Path(world().broadcast_object(str(tmp_path)))
+
+
+def unlike_one_rank(overrides: dict[str, Any], tmp_path: Path, experiment="synthetic-fedem"):
+    """What differs between the files of a run on these ranks and on one."""
+    communicator, folder, found = world(), folder_of(tmp_path), None
+    run(experiment, overrides, folder / "many", communicator)
+    if communicator.rank == 0:
+        run(experiment, overrides, folder / "one", Alone())
+        found = differences(folder / "many", folder / "one")
+    return communicator.broadcast_object(found)
+
+
+def same_after_a_resume(
+    overrides: dict[str, Any], tmp_path: Path, experiment="synthetic-fedem", rounds=6
+) -> bool:
+    """Whether a run that one rank began and these go on with is the uninterrupted one."""
+    communicator, folder, found = world(), folder_of(tmp_path), None
+    whole = {**overrides, "rounds": rounds}
+    if communicator.rank == 0:
+        run(experiment, whole, folder / "whole", Alone())
+        run(experiment, {**overrides, "rounds": 3}, folder / "cut", Alone())
+    communicator.barrier()
+    run(experiment, whole, folder / "cut", communicator, resume=True)
+    if communicator.rank == 0:
+        found = rows(folder / "cut") == rows(folder / "whole")
+    return communicator.broadcast_object(found)
+
+
+def content(path: Path) -> dict[str, np.ndarray]:
+    with h5py.File(path) as file:
+        found: dict[str, np.ndarray] = {}
+        file.visititems(
+            lambda name, item: (
+                found.update({name: item[()]})
+                if isinstance(item, h5py.Dataset) and not name.startswith("metrics")
+                else None
+            )
+        )
+    return found
+
+
+def differences(many: Path, one: Path) -> list[str]:
+    """What differs between two runs' files."""
+    found = [] if rows(many) == rows(one) else ["metrics.csv"]
+    for name in ("clients.h5", "checkpoints/round-000004.h5"):
+        a, b = content(many / name), content(one / name)
+        found += [f"{name}: {key}" for key in {*a} ^ {*b}]
+        common = {*a} & {*b}
+        found += [f"{name}: {key}" for key in common if a[key].tobytes() != b[key].tobytes()]
+    return found
