@@ -216,3 +216,16 @@ def summary_of(directory: Path) -> dict:
 
 def checkpoints(directory: Path) -> list[str]:
     return sorted(path.name for path in (directory / "checkpoints").iterdir())
+
+
+@contextlib.contextmanager
+def mounted(place: Path, *words: str) -> Iterator[None]:
+    """A file system mounted at ``place``, which only root may do."""
+    place.mkdir()
+    done = subprocess.run(["mount", *words, str(place)], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no mount is permitted here: {done.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)

@@ -15,7 +15,7 @@ import commands
 import h5py
 import pytest
 import yaml
-from commands import TINY, call, in_child, launch, rows
+from commands import TINY, call, in_child, launch, mounted, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -388,19 +388,6 @@ def test_checkpoints_that_cannot_be_gone_on_from(tmp_path, capfd):
     refused(call(words, capfd), "the directory holds no intact checkpoint", target)
     words = [*TINY, "data.dimension=21", "--resume", path, "--output", target]
     refused(call(words, capfd), "data.dimension: 20 in the run, 21 now", target)
-
-
-@contextlib.contextmanager
-def mounted(place: Path, *words: str):
-    """A file system mounted at ``place``, which only root may do."""
-    place.mkdir()
-    done = subprocess.run(["mount", *words, str(place)], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no mount is permitted here: {done.stderr.decode().strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def test_a_read_only_output_directory(tmp_path, capfd):

@@ -6,13 +6,12 @@ import ast
 import os
 import re
 import socket
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from commands import TINY, call, command, environment, launch, rows, summary_of
+from commands import TINY, call, launch, mounted, rows, summary_of
 from on_ranks import unlike_one_rank
 
 from mpifed import heartbeat
@@ -327,29 +326,15 @@ def test_nothing_is_pickled_and_only_restricted_loaders_unpickle():
 
 def test_a_checkpoint_s_writer_that_fails_is_heard_at_the_next_round(tmp_path):
     """A disk that fills while the run goes on; the run ends with the older checkpoint intact."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
     place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting is not allowed here")
-    try:
-        words = ["clients=40", "data.dimension=2000", "checkpoint.every=1", "rounds=40"]
-        words += ["checkpoint.keep=9", "--quiet", "--output", str(place / "run")]
+    words = ["clients=40", "data.dimension=2000", "checkpoint.every=1", "rounds=40"]
+    words += ["checkpoint.keep=9", "--quiet", "--output", place / "run"]
+    with mounted(place, "-t", "tmpfs", "-o", "size=3m", "tmpfs"):
         for ranks in (0, 2):
-            done = subprocess.run(
-                command(ranks, *TINY, *words, *(["--resume"] if ranks else [])),
-                env=environment(),
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
-            (line,) = (text for text in done.stderr.splitlines() if text.startswith("mpifed: "))
-            assert done.returncode == 1
+            again = ["--resume"] if ranks else []
+            outcome = launch(ranks, *TINY, *words, *again, seconds=120)
+            (line,) = outcome.messages
+            assert outcome.code == 1
             assert "No space left on device; round-0" in line
             assert "is intact, and --resume goes on from it" in line
             assert not list((place / "run" / "checkpoints").glob(".*"))
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
