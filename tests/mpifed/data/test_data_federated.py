@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from edits import attribute, edit, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -139,26 +140,6 @@ def test_a_file_by_the_users_own_hand_is_read(tmp_path: Path):
     loaded = FederatedFile(2, 0, Alone(), path=str(path)).load(np.array([1]), torch.float32)
     assert loaded.train.x.tolist() == [[2, 3], [4, 5], [6, 7]]
     assert loaded.test.y.tolist() == [1, 1, 0]
-
-
-def edit(change: Callable[[h5py.File], None]) -> Callable[[Path], None]:
-    def apply(path: Path) -> None:
-        with h5py.File(path, "r+") as file:
-            change(file)
-
-    return apply
-
-
-def put(name: str, values) -> Callable[[Path], None]:
-    def change(file: h5py.File) -> None:
-        del file[name]
-        file[name] = values
-
-    return edit(change)
-
-
-def attribute(name: str, value) -> Callable[[Path], None]:
-    return edit(lambda file: file.attrs.__setitem__(name, value))
 
 
 def no_hdf5(path: Path) -> None:

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from edits import attribute, edit, put
 
 from mpifed.communicator import Alone
 from mpifed.data.base import Description, Shards, Split
@@ -89,26 +90,6 @@ def test_a_file_without_a_task_is_classified_and_one_without_test_samples_is_fin
     assert read_contents(path).same_rows(contents)
     loaded = FederatedFile(2, 0, Alone(), path=str(path)).load(np.arange(2), torch.float32)
     assert len(loaded.test.y) == 0
-
-
-def edit(change: Callable[[h5py.File], None]) -> Callable[[Path], None]:
-    def apply(path: Path) -> None:
-        with h5py.File(path, "r+") as file:
-            change(file)
-
-    return apply
-
-
-def put(name: str, values) -> Callable[[Path], None]:
-    def change(file: h5py.File) -> None:
-        del file[name]
-        file[name] = values
-
-    return edit(change)
-
-
-def attribute(name: str, value) -> Callable[[Path], None]:
-    return edit(lambda file: file.attrs.__setitem__(name, value))
 
 
 def entry(name: str, place, value) -> Callable[[Path], None]:
