@@ -159,16 +159,14 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class DropNodes:
-    """In every round each node of ``inner`` is absent with the given probability.
+class Partial:
+    """``inner`` with fewer edges, which change from round to round; ``matrix`` is the subclass's.
 
-    The weights of an absent node's edges return to both ends. Matrices that are not symmetric lose
+    The weights of edges that are missing return to both ends. Matrices that are not symmetric lose
     the column sums, and so the mean.
     """
 
     inner: Schedule
-    probability: float
-    seed: int
     period = None
 
     @property
@@ -186,6 +184,14 @@ class DropNodes:
     @property
     def doubly_stochastic(self) -> bool:
         return self.inner.symmetric
+
+
+@dataclass(frozen=True)
+class DropNodes(Partial):
+    """In every round each node of ``inner`` is absent with the given probability."""
+
+    probability: float
+    seed: int
 
     def matrix(self, k: int) -> MixingMatrix:
         present = stream(self.seed, "drop_nodes", k).random(self.n) >= self.probability
@@ -193,29 +199,11 @@ class DropNodes:
 
 
 @dataclass(frozen=True)
-class DropEdges:
-    """In every round each edge of ``inner`` is lost with the given probability, as in DropNodes."""
+class DropEdges(Partial):
+    """In every round each edge of ``inner`` is lost with the given probability."""
 
-    inner: Schedule
     probability: float
     seed: int
-    period = None
-
-    @property
-    def n(self) -> int:
-        return self.inner.n
-
-    @property
-    def tau(self) -> int:
-        return self.inner.tau
-
-    @property
-    def symmetric(self) -> bool:
-        return self.inner.symmetric
-
-    @property
-    def doubly_stochastic(self) -> bool:
-        return self.inner.symmetric
 
     def matrix(self, k: int) -> MixingMatrix:
         matrix = self.inner.matrix(k)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import topologies
+from topologies.sequences import Partial
 
 FEWEST_SAMPLES, MOST_SAMPLES = 20, 200
 """Blocks of tau rounds that the rate of a schedule without a closed form is estimated from."""
@@ -22,28 +23,10 @@ MOST_NODES = 1000
 
 
 @dataclass(frozen=True)
-class Attended:
+class Attended(Partial):
     """The rounds of ``inner`` among those who take part: ``taking_part(k)`` is bool (nodes,)."""
 
-    inner: topologies.Schedule
     taking_part: Callable[[int], np.ndarray]
-    period = None
-
-    @property
-    def n(self) -> int:
-        return self.inner.n
-
-    @property
-    def tau(self) -> int:
-        return self.inner.tau
-
-    @property
-    def symmetric(self) -> bool:
-        return self.inner.symmetric
-
-    @property
-    def doubly_stochastic(self) -> bool:
-        return self.inner.symmetric
 
     def matrix(self, k: int) -> topologies.MixingMatrix:
         return self.inner.matrix(k).restricted_to(self.taking_part(k))
