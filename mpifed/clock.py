@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from mpifed.exchange.base import Channel
+from mpifed.exchange.sparse_rows import SparseRows
 
 PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint", "total")
 
@@ -51,20 +52,32 @@ class TimedChannel:
         return self.channel.memory
 
     def broadcast(self, shared: Tensor) -> Tensor:
-        with self.clock.measure("exchange"):
-            return self.channel.broadcast(shared)
+        return self._timed(self.channel.broadcast, shared)
 
     def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
-        with self.clock.measure("exchange"):
-            return self.channel.average(rows, weights, before)
+        return self._timed(self.channel.average, rows, weights, before)
 
     def send(self, rows: Tensor, whole: bool = False) -> Tensor:
-        with self.clock.measure("exchange"):
-            return self.channel.send(rows, whole)
+        return self._timed(self.channel.send, rows, whole)
 
-    def sum(self, rows: Tensor, weights: Tensor) -> Tensor:
-        with self.clock.measure("exchange"):
-            return self.channel.sum(rows, weights)
+    def coordinates(self, size: int) -> np.ndarray | None:
+        return self._timed(self.channel.coordinates, size)
+
+    def send_chosen(self, rows: SparseRows) -> SparseRows:
+        return self._timed(self.channel.send_chosen, rows)
+
+    def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
+        return self._timed(self.channel.sum, rows, weights)
+
+    def _timed(self, verb: Callable[..., Any], *given: Any) -> Any:
+        """What the verb returns. Without a context manager: a round has few verbs, but may be
+        short.
+        """
+        began = time.perf_counter()
+        try:
+            return verb(*given)
+        finally:
+            self.clock.seconds["exchange"] += time.perf_counter() - began
 
     def among(self, chosen: np.ndarray) -> TimedChannel:
         return TimedChannel(self.channel.among(chosen), self.clock)

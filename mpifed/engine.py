@@ -167,10 +167,13 @@ class Engine:
         here = np.flatnonzero(active[federation.hosted])
         participation = setup.configuration.participation
         effort = efforts(participation, federation.hosted[here], self.seed, self.round)
-        clients = Clients(federation, self.shards, here, effort)
+        everyone = len(here) == len(self.everyone)
+        if everyone and effort is None:
+            clients = self.everyone
+        else:
+            clients = Clients(federation, self.shards, here, effort)
         draws = Draws(self.seed, self.round)
-        is_rows, everyone = setup.exchange.shared_is_rows, len(clients) == len(self.everyone)
-        rows = torch.from_numpy(clients.rows)
+        is_rows, rows = setup.exchange.shared_is_rows, torch.from_numpy(here)
         part = self.state if everyone else states.select(self.state, rows, is_rows)
         made = setup.exchange.at(self.round, active, part.memory)
         channel = TimedChannel(made, self.clock)

@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mpifed.algorithms.flix import Flix, FlixState
-from mpifed.algorithms.flix_refusals import refuse_compressed, refuse_messages
+from mpifed.algorithms.flix_messages import sent_gradients
+from mpifed.algorithms.flix_refusals import refuse_compressed
+from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.compression import Compressor
-from mpifed.federation import Clients, Draws, Federation
+from mpifed.federation import Clients, Draws
 from mpifed.theory import flix as theory
-
-__all__ = ["Dcgd", "message_variance", "refuse_messages"]
 
 
 class Dcgd(Flix):
@@ -37,18 +36,9 @@ class Dcgd(Flix):
     ) -> FlixState:
         if self.averages(channel) and draws.round == 1:
             return replace(state, model=self.average(state, clients, channel))
-        x = channel.broadcast(state.model)
-        g = self.objective.gradients(state.optima, x[:, 0], clients, draws)
-        arrived = channel.send(g)
+        channel.broadcast(state.model)
+        x = state.model[0]
+        arrived = sent_gradients(self.objective, state.optima, x, None, clients, channel, draws)
         mean = channel.sum(arrived, clients.sampled_weights)
         moved = state.model.double() - float(state.step) * mean[None]
         return replace(state, model=moved.to(state.model))
-
-
-def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:
-    """omega of a client's message, participation included: (1 + omega) / p - 1.
-
-    A client that takes part with probability p sends U / p of its compressed message, U in {0, 1}.
-    """
-    omega = compressor.omega(size) if compressor is not None else 0.0
-    return (1 + omega) / federation.inclusion - 1

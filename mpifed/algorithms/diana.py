@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.dcgd import message_variance
 from mpifed.algorithms.flix import Flix, FlixState
 from mpifed.algorithms.flix_forecast import theorem_four
+from mpifed.algorithms.flix_messages import sent_gradients
 from mpifed.algorithms.flix_objective import weighted_mean
 from mpifed.algorithms.flix_refusals import refuse_compressed
+from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
+from mpifed.exchange.sparse_rows import added
 from mpifed.federation import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
@@ -90,19 +92,21 @@ class Diana(Flix):
                     state, flix=replace(flix, model=self.average(flix, clients, channel))
                 )
             first = 2
-        x = channel.broadcast(flix.model)
-        g = self.objective.gradients(flix.optima, x[:, 0], clients, draws)
+        channel.broadcast(flix.model)
         whole = self.memory_start == "gradients" and draws.round == first
-        arrived = channel.send(g.sub_(state.memories), whole=whole)  # Delta-hat_i
+        x, h = flix.model[0], state.memories
+        arrived = sent_gradients(  # Delta-hat_i
+            self.objective, flix.optima, x, h, clients, channel, draws, whole
+        )
         mean = channel.sum(arrived, clients.sampled_weights)
-        omega = message_variance(channel.compressor, clients.federation, g.shape[1])
+        omega = message_variance(channel.compressor, clients.federation, len(x))
         beta = 1.0 if whole else self.memory_rate(omega)
         moved = flix.model.double() - float(flix.step) * (state.memory + mean)[None]
         # The server adds what it has received, and its own old h stands in the step above.
         scale = beta / clients.federation.inclusion
         return DianaState(
             replace(flix, model=moved.to(flix.model)),
-            arrived.mul_(scale).add_(state.memories),
+            added(h, arrived, scale),
             state.memory + beta * mean,
         )
 

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.dcgd import message_variance
-from mpifed.algorithms.server_messages import refuse_biased
+from mpifed.algorithms.server_messages import message_variance, refuse_biased
 from mpifed.components import find
 from mpifed.data.base import Description, Split
 from mpifed.errors import InputError

@@ -15,6 +15,7 @@ from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser, sampled_gradients
+from mpifed.local.partial_gradients import partial_gradients
 from mpifed.local.sampling import batches
 from mpifed.models.base import Model
 
@@ -63,6 +64,16 @@ class FlixObjective:
         """alpha_i grad f_i(T_i(x)), (clients, P); the factor alpha_i is the chain rule's."""
         found = self.local_gradients(optima, x, clients, draws)
         return found.mul_(self._column(optima, clients))
+
+    def partial_gradients(
+        self, optima: Tensor, x: Tensor, clients: Clients, columns: np.ndarray
+    ) -> Tensor | None:
+        """Exact ``gradients`` in ``columns``, int64 (clients, k): (clients, k); None where one in
+        another column may not be finite.
+        """
+        points = self.mixed(optima, x, clients)
+        found = partial_gradients(self.risks(clients), points, columns)
+        return None if found is None else found.mul_(self._column(optima, clients))
 
     def _column(self, like: Tensor, clients: Clients) -> Tensor | float:
         """alpha_i as a factor of rows; one number is quicker than a column of it."""

@@ -1,11 +1,24 @@
-"""What methods ask of messages that a server adds up; the sentences that refuse the rest."""
+"""Messages that a server adds up: how far they vary, what methods ask of them, and the sentences
+that refuse the rest.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from mpifed.components import find
+from mpifed.exchange.compression import Compressor
+from mpifed.federation import Federation
 from mpifed.local.options import LocalOptions
+
+
+def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:
+    """omega of a client's message, participation included: (1 + omega) / p - 1.
+
+    A client that takes part with probability p sends U / p of its compressed message, U in {0, 1}.
+    """
+    omega = compressor.omega(size) if compressor is not None else 0.0
+    return (1 + omega) / federation.inclusion - 1
 
 
 def refuse_gossip(configuration: Any) -> str | None:

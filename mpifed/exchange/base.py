@@ -26,6 +26,7 @@ from torch import Tensor
 
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.ledger import Ledger
+from mpifed.exchange.sparse_rows import SparseRows
 from mpifed.federation import Federation
 
 
@@ -62,7 +63,15 @@ class Channel(Protocol):
         ``whole`` sends them as they are. Gossip has no server, and no such verb.
         """
 
-    def sum(self, rows: Tensor, weights: Tensor) -> Tensor:
+    def coordinates(self, size: int) -> np.ndarray | None:
+        """The coordinates that will arrive of the participants' next messages of ``size`` numbers,
+        int64 (participants, k); None where they are many, or not known before the message is.
+        """
+
+    def send_chosen(self, rows: SparseRows) -> SparseRows:
+        """As ``send``, for messages of which only ``coordinates`` were computed."""
+
+    def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
         """sum_t weights[t] rows[t] over all participants, of rows that were sent; float64.
 
         ``weights`` is float64 (participants,) and is not renormalised.

@@ -14,6 +14,7 @@ What is lost is below 2**-40 of the largest term; float32 keeps 2**-24 of each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from mpifed.communicator import Communicator
 from mpifed.errors import raise_first_diverged
+from mpifed.exchange.sparse_rows import SparseRows
 
 COLUMNS = 1 << 18
 """Columns of a sum in one Allreduce: as many on every rank, however many rows it has."""
@@ -74,33 +76,50 @@ def _bad_clients(tensors: list[Tensor], ids: np.ndarray) -> list[int]:
 
 def weighted_sum(
     communicator: Communicator,
-    rows: Tensor,
+    rows: Tensor | SparseRows,
     weights: np.ndarray,
     ids: np.ndarray,
     n_terms: int,
     what: str = "update",
 ) -> np.ndarray:
-    """sum_t weights[t] rows[t] over the clients of all ranks, float64 of shape ``rows.shape[1:]``.
+    """sum_t weights[t] rows[t] over the clients of all ranks, float64 of the shape of a row.
 
-    ``weights`` is float64 (len(rows),), ``n_terms`` bounds the number of clients over all ranks.
-    Exact but for the rounding of each product to 2**-53 of itself and to 2**(n_terms bits - 61) of
-    the largest (for float64 rows: twice as many bits).
+    Some ranks may have sparse rows where others have whole ones. ``weights`` is float64 (rows,),
+    ``n_terms`` bounds the number of clients over all ranks. Exact but for the rounding of each
+    product to 2**-53 of itself and to 2**(n_terms bits - 61) of the largest (for float64 rows:
+    twice as many bits).
     """
-    flat = rows.detach().cpu().flatten(1).numpy()
-    scaled = torch.from_numpy(_largest_of_rows(flat) * np.abs(weights))
-    (exponent,) = common_exponents(communicator, [scaled[:, None]], ids, what)
     # A product rounded up can reach 2**exponent, hence the extra bit of headroom.
     bits = 61 - int(n_terms).bit_length()
+    if isinstance(rows, SparseRows):
+        terms = rows.values.numpy() * weights[:, None]
+        exponent = _common_exponent(communicator, terms, ids, what)
+        shape: tuple[int, ...] = (rows.size,)
+    else:
+        flat = rows.detach().cpu().flatten(1).numpy()
+        largest = _largest_of_rows(flat) * np.abs(weights)
+        exponent = _common_exponent(communicator, largest[:, None], ids, what)
+        shape = rows.shape[1:]
     limbs = 2 if rows.dtype == torch.float64 else 1
-    total = np.empty(flat.shape[1])
-    for start in range(0, flat.shape[1], COLUMNS):
-        part = slice(start, start + COLUMNS)
-        exact = communicator.sum(_limbs(flat[:, part], weights, bits, exponent, limbs))
+    total = np.empty(math.prod(shape))
+    for start in range(0, len(total), COLUMNS):
+        part = slice(start, min(start + COLUMNS, len(total)))
+        if isinstance(rows, SparseRows):
+            own = _sparse_limbs(rows.columns, terms, part, bits, exponent, limbs)
+        else:
+            own = _limbs(flat[:, part], weights, bits, exponent, limbs)
         total[part] = sum(
-            np.ldexp(limb.astype(np.float64), exponent - bits * (k + 1))
-            for k, limb in enumerate(exact)
+            _shifted(limb.astype(np.float64), exponent - bits * (k + 1))
+            for k, limb in enumerate(communicator.sum(own))
         )
-    return total.reshape(rows.shape[1:])
+    return total.reshape(shape)
+
+
+def _common_exponent(
+    communicator: Communicator, values: np.ndarray, ids: np.ndarray, what: str
+) -> int:
+    (exponent,) = common_exponents(communicator, [torch.from_numpy(values)], ids, what)
+    return exponent
 
 
 def _limbs(
@@ -114,15 +133,39 @@ def _limbs(
     for start in range(0, flat.shape[1], width):
         part = slice(start, start + width)
         terms = flat[:, part] * weights[:, None]
-        _shift(terms, bits - exponent)
-        whole = np.empty_like(terms)
-        for limb in range(limbs):
-            np.rint(terms, out=whole)
-            whole.astype(np.int64).sum(0, out=sums[limb, part])
-            if limb + 1 < limbs:
-                terms -= whole
-                _shift(terms, bits)
+        for limb, whole in enumerate(_integers(terms, bits, exponent, limbs)):
+            whole.sum(0, out=sums[limb, part])
     return sums
+
+
+def _sparse_limbs(
+    columns: np.ndarray, terms: np.ndarray, part: slice, bits: int, exponent: int, limbs: int
+) -> np.ndarray:
+    """The same in the columns of ``part``, from ``terms`` that stand at ``columns``."""
+    if columns.size and (part.start or columns.max() >= part.stop):
+        within = (columns >= part.start) & (columns < part.stop)
+        columns, terms = columns[within] - part.start, terms[within]
+    else:
+        terms = terms.copy()
+    sums = np.zeros((limbs, part.stop - part.start), np.int64)
+    for limb, whole in enumerate(_integers(terms, bits, exponent, limbs)):
+        np.add.at(sums[limb], columns, whole)
+    return sums
+
+
+def _integers(terms: np.ndarray, bits: int, exponent: int, limbs: int) -> Iterator[np.ndarray]:
+    """Terms below 2**exponent as integers of ``bits`` bits, int64, the most significant first.
+
+    ``terms`` is overwritten.
+    """
+    _shift(terms, bits - exponent)
+    whole = np.empty_like(terms)
+    for limb in range(limbs):
+        np.rint(terms, out=whole)
+        yield whole.astype(np.int64)
+        if limb + 1 < limbs:
+            terms -= whole
+            _shift(terms, bits)
 
 
 @dataclass(frozen=True)

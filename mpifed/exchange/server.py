@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +14,10 @@ from torch import Tensor
 
 from mpifed.communicator import Communicator
 from mpifed.exchange.compression import Compressor
+from mpifed.exchange.compression.sparse import RandK
 from mpifed.exchange.ledger import Ledger, bits_of
 from mpifed.exchange.reduction import weighted_sum
+from mpifed.exchange.sparse_rows import SparseRows
 from mpifed.federation import Draws, Federation
 from mpifed.state import Nothing, client
 
@@ -118,7 +121,7 @@ class ServerChannel:
     def compressor(self) -> Compressor | None:
         return self.server.compressor
 
-    @property
+    @cached_property
     def _hosted(self) -> np.ndarray:
         hosted = self.server.federation.hosted
         return hosted[self.active[hosted]]
@@ -156,7 +159,21 @@ class ServerChannel:
         ledger.up_floats += int(compressor.floats(size, draws, everyone, purpose).sum())
         return compressor(rows.flatten(1), draws, self._hosted, purpose).view(rows.shape)
 
-    def sum(self, rows: Tensor, weights: Tensor) -> Tensor:
+    def coordinates(self, size: int) -> np.ndarray | None:
+        if not isinstance(self.compressor, RandK):
+            return None
+        draws, purpose = Draws(self.server.seed, self.round), f"compression {self._sent}"
+        return self.compressor.coordinates(size, draws, self._hosted, purpose)
+
+    def send_chosen(self, rows: SparseRows) -> SparseRows:
+        assert isinstance(self.compressor, RandK)
+        self._sent += 1
+        count, ledger = int(self.active.sum()), self.server.ledger
+        ledger.up_bits += count * self.compressor.message_bits(rows.size, rows.dtype.itemsize)
+        ledger.up_floats += count * rows.columns.shape[1]
+        return rows.times(self.compressor.scale(rows.size))
+
+    def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
         federation = self.server.federation
         w = weights.double().cpu().numpy()
         total = weighted_sum(federation.communicator, rows, w, self._hosted, federation.n_clients)

@@ -188,8 +188,13 @@ class SparseObjective:
     def gradients(self, parameters: Tensor) -> Tensor:
         if not len(parameters):
             return parameters.clone()
+        back = self._back(self.shared_slopes(parameters), len(parameters))
+        return back + self.regulariser.gradient(parameters)
+
+    def shared_slopes(self, parameters: Tensor) -> Tensor:
+        """The slopes of every sample's loss, times 1 / m_i, (samples, outputs)."""
         slopes = self.model.loss.slopes(self._outputs(parameters), self.labels)
-        return self._back(slopes, len(parameters)) + self.regulariser.gradient(parameters)
+        return slopes * self._share
 
     def hessian_products(self, parameters: Tensor, directions: Tensor) -> Tensor:
         if not len(parameters):
@@ -200,11 +205,11 @@ class SparseObjective:
             # The slopes' Jacobian is the loss's Hessian in the outputs, hence symmetric.
             (turned,) = torch.autograd.grad(slopes, outputs, self._outputs(directions))
         own = self.regulariser.hessian_diagonal(parameters) * directions
-        return self._back(turned, len(parameters)) + own
+        return self._back(turned * self._share, len(parameters)) + own
 
-    def _back(self, slopes: Tensor, clients: int) -> Tensor:
-        """A_i' slopes / m_i of every client, as rows of parameters."""
-        columns = torch.from_numpy(self.backward @ (slopes * self._share).numpy())
+    def _back(self, shared: Tensor, clients: int) -> Tensor:
+        """A_i' times slopes that their share 1 / m_i is in, as rows of parameters."""
+        columns = torch.from_numpy(self.backward @ shared.numpy())
         return rows_of(self.model, columns.view(clients, -1, self.model.n_outputs))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +16,9 @@ from mpifed.schema import Above, AtLeast, AtMost
 
 INDEX_BITS = 32
 """What an explicit index takes: an int32."""
+
+FEW = 0.25
+"""Share of the coordinates up to which they are handled one by one, not as rows with zeros."""
 
 
 @runtime_checkable
@@ -59,8 +63,11 @@ class _Counted:
     def bits(
         self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
-        each = 8 * itemsize + self.index_bits
-        return np.full(len(ids), self.kept(size) * each, np.int64)
+        return np.full(len(ids), self.message_bits(size, itemsize), np.int64)
+
+    def message_bits(self, size: int, itemsize: int) -> int:
+        """Bits of anybody's message."""
+        return self.kept(size) * (8 * itemsize + self.index_bits)
 
     def floats(
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
@@ -102,12 +109,25 @@ class RandK(_Counted):
         k = self.kept(size)
         if k == size:
             return np.ones((len(ids), size), bool)
-        # The position in the low bits makes the values of a row distinct, so that the k smallest
-        # are the same however they are found. The bias is below size / 2**(64 - position bits).
-        values = random_bits(draws, purpose, ids, size)
-        values &= ~np.uint64((1 << (size - 1).bit_length()) - 1)
-        values |= np.arange(size, dtype=np.uint64)
+        values = _distinct(draws, purpose, ids, size)
         return values <= np.partition(values, k - 1, axis=1)[:, k - 1 : k]
+
+    def coordinates(
+        self, size: int, draws: Draws, ids: np.ndarray, purpose: str
+    ) -> np.ndarray | None:
+        """What ``select`` will keep, int64 (clients, k), those of a row in no order.
+
+        None where so many are kept that rows with zeros are handled faster.
+        """
+        k = self.kept(size)
+        if k > FEW * size or not len(ids):
+            return None
+        parts = []
+        for part in chunks(len(ids), size):
+            values = _distinct(draws, purpose, ids[part], size)
+            values.partition(k - 1, axis=1)
+            parts.append(values[:, :k] & _positions(size)[0])
+        return (parts[0] if len(parts) == 1 else np.concatenate(parts)).view(np.int64)
 
     def __call__(
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
@@ -156,6 +176,25 @@ class TopK(_Counted):
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> Tensor:
         return _masked(self, rows, draws, ids, purpose)
+
+
+@lru_cache(maxsize=4)
+def _positions(size: int) -> tuple[np.uint64, np.ndarray]:
+    """The bits that a position in a row of ``size`` numbers takes; and all positions, uint64."""
+    return np.uint64((1 << (size - 1).bit_length()) - 1), np.arange(size, dtype=np.uint64)
+
+
+def _distinct(draws: Draws, purpose: str, ids: np.ndarray, size: int) -> np.ndarray:
+    """Random bits for each coordinate, its position in the lowest ones, uint64 (clients, size).
+
+    This makes the values of a row distinct, so that the k smallest are the same however they are
+    found. The bias is below size / 2**(64 - position bits).
+    """
+    taken, positions = _positions(size)
+    values = random_bits(draws, purpose, ids, size)
+    values &= ~taken
+    values |= positions
+    return values
 
 
 def _masked(
