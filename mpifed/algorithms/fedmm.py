@@ -141,7 +141,7 @@ class FedMM:
             mixed = channel.average(moved, weights, before=state.surrogate)
             return replace(state, surrogate=self.project(mixed), previous=start)
         p = clients.federation.inclusion
-        arrived = channel.send((oracle - start).sub_(state.variates))  # Quant(Delta_i)
+        arrived = channel.send(oracle.sub_(start).sub_(state.variates))  # Quant(Delta_i)
         summed = channel.sum(arrived, weights / p)
         direction = state.variate + summed  # H, with the V before this round
         (surrogate,) = channel.at_server(
@@ -150,7 +150,7 @@ class FedMM:
         return FedMMState(
             surrogate,
             state.surrogate,
-            state.variates + self.rate / p * arrived if self.rate else state.variates,
+            arrived.mul_(self.rate / p).add_(state.variates) if self.rate else state.variates,
             state.variate + self.rate * summed,
         )
 
@@ -277,4 +277,6 @@ def _joined(data: Description) -> Description:
 def inputs_of(split: Split) -> Tensor:
     """z of every sample: its x, and its y as the last columns; float64 (samples, dim)."""
     x, y = split.x.flatten(1).double(), split.y.double()
+    if y.dim() == 2 and not y.shape[1]:
+        return x
     return torch.cat([x, y if y.dim() == 2 else y[:, None]], 1)

@@ -45,7 +45,8 @@ class Surrogate(Protocol):
 
         ``z`` is (samples, dim), client after client; client i has rows ``offsets[i]`` to
         ``offsets[i + 1]`` and at least one. ``theta`` is (n_parameters,), or one row a client. A
-        row of the result does not depend, to the bit, on the other clients.
+        row of the result does not depend, to the bit, on the other clients. The result is the
+        caller's to overwrite.
         """
 
     def minimiser(self, s: Tensor) -> Tensor:

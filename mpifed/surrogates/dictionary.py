@@ -82,13 +82,16 @@ class Dictionary:
         clients = list(pairwise(bounds))
         if theta.dim() == 1:
             h = self.code(z, self._matrix(theta))
-            return torch.stack([_moments(z[a:b], h[a:b]) for a, b in clients])
-        return torch.stack(
-            [
-                _moments(z[a:b], self.code(z[a:b], self._matrix(own)))
+            coded = ((z[a:b], h[a:b]) for a, b in clients)
+        else:
+            coded = (
+                (z[a:b], self.code(z[a:b], self._matrix(own)))
                 for (a, b), own in zip(clients, theta, strict=True)
-            ]
-        )
+            )
+        found = z.new_empty(len(clients), self.size)
+        for row, (own_z, own_h) in zip(found, coded, strict=True):
+            _moments(own_z, own_h, row)
+        return found
 
     def minimiser(self, s: Tensor) -> Tensor:
         """T(s); raises ``RunError`` for an s outside of S."""
@@ -147,9 +150,12 @@ class Dictionary:
         return first, s[square:].view(self.dimension, self.n_atoms)
 
 
-def _moments(z: Tensor, h: Tensor) -> Tensor:
-    """Means of h hᵀ and z hᵀ, flat."""
-    return torch.cat([(h.T @ h).flatten(), (z.T @ h).flatten()]) / len(z)
+def _moments(z: Tensor, h: Tensor, out: Tensor) -> None:
+    """Means of h hᵀ and z hᵀ, flat, in ``out``."""
+    # The products have memory of their own: rows of ``out`` are not aligned alike.
+    square = h.shape[1] ** 2
+    torch.div((h.T @ h).view(-1), len(z), out=out[:square])
+    torch.div((z.T @ h).view(-1), len(z), out=out[square:])
 
 
 def _factor(matrix: Tensor) -> Tensor:

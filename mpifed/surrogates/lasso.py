@@ -147,16 +147,17 @@ def descend(problem: Quadratic, samples: Samples, count: int, found: Tensor) -> 
     matrix = pad(matrix, wide + wide)
     threshold = problem.l1 / problem.smoothness
     shift = pad(samples.c / problem.smoothness, wide)
-    point = h = pad(samples.h, wide)
+    h = pad(samples.h, wide)
+    point, target = h.clone(), torch.empty_like(h)
     t = 1.0
     for _ in range(count):
-        target = torch.addmm(shift, point, matrix)
+        torch.addmm(shift, point, matrix, out=target)
         if problem.nonnegative:
-            after = target.sub_(threshold).clamp_(min=0)
+            after = (target - threshold).clamp_(min=0)
         else:
             after = softshrink(target, threshold)
         following = (1 + math.sqrt(1 + 4 * t * t)) / 2
-        point = torch.lerp(h, after, 1 + min((t - 1) / following, most))
+        torch.lerp(h, after, 1 + min((t - 1) / following, most), out=point)
         h, t = after, following
     h = h[:, :n].contiguous()
     g = samples.c - h @ problem.gram
