@@ -64,7 +64,7 @@ def _plan(options: Any) -> Any:
 
 
 def _render(options: Any) -> None:
-    from mpifed.jobs import render
+    from mpifed.jobs import record, render
 
     job = _plan(options)
     if options.report and not job.sweep:
@@ -74,11 +74,11 @@ def _render(options: Any) -> None:
         print(text, end="")
         return
     try:
-        options.file.write_text(text, encoding="utf-8")
+        record.replace_text(options.file, text)
     except OSError as error:
         raise InputError(f"--file {options.file} cannot be written: {error.strerror}") from None
     folder, file = shlex.quote(f"{job.output}/job"), shlex.quote(str(options.file))
-    print(f"to submit it: mkdir -p {folder} && sbatch {file}")
+    print(f"to submit it: (umask 077 && mkdir -p {folder} && sbatch {file})")
 
 
 def _check(options: Any) -> None:
@@ -97,22 +97,26 @@ def _submit(options: Any) -> None:
     job = _plan(options)
     plan.check_output(job)
     tasks = list(range(len(job.runs)))
-    if _submitted(job, tasks, [], options.dry_run):
+    if _submitted(job, tasks, [], options):
         print(f"status: python -m mpifed.jobs status {shlex.quote(str(job.output))}")
 
 
-def _submitted(job: Any, tasks: list[int], history: list[Any], dry_run: bool) -> bool:
-    """Submits these runs of ``job`` and records it; SLURM judges before anything is written."""
+def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> bool:
+    """Submits these runs of ``job`` and records it; all is judged before anything is written."""
     from mpifed.jobs import record, render, slurm
+    from mpifed.jobs.check import found_here
 
     script = render.script(job, tasks)
-    if dry_run:
+    if options.dry_run:
         print(f"sbatch --parsable <<'SCRIPT'\n{script}SCRIPT")
         if job.sweep:
             print("sbatch --parsable --dependency=afterany:... <<'SCRIPT'")
             print(f"{render.report_script(job)}SCRIPT")
         return False
     collect = render.report_script(job) if job.sweep else None
+    if not options.unchecked:
+        for _ in found_here(job):
+            pass
     slurm.test_only(script)
     if collect is not None:
         slurm.test_only(collect)
@@ -152,8 +156,7 @@ def _status(options: Any) -> None:
     for known, tasks in _chosen(options.words):
         rows += status.of(known, tasks, slurm.queue(list(known.parts(tasks))))
     if options.json:
-        plain = [{**dataclasses.asdict(row), "directory": str(row.directory)} for row in rows]
-        print(json.dumps(plain, indent=2))
+        print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2, default=str))
         return
     for row in rows:
         print(_line(row))
@@ -170,8 +173,11 @@ def _line(row: Any) -> str:
         parts.append(f"test accuracy {known.test_accuracy:.4f}")
     if known.checkpoint is not None and not known.finished:
         parts.append(f"checkpoint of round {known.checkpoint}")
-    line = f"{row.directory}: {', '.join(parts)}"
-    return line if known.finished or known.event is None else f"{line}\n  {known.event}"
+    lines = [f"{row.directory}: {', '.join(parts)}"]
+    if not known.finished:
+        lines += [f"  {said}" for said in (known.event, row.complaint) if said is not None]
+        lines += [f"  its output: {row.printed}"] if row.printed is not None else []
+    return "\n".join(lines)
 
 
 def _stop(options: Any) -> None:
@@ -222,7 +228,7 @@ def _resume(options: Any) -> None:
     todo = plan.unfinished(job, tasks)
     if not todo:
         raise InputError(f"{_place(known, tasks)} is finished; more rounds=N would go on with it")
-    _submitted(job, todo, list(known.history), options.dry_run)
+    _submitted(job, todo, list(known.history), options)
 
 
 def _names(known: Any, tasks: Sequence[int]) -> list[str]:
@@ -265,6 +271,11 @@ def _parser() -> Parser:
     )
     parser.add_argument("--smoke", action="store_true", help="one round on two ranks, to try it")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done")
+    parser.add_argument(
+        "--unchecked",
+        action="store_true",
+        help="submit without looking whether data and programs are on this machine too",
+    )
     parser.add_argument("--file", type=Path, metavar="FILE", help="where render writes the script")
     parser.add_argument("--report", action="store_true", help="render the report of a sweep")
     parser.add_argument("--json", action="store_true", help="status as JSON")

@@ -22,18 +22,10 @@ def checks(job: Job, script: str) -> Iterator[str]:
     The configuration and the options were checked when the job was planned. Raises ``InputError``
     for what would fail.
     """
-    layout, options = job.layout, job.options
+    layout = job.layout
     nodes = f" on {layout.nodes} nodes" if layout.nodes else ""
     yield f"{len(job.runs)} run{'s' * (len(job.runs) > 1)} of {layout.ranks} ranks{nodes}"
-    if options.image is None and options.stage is None:
-        yield _interpreter(options.python or sys.executable)
-    for name in ("stage", "image"):
-        path = getattr(options, name)
-        if path is not None and not Path(path).exists():
-            raise InputError(f"job.{name} is '{path}'; there is no such file here")
-    with experiment_file(job.experiment, job.text) as source:
-        sweep.check_data(source, job.runs)
-    yield "the data can be read here"
+    yield from found_here(job)
     _tool("bash", "-n", script=script)
     yield "bash reads the script"
     # shellcheck's hints on style are for whoever writes templates; what is quoted may look odd
@@ -45,10 +37,37 @@ def checks(job: Job, script: str) -> Iterator[str]:
     yield slurm.test_only(script) if slurm.present() else "there is no SLURM here: left out"
 
 
-def _interpreter(python: str) -> str:
-    if not shutil.which(python):
-        raise InputError(f"job.python is '{python}'; there is no such program here")
-    return f"the interpreter is {python}"
+def found_here(job: Job) -> Iterator[str]:
+    """The part of ``checks`` that looks for what the job will need; nothing is left out silently.
+
+    It looks on this machine: where the nodes of a cluster have other files, it cannot tell.
+    """
+    options = job.options
+    if options.image is None and options.stage is None:
+        yield _program("python", options.python or sys.executable, job)
+        if options.launcher == "mpirun" and options.mpirun is not None:
+            yield _program("mpirun", options.mpirun, job)
+    if options.launcher == "srun" and options.mpi != "auto" and slurm.present():
+        plugins = slurm.mpi_plugins()
+        if options.mpi not in plugins:
+            raise InputError(f"job.mpi is '{options.mpi}'; this SLURM has {', '.join(plugins)}")
+        yield f"SLURM has srun --mpi={options.mpi}"
+    for name in ("stage", "image"):
+        path = getattr(options, name)
+        if path is not None and not Path(path).exists():
+            raise InputError(f"job.{name} is '{path}'; there is no such file here")
+    with experiment_file(job.experiment, job.text) as source:
+        sweep.check_data(source, job.runs)
+    yield "the data can be read here"
+
+
+def _program(name: str, program: str, job: Job) -> str:
+    options = job.options
+    if "/" not in program and (options.modules or options.prologue or options.login_shell):
+        return f"job.{name} is left to the job, whose modules or prologue may bring {program}"
+    if not shutil.which(program):
+        raise InputError(f"job.{name} is '{program}'; there is no such program here")
+    return f"job.{name} is {program}"
 
 
 def _tool(*command: str, script: str) -> None:

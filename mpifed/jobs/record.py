@@ -53,11 +53,17 @@ class Record:
 
 
 def prepare(job: Job, again: Sequence[int] = ()) -> None:
-    """Makes the directories of ``job``, private to the user; the runs ``again`` are to go on."""
+    """Makes the directories of ``job``, private to the user; the runs ``again`` are to go on.
+
+    Raises ``InputError`` where they cannot be made.
+    """
     for directory in dict.fromkeys([job.output, *(run.directory for run in job.runs)]):
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir(mode=0o700, exist_ok=True)
-        (directory / "job").mkdir(mode=0o700, exist_ok=True)
+        try:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, exist_ok=True)
+            (directory / "job").mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"'{directory}' cannot be made: {error.strerror}") from None
     (job.output / "job" / "stop").unlink(missing_ok=True)
     for task in again:
         (job.runs[task].directory / "job" / "stop").unlink(missing_ok=True)
@@ -76,12 +82,12 @@ def write(job: Job, history: Sequence[dict[str, Any]], script: str) -> None:
         "runs": [{"directory": str(run.directory), "overrides": run.overrides} for run in job.runs],
         "history": list(history),
     }
-    _replace(job.output / "job" / "job.sbatch", script)
-    _replace(job.output / "job" / "job.json", json.dumps(known, indent=2) + "\n")
+    replace_text(job.output / "job" / "job.sbatch", script)
+    replace_text(job.output / "job" / "job.json", json.dumps(known, indent=2) + "\n")
     if job.sweep:
         for number, run in enumerate(job.runs):
             part = {"version": VERSION, "part_of": str(job.output), "task": number}
-            _replace(run.directory / "job" / "job.json", json.dumps(part, indent=2) + "\n")
+            replace_text(run.directory / "job" / "job.json", json.dumps(part, indent=2) + "\n")
 
 
 def entry(number: str, tasks: Sequence[int], report: str | None) -> dict[str, Any]:
@@ -153,7 +159,8 @@ def _moved(run: Planned, before: Path, now: Path) -> Planned:
     return run
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
+    """Writes a file at once and private to the user; an older one is gone then. ``OSError``."""
     partial = path.with_name(f".{path.name}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

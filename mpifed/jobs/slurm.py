@@ -83,6 +83,15 @@ def test_only(script: str) -> str:
     return said
 
 
+def mpi_plugins() -> list[str]:
+    """What ``srun --mpi`` takes here."""
+    answer = _call("srun", "--mpi=list")
+    lines = f"{answer.stdout}\n{answer.stderr}".splitlines()
+    # Some print one plugin a line below a heading, some add a line of versions behind a colon.
+    words = [word.strip(",") for line in lines for word in line.rpartition(":")[2].split()]
+    return sorted({word for word in words if re.fullmatch(r"none|cray_\w+|pmi\w*|openmpi", word)})
+
+
 def submit(script: str, options: Sequence[str] = ()) -> str:
     """Submits a script; returns the number of the job."""
     answer = _call("sbatch", "--parsable", *options, input=script)

@@ -17,6 +17,9 @@ import yaml
 from mpifed.jobs import slurm
 from mpifed.jobs.record import Record
 
+TAIL = 1 << 16
+"""Bytes at the end of a job's output in which its last complaint is looked for."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -32,13 +35,19 @@ class Progress:
 
 @dataclass(frozen=True)
 class Status:
-    """One run of a job. ``restarts`` is None once SLURM has forgotten the job."""
+    """One run of a job. ``restarts`` is None once SLURM has forgotten the job.
+
+    ``printed`` is the file that holds what its newest job printed; ``complaint`` the last thing
+    that mpifed said there of a failure. None where there is none.
+    """
 
     directory: Path
     job: str
     state: str
     restarts: int | None
     progress: Progress
+    printed: Path | None
+    complaint: str | None
 
 
 def progress(directory: Path) -> Progress:
@@ -72,7 +81,10 @@ def of(record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued]) -> 
         known = progress(run.directory)
         restarts = slurm.restarts(name) if mine is not None else None
         state = _state(record, run.directory, known, mine)
-        found.append(Status(run.directory, name, state, restarts, known))
+        printed = record.job.output / "job" / f"slurm-{name}.out"
+        said = _last_complaint(printed)
+        there = printed if printed.exists() else None
+        found.append(Status(run.directory, name, state, restarts, known, there, said))
     return found
 
 
@@ -119,6 +131,18 @@ def _rounds(path: Path) -> int | None:
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
         return None
     return rounds if isinstance(rounds, int) else None
+
+
+def _last_complaint(path: Path) -> str | None:
+    """The last line of a job's output in which mpifed says what is wrong, whatever follows it."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - TAIL))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return None
+    found = [line.strip() for line in text.splitlines() if line.startswith("mpifed: ")]
+    return found[-1].removeprefix("mpifed: ") if found else None
 
 
 def _last_event(path: Path) -> str | None:

@@ -44,6 +44,7 @@ def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
     file = tmp_path / "job.sbatch"
     assert "sbatch" in call(capfd, "render", *TINY, "--output", "x", "--file", file)
     assert file.read_text().startswith("#!/bin/bash\n")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600  # it holds the user's environment
     message = call(capfd, "submit", *TINY, "--output", tmp_path / "run", code=2)
     assert "there is no sbatch on the PATH" in message
     assert not (tmp_path / "run").exists()
@@ -229,6 +230,58 @@ def test_check_tells_what_it_checked(slurm: FakeSlurm, tmp_path: Path, capfd) ->
     assert "no such program" in call(capfd, "check", *gone, "job.python=/no/python", code=2)
     missing = ["data=nowhere.h5", "job.ranks=2", "--output", tmp_path / "run"]
     assert "nowhere.h5" in call(capfd, "check", *missing, code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["job.python=/no/python"], "job.python is '/no/python'"),
+        (["job.mpirun=/no/mpirun"], "job.mpirun is '/no/mpirun'"),
+        (["job.stage=/no/tar"], "job.stage is '/no/tar'"),
+        (["job.launcher=srun", "job.mpi=pmi9"], "this SLURM has none, pmi2, pmix"),
+    ],
+)
+def test_nothing_is_submitted_that_cannot_run(
+    words: list[str], part: str, slurm: FakeSlurm, tmp_path: Path, capfd
+) -> None:
+    output = tmp_path / "run"
+    for action in ("check", "submit"):
+        assert part in call(capfd, action, *TINY, *words, "--output", output, code=2)
+    assert slurm.calls("sbatch") == []
+    assert not output.exists()
+    call(capfd, "submit", *TINY, *words, "--output", output, "--unchecked")
+    assert (output / "job" / "job.json").exists()
+
+
+def test_a_program_that_a_module_brings_is_left_to_the_job(slurm, tmp_path: Path, capfd) -> None:
+    words = [*TINY, "--output", tmp_path / "run", "job.python=python9"]
+    assert "no such program" in call(capfd, "check", *words, code=2)
+    out = call(capfd, "check", *words, "job.modules=[python]")
+    assert "job.python is left to the job" in out
+
+
+def test_status_tells_why_a_job_failed(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
+    output = tmp_path / "run"
+    call(capfd, "submit", *TINY, "--output", output)
+    assert "its output" not in call(capfd, "status", output)
+    printed = output / "job" / "slurm-7.out"
+    printed.write_text(
+        "round 1\nmpifed: rank 1 on n2 (client 3): round 2: killed\nBAD TERMINATION\n"
+    )
+    slurm.answer("queue", "7|7|N/A|FAILED|NonZeroExitCode|n1\n")
+    out = call(capfd, "status", output)
+    assert "job 7, failed" in out
+    assert f"  {said}\n" in out
+    assert f"  its output: {printed}\n" in out
+    (row,) = json.loads(call(capfd, "status", output, "--json"))
+    assert row["complaint"] == said
+
+
+def test_what_the_disk_refuses_is_a_sentence(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
+    (tmp_path / "file").touch()
+    output = tmp_path / "file" / "run"
+    assert "cannot be made: " in call(capfd, "submit", *TINY, "--output", output, code=2)
+    assert slurm.calls("sbatch") == []
 
 
 def test_foreign_variables_are_left_behind() -> None:
