@@ -265,9 +265,8 @@ def test_status_tells_why_a_job_failed(slurm: FakeSlurm, tmp_path: Path, capfd) 
     call(capfd, "submit", *TINY, "--output", output)
     assert "its output" not in call(capfd, "status", output)
     printed = output / "job" / "slurm-7.out"
-    printed.write_text(
-        "round 1\nmpifed: rank 1 on n2 (client 3): round 2: killed\nBAD TERMINATION\n"
-    )
+    said = "rank 1 on n2 (client 3): round 2: killed"
+    printed.write_text(f"round 1\nmpifed: {said}\nBAD TERMINATION\n")
     slurm.answer("queue", "7|7|N/A|FAILED|NonZeroExitCode|n1\n")
     out = call(capfd, "status", output)
     assert "job 7, failed" in out
