@@ -2,8 +2,8 @@
 
 The guard of rank 0 hears from every other once a second and answers; whoever notices an end that
 was not announced tells all others, so that the job ends even where the launcher does not see to it.
-Some MPI libraries crash where a rank that they talk to is gone; of ranks that die, the guard of the
-first reports.
+A rank may crash because one that it talked to is gone; of ranks that die, the guard of the first
+reports.
 Datagrams are signed with a key that only this job knows; whatever else arrives is ignored. Nobody
 is missed who was not heard before: where hosts cannot reach each other, every rank still has its
 own guard.
