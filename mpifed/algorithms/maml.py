@@ -13,6 +13,7 @@ all of them. A client deploys what k steps on all its training samples make of x
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -43,7 +44,7 @@ class MetaState:
     model: Tensor = state.shared()
 
 
-class MetaLearner:
+class MetaLearner(ABC):
     """What the three have in common; ``direction`` is what tells them apart."""
 
     def __init__(
@@ -84,9 +85,9 @@ class MetaLearner:
         uniform = torch.ones(len(clients), dtype=torch.float64)
         return MetaState(channel.average(moved, uniform, before=state.model))
 
+    @abstractmethod
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
         """Where a client would move x against, (clients, P), for x (clients, P)."""
-        raise NotImplementedError
 
     def path(self, x: Tensor, objective: Objective) -> list[Tensor]:
         """x and what each of the k steps makes of it: k + 1 times (clients, P)."""
