@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mpifed.algorithms.flix_stored import refuse_other_problem
-from mpifed.components import find
+from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip
 
 
 def refuse_flix(configuration: Any) -> str | None:
@@ -37,28 +37,19 @@ def refuse_flix(configuration: Any) -> str | None:
     return refuse_other_problem(configuration) if options["optima_from"] else None
 
 
-def refuse_messages(configuration: Any) -> str | None:
-    """Refuses exchanges and compressors with which sums of messages mean nothing."""
-    name = configuration.algorithm["name"]
-    if configuration.exchange["name"] != "server":
-        return (
-            f"exchange is '{configuration.exchange['name']}', but {name} sends messages to a "
-            "server; under gossip use algorithm=flix with a compression, which neighbours keep "
-            "replicas for"
-        )
-    section = configuration.compression
-    if section["name"] != "none":
-        options = {key: value for key, value in section.items() if key != "name"}
-        made: Any = find("compression", section["name"])
-        if not made(**options).unbiased:
-            return (
-                f"compression.name is '{section['name']}', which is biased, but {name} needs "
-                "E C(v) = v; use algorithm=flix, whose messages have error feedback, or an "
-                "unbiased compressor such as rand_k"
-            )
-    return None
+WITH_GOSSIP = (
+    "under gossip use algorithm=flix with a compression, which neighbours keep replicas for"
+)
+WITH_BIAS = (
+    "use algorithm=flix, whose messages have error feedback, or an unbiased compressor such as "
+    "rand_k"
+)
 
 
 def refuse_compressed(configuration: Any) -> str | None:
     """Why the options of DCGD or DIANA do not go together, if they do not."""
-    return refuse_messages(configuration) or refuse_flix(configuration)
+    return (
+        refuse_gossip(configuration, WITH_GOSSIP)
+        or refuse_biased(configuration, WITH_BIAS)
+        or refuse_flix(configuration)
+    )

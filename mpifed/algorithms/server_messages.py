@@ -11,6 +11,8 @@ from mpifed.exchange.compression import Compressor
 from mpifed.federation import Federation
 from mpifed.local.options import LocalOptions
 
+UNBIASED = "allowed: none, rand_k, quantise, natural, bernoulli, or a composition of these"
+
 
 def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:
     """omega of a client's message, participation included: (1 + omega) / p - 1.
@@ -21,16 +23,19 @@ def message_variance(compressor: Compressor | None, federation: Federation, size
     return (1 + omega) / federation.inclusion - 1
 
 
-def refuse_gossip(configuration: Any) -> str | None:
-    """Refuses an exchange without the server that the method needs."""
+def refuse_gossip(configuration: Any, advice: str = "allowed: server") -> str | None:
+    """Refuses an exchange without the server that the method needs; ends in ``advice``."""
     exchange, name = configuration.exchange["name"], configuration.algorithm["name"]
     if exchange == "server":
         return None
-    return f"exchange is '{exchange}', but {name} sends messages to a server; allowed: server"
+    return f"exchange is '{exchange}', but {name} sends messages to a server; {advice}"
 
 
-def refuse_biased(configuration: Any) -> str | None:
-    """Refuses compressors with E C(v) other than v, which do not cancel in a sum of messages."""
+def refuse_biased(configuration: Any, advice: str = UNBIASED) -> str | None:
+    """Refuses compressors with E C(v) other than v, which do not cancel in a sum of messages.
+
+    The sentence ends in ``advice``.
+    """
     section = configuration.compression
     if section["name"] == "none":
         return None
@@ -40,8 +45,7 @@ def refuse_biased(configuration: Any) -> str | None:
         return None
     return (
         f"compression.name is '{section['name']}', which is biased, but "
-        f"{configuration.algorithm['name']} needs E C(v) = v; allowed: none, rand_k, quantise, "
-        "natural, bernoulli, or a composition of these"
+        f"{configuration.algorithm['name']} needs E C(v) = v; {advice}"
     )
 
 
