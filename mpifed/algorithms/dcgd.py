@@ -29,7 +29,7 @@ class Dcgd(Flix):
         return message_variance(exchange.compressor, exchange.federation, self.model.n_parameters)
 
     def theoretical_step(self, c: theory.Constants) -> float:
-        return theory.dcgd_step(c, self._setting())
+        return theory.dcgd_step(c, self.setting)
 
     def round(
         self, state: FlixState, clients: Clients, channel: Channel, draws: Draws

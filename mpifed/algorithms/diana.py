@@ -70,7 +70,7 @@ class Diana(Flix):
 
     def theoretical_step(self, c: theory.Constants) -> float:
         shared = self.smoothness == "safe"
-        return theory.diana_step(c, self._setting(), "safe" if shared else "paper")
+        return theory.diana_step(c, self.setting, "safe" if shared else "paper")
 
     def init(self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype) -> Any:
         size = self.model.n_parameters

@@ -12,25 +12,31 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.flix_forecast import all_constants, theorem_two
+from mpifed.algorithms.flix_forecast import (
+    all_constants,
+    constants_in_words,
+    optima_reached,
+    setting_of,
+    theorem_two,
+)
+from mpifed.algorithms.flix_measures import measured
 from mpifed.algorithms.flix_objective import FlixObjective
-from mpifed.algorithms.flix_reference import curvatures, flix_risk, minimise
+from mpifed.algorithms.flix_reference import curvatures, minimum
 from mpifed.algorithms.flix_refusals import refuse_flix
 from mpifed.algorithms.flix_search import Descent, StopRule, Stuck
 from mpifed.algorithms.flix_stored import stored_model, stored_optima
+from mpifed.algorithms.one_shot import one_shot_average
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser
-from mpifed.local.optima import Solver, local_optima
+from mpifed.local.optima import Solver, Start, local_optima, local_starts
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
@@ -85,7 +91,7 @@ class Flix:
         stuck: Stuck = "stay",
         gradient: Literal["exact", "stochastic"] = "exact",
         local_solver: Solver = "gd",
-        local_start: Literal["zeros", "shared", "independent"] | None = None,
+        local_start: Start | None = None,
         local_tolerance: Positive = 1e-6,
         local_iterations: Annotated[int, AtLeast(1)] = 100_000,
         optima_from: str | None = None,
@@ -121,12 +127,13 @@ class Flix:
             Objectives(model, self.regulariser),
             None if gradient == "exact" else local.options.batch_size,
         )
-        self.step, self.setting, self.smoothness = step, setting, smoothness
+        self.step, self.smoothness = step, smoothness
+        self.setting = setting_of(setting, model, self.regulariser)
         self.start, self.start_from = start, start_from
         self.stop_at, self.stop_rule, self.stuck = stop_at, stop_rule, stuck
         linear = isinstance(model, Linear)
         self.local_solver, self.optima_from = local_solver, optima_from
-        self.local_start = local_start or ("zeros" if linear else "independent")
+        self.local_start: Start = local_start or ("zeros" if linear else "independent")
         self.local_tolerance, self.local_iterations = local_tolerance, local_iterations
         self.reference, self.accuracy = reference, accuracy
 
@@ -146,7 +153,7 @@ class Flix:
         double = torch.float64
         return FlixState(
             exchange.spread(first),
-            self._local_start(clients, draws, dtype),
+            local_starts(self.model, clients, draws, self.local_start, dtype),
             torch.zeros(count, dtype=double),
             torch.zeros(count, dtype=double),
             torch.zeros(1, dtype=double),
@@ -156,16 +163,6 @@ class Flix:
             torch.zeros(1, dtype=torch.int64),
         )
 
-    def _local_start(self, clients: Clients, draws: Draws, dtype: torch.dtype) -> Tensor:
-        if self.local_start == "zeros" or not len(clients):
-            return torch.zeros(len(clients), self.model.n_parameters, dtype=dtype)
-        independent = self.local_start == "independent"
-        drawn = [
-            self.model.init(draws.stream("local model", int(client) if independent else -1))
-            for client in clients.ids
-        ]
-        return torch.from_numpy(np.stack(drawn)).to(dtype)
-
     def prepare(
         self, state: FlixState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> FlixState:
@@ -173,23 +170,16 @@ class Flix:
         if self.optima_from is not None:
             optima, norms = stored_optima(self.optima_from, state.optima, clients)
         else:
-            optima, norms = local_optima(
-                self.model,
-                clients,
-                self.regulariser,
-                state.optima,
-                self.local_solver,
-                self.local_tolerance,
-                self.local_iterations,
-            )
+            how = self.local_solver, self.local_tolerance, self.local_iterations
+            optima, norms = local_optima(self.model, clients, self.regulariser, state.optima, *how)
         made = replace(state, optima=optima, gradient_norm=norms)
         if self.start_from is not None:
             x = stored_model(self.start_from, state.model[:1].reshape(1, -1))
             made = replace(made, model=exchange.spread(x))
         if isinstance(self.model, Linear):
             compat = self.smoothness == "published_code"
-            measured = curvatures(self.model, clients, self.regulariser, compat)
-            made = replace(made, smoothness=measured)
+            l_i = curvatures(self.model, clients, self.regulariser, compat)
+            made = replace(made, smoothness=l_i)
         elif self.step is None:
             raise InputError(
                 "algorithm.step is missing: the smoothness of this model is not known, so no "
@@ -197,17 +187,11 @@ class Flix:
             )
         step = self._step(made, clients, exchange)
         made = replace(made, step=torch.tensor([step], dtype=torch.float64))
-        how = self.reference
-        if how == "auto":
-            how = "none" if not isinstance(self.model, Linear) else "auto"
-        if how == "none" or not self.objective.alpha(clients.federation.training).any():
+        found = minimum(self.objective, optima, clients, self.reference)
+        if found is None:
             return made
-        alpha = self.objective.alpha(clients.ids)
-        risk = flix_risk(self.objective.risks(clients), optima, alpha, clients)
-        x, least = minimise(risk, self.model, clients, self.regulariser, how)
-        known = torch.ones(1, dtype=torch.int64)
-        value = torch.tensor([least], dtype=torch.float64)
-        return replace(made, reference=x, least=value, known=known)
+        least, known = torch.tensor([found[1]], dtype=torch.float64), torch.tensor([1])
+        return replace(made, reference=found[0], least=least, known=known)
 
     # -- constants
 
@@ -226,13 +210,6 @@ class Flix:
     def memory_rate(self, omega: float) -> float:
         return 1.0
 
-    def _setting(self) -> theory.Setting:
-        if self.setting != "auto":
-            return self.setting
-        if self.regulariser.kind == "nonconvex" or not isinstance(self.model, Linear):
-            return "nonconvex"
-        return "strongly_convex" if self.regulariser.strength > 0 else "convex"
-
     def _step(self, state: FlixState, clients: Clients, exchange: Exchange) -> float:
         if self.step is not None:
             return self.step if isinstance(self.step, float) else 0.0
@@ -244,22 +221,15 @@ class Flix:
 
     def remarks(self, state: FlixState, clients: Clients, exchange: Exchange) -> list[str]:
         """Constants, step size, and the rounds that the theorems foretell; collective."""
-        worst = float(clients.federation.communicator.max(_largest(state.gradient_norm)[None])[0])
-        lines = [f"local optima: gradient norms up to {worst:.2e}"]
-        if worst > self.local_tolerance:
-            lines.append(
-                f"warning: algorithm.local_tolerance {self.local_tolerance:g} was not reached in "
-                f"{self.local_iterations} iterations; x_i are what was reached"
-            )
+        lines = optima_reached(
+            state.gradient_norm, self.local_tolerance, self.local_iterations, clients
+        )
         hand = "by line search" if self.step == "line_search" else f"{float(state.step):.6g}"
         if not isinstance(self.model, Linear):
             return [*lines, f"step size {hand}"]
         c = self.constants(state, clients, exchange)
-        by = "" if self.step is not None else f", of the {self._setting()} theorem"
-        lines.append(
-            f"mean L_i {c.l_hat:.6g}, L_alpha {c.l_alpha:.6g}, condition {c.condition:.4g}, omega "
-            f"{c.omega:.4g}; step size {hand}{by}"
-        )
+        by = "" if self.step is not None else f", of the {self.setting} theorem"
+        lines.append(f"{constants_in_words(c)}; step size {hand}{by}")
         return lines + self.foretold(state, c, clients)
 
     def foretold(self, state: FlixState, c: theory.Constants, clients: Clients) -> list[str]:
@@ -300,14 +270,10 @@ class Flix:
         return self.from_average and not channel.shared_is_rows
 
     def average(self, state: FlixState, clients: Clients, channel: Channel) -> Tensor:
-        """x_avg = sum_i w_i x_i with w_i proportional to alpha_i^2 L_i (Theorem 1)."""
-        mass = self.objective.squares(clients) * _or_ones(state.smoothness)
-        mass = mass[:, None].to(state.optima)
-        sent = channel.send(torch.cat([state.optima * mass, mass], 1), whole=True)
-        summed = channel.sum(sent, torch.ones(len(clients), dtype=torch.float64))
-        if not float(summed[-1]) > 0:
-            return state.model
-        return (summed[:-1] / summed[-1])[None].to(state.model)
+        """The average of Theorem 1, or the model where nobody has a share in it."""
+        squares = self.objective.squares(clients)
+        found = one_shot_average(state.optima, squares, state.smoothness, channel)
+        return state.model if found is None else found[None].to(state.model)
 
     # -- what is served and measured
 
@@ -323,28 +289,9 @@ class Flix:
         self, state: FlixState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
         x = exchange.mean(state.model)[0]
-        n = len(clients.federation.training)
-        losses = self.objective.losses(state.optima, x, clients)
-        objective = float(total(clients, losses[:, None])[0]) / n
-        found: dict[str, float | None] = {
-            "objective": objective,
-            "up_floats": exchange.ledger.up_floats,
-        }
-        if int(state.known):
-            away = float((x.double() - state.reference).square().sum())
-            squares = float(total(clients, self.objective.squares(clients)[:, None])[0])
-            found["objective_gap"] = objective - float(state.least)
-            found["deployed_distance"] = squares * away / n
-        return found
+        minimum = (state.reference, float(state.least)) if int(state.known) else None
+        found = measured(self.objective, state.optima, x, minimum, clients)
+        return {**found, "up_floats": exchange.ledger.up_floats}
 
     def payload(self) -> int:
         return self.model.n_parameters
-
-
-def _largest(values: Tensor) -> np.ndarray:
-    return np.array(float(values.max()) if len(values) else 0.0)
-
-
-def _or_ones(smoothness: Tensor) -> Tensor:
-    """L_i, or ones where it is unknown."""
-    return torch.where(smoothness > 0, smoothness, torch.ones_like(smoothness))

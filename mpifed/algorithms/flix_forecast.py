@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,6 +11,9 @@ from torch import Tensor
 from mpifed.algorithms.flix_objective import spread
 from mpifed.exchange.measuring import total
 from mpifed.federation import Clients
+from mpifed.local.objective import Regulariser
+from mpifed.models.base import Model
+from mpifed.models.linear import Linear
 from mpifed.theory import flix as theory
 
 
@@ -29,6 +34,45 @@ def all_constants(
     one_hot[torch.arange(len(clients)), torch.from_numpy(clients.ids)] = smoothness
     smooth = total(clients, one_hot).numpy()[federation.training]
     return theory.constants(alpha, smooth, strong, omega, memory_rate)
+
+
+def setting_of(
+    setting: Literal["auto", "strongly_convex", "convex", "nonconvex"],
+    model: Model,
+    regulariser: Regulariser,
+) -> theory.Setting:
+    """The theorems that hold; ``auto`` is by what the model and the regulariser make of f_i."""
+    if setting != "auto":
+        return setting
+    if regulariser.kind == "nonconvex" or not isinstance(model, Linear):
+        return "nonconvex"
+    return "strongly_convex" if regulariser.strength > 0 else "convex"
+
+
+def optima_reached(
+    gradient_norms: Tensor, tolerance: float, iterations: int, clients: Clients
+) -> list[str]:
+    """How near to their optima the clients came, with a warning where that is too far; collective.
+
+    ``gradient_norms`` are ||grad f_i(x_i)||, (clients,).
+    """
+    here = np.array(float(gradient_norms.max()) if len(gradient_norms) else 0.0)
+    worst = float(clients.federation.communicator.max(here[None])[0])
+    lines = [f"local optima: gradient norms up to {worst:.2e}"]
+    if worst > tolerance:
+        lines.append(
+            f"warning: algorithm.local_tolerance {tolerance:g} was not reached in {iterations} "
+            "iterations; x_i are what was reached"
+        )
+    return lines
+
+
+def constants_in_words(c: theory.Constants) -> str:
+    """The constants, for the log."""
+    return (
+        f"mean L_i {c.l_hat:.6g}, L_alpha {c.l_alpha:.6g}, condition {c.condition:.4g}, omega "
+        f"{c.omega:.4g}"
+    )
 
 
 def theorem_two(

@@ -15,6 +15,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
+from mpifed.algorithms.flix_objective import FlixObjective
 from mpifed.errors import InputError
 from mpifed.exchange.measuring import total
 from mpifed.federation import Clients
@@ -64,6 +65,25 @@ def flix_risk(objective: Objective, optima: Tensor, alpha: np.ndarray, clients: 
         return float(summed[0]), summed[1:]
 
     return Risk(value, mixed, a, optima)
+
+
+def minimum(
+    objective: FlixObjective,
+    optima: Tensor,
+    clients: Clients,
+    how: Literal["auto", "newton", "lbfgs", "none"],
+) -> tuple[Tensor, float] | None:
+    """argmin f~ (P,) and min f~; None where nobody asks for it, or all alpha_i are 0. Collective.
+
+    ``how: auto`` asks for that of linear models.
+    """
+    model = objective.model
+    if how == "none" or (how == "auto" and not isinstance(model, Linear)):
+        return None
+    if not objective.alpha(clients.federation.training).any():
+        return None
+    risk = flix_risk(objective.risks(clients), optima, objective.alpha(clients.ids), clients)
+    return minimise(risk, model, clients, objective.regulariser, how)
 
 
 def minimise(

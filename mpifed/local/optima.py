@@ -15,16 +15,32 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import InputError
-from mpifed.federation import Clients
+from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import hessian, objective_of, smoothness
 from mpifed.local.objective import Objective, Regulariser
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 
 Solver = Literal["gd", "lbfgs", "newton"]
+Start = Literal["zeros", "shared", "independent"]
 FIRST_SMOOTHNESS = 0.1
 """Where a line search begins to guess L (published code of FLIX)."""
 MOST_SMOOTHNESS = 2.0**40
+
+
+def local_starts(
+    model: Model, clients: Clients, draws: Draws, start: Start, dtype: torch.dtype
+) -> Tensor:
+    """Where the clients' solvers start, (clients, P): at zeros, all at one draw, or each at its
+    own.
+    """
+    if start == "zeros" or not len(clients):
+        return torch.zeros(len(clients), model.n_parameters, dtype=dtype)
+    drawn = [
+        model.init(draws.stream("local model", int(client) if start == "independent" else -1))
+        for client in clients.ids
+    ]
+    return torch.from_numpy(np.stack(drawn)).to(dtype)
 
 
 def local_optima(

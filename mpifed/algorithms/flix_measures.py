@@ -1,0 +1,31 @@
+"""What a run of FLIX adds to metrics.csv: the objective, and how far it is from its minimum."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mpifed.algorithms.flix_objective import FlixObjective
+from mpifed.exchange.measuring import total
+from mpifed.federation import Clients
+
+
+def measured(
+    objective: FlixObjective,
+    optima: Tensor,
+    x: Tensor,
+    minimum: tuple[Tensor, float] | None,
+    clients: Clients,
+) -> dict[str, float | None]:
+    """f~ at x (P,); with the ``minimum``, x* (P,) and f~(x*), also the gap from it and the mean
+    (1/n) sum_i ||T_i(x) - T_i(x*)||^2. Collective.
+    """
+    n = len(clients.federation.training)
+    losses = objective.losses(optima, x, clients)
+    value = float(total(clients, losses[:, None])[0]) / n
+    found: dict[str, float | None] = {"objective": value}
+    if minimum is not None:
+        away = float((x.double() - minimum[0]).square().sum())
+        squares = float(total(clients, objective.squares(clients)[:, None])[0])
+        found["objective_gap"] = value - minimum[1]
+        found["deployed_distance"] = squares * away / n
+    return found
