@@ -27,6 +27,7 @@ CASES = {
         "compression": "quantise",
         "algorithm.memory_start": "gradients",
     },
+    "diana of few": {"algorithm": "diana", **CONVEX, **RAND_K, "participation": 0.3},
     "error feedback": {
         "algorithm": "flix",
         **CONVEX,
