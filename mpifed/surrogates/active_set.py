@@ -59,8 +59,9 @@ def refined(
     left = (~done).nonzero()[:, 0]
     if len(left):
         rows = filled(left)
-        kept = (v[rows] for v in (h, g, c, signs, minimum, clipped, clipped_g))
-        clipped[rows] = _line_search(problem, *kept)
+        parts = (h, g, c, signs, minimum, clipped, clipped_g)
+        kept = (part.index_select(0, rows) for part in parts)
+        clipped.index_copy_(0, rows, _line_search(problem, *kept))
     return clipped, done
 
 
@@ -127,12 +128,12 @@ def subsystems(matrices: Tensor, which: Tensor, members: Tensor, b: Tensor) -> T
     while low < n:
         rows = ((counts > low) & (counts <= high)).nonzero()[:, 0]
         if len(rows):
-            row, column = members[rows].nonzero(as_tuple=True)
-            size = counts[rows]
+            row, column = members.index_select(0, rows).nonzero(as_tuple=True)
+            size = counts.index_select(0, rows)
             place = torch.arange(len(row)) - (size.cumsum(0) - size)[row]
             index = torch.full((len(rows), high), n)
             index[row, place] = column
-            above = (which[rows, None] * (n + 1) + index) * (n + 1)
+            above = (which.index_select(0, rows)[:, None] * (n + 1) + index) * (n + 1)
             systems = framed.take(above[:, :, None] + index[:, None, :])
             systems.diagonal(dim1=1, dim2=2).add_((index == n).to(b.dtype))
             right = b.new_zeros(len(rows), high, 1)

@@ -57,7 +57,8 @@ class Samples:
     def at(self, rows: Tensor, h: Tensor) -> Samples:
         """The samples ``rows`` (not empty) with the codes ``h`` of all."""
         all_rows = filled(rows)
-        kept = (v[all_rows] for v in (self.owner, h, self.c, self.energy, self.limit))
+        parts = (self.owner, h, self.c, self.energy, self.limit)
+        kept = (part.index_select(0, all_rows) for part in parts)
         return Samples(len(rows), *kept)
 
 
@@ -178,6 +179,9 @@ def exact_step(problem: Quadratic, samples: Samples, found: Tensor) -> Samples |
 
 def _leave(samples: Samples, h: Tensor, done: Tensor, found: Tensor) -> Samples | None:
     real = done[: samples.count]
-    found[samples.owner[: samples.count][real]] = h[: samples.count][real]
+    finished = real.nonzero()[:, 0]
+    found.index_copy_(0, samples.owner.index_select(0, finished), h.index_select(0, finished))
+    if len(finished) == samples.count:
+        return None
     rows = (~real).nonzero()[:, 0]
-    return samples.at(rows, h) if len(rows) else None
+    return samples.at(rows, h)
