@@ -15,6 +15,7 @@ import torch
 from mpifed import state as states
 from mpifed.communicator import Communicator
 from mpifed.errors import Diverged, PeerDiverged, RunError, raise_first_diverged
+from mpifed.evaluation import ClientResults
 
 
 def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
@@ -71,3 +72,27 @@ def report(clients: list[int], round: int) -> None:
     logging.getLogger("mpifed").warning(
         f"round {round} was run without {many} {listing}, whose numbers were not finite"
     )
+
+
+def of_all(error: Diverged) -> Diverged:
+    """The failure of a run that may leave clients out, where nobody would be left."""
+    return Diverged(
+        f"{error} (nor have the others that take part finite numbers, so on_divergence=drop leaves "
+        "nobody to go on with)",
+        error.clients,
+    )
+
+
+def report_losses(results: ClientResults, round: int) -> bool:
+    """Says in the log whose loss is not finite although the state is; whether there was any."""
+    loss = results.train_loss
+    scored = np.isfinite(loss).any() or np.isfinite(results.train_accuracy).any()
+    bad = np.flatnonzero(~np.isfinite(loss) & (results.n_train > 0) & ~results.unseen)
+    if not scored or not len(bad):
+        return False
+    others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    logging.getLogger("mpifed").warning(
+        f"after round {round} the training loss of client {bad[0]}{others} is not finite: numbers "
+        "have grown too large, and a smaller local.lr may help"
+    )
+    return True

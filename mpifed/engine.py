@@ -56,6 +56,7 @@ class Engine:
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
+        self.has_infinite_losses = False
         self.writer = Writer(federation)
         self._began = time.perf_counter()
 
@@ -153,6 +154,8 @@ class Engine:
             except (Diverged, PeerDiverged) as error:
                 bad = divergence.all_diverged(communicator, error) if drops else []
                 if not active[bad].any() or not active.sum() > active[bad].sum():
+                    if bad and isinstance(error, Diverged):
+                        raise divergence.of_all(error) from error
                     raise
                 exchange.ledger = Ledger(**booked)
                 active[bad] = False
@@ -275,6 +278,8 @@ class Engine:
             }
             recorder.row(self.scores)
             recorder.clients(results)
+            if not self.has_infinite_losses:
+                self.has_infinite_losses = divergence.report_losses(results, self.round)
         if progress is not None:
             progress.scores(self.round, self.scores)
 

@@ -63,11 +63,16 @@ def train(
         every = communicator.gather_object(heard)
         summary = _summary(setup, engine, status)
         if recorder is not None and progress is not None and every is not None:
-            for rank, lines in enumerate(every):
-                for line in dict.fromkeys(lines):
-                    recorder.log(f"warning on rank {rank}: {line}")
+            told = [
+                f"warning on rank {rank}: {line}"
+                for rank, lines in enumerate(every)
+                for line in dict.fromkeys(lines)
+            ]
+            for line in told:
+                recorder.log(line)
             recorder.finish(summary)
-            progress.say(f"{status}: {task.output}")
+            count = f" ({len(told)} warning{'s' * (len(told) > 1)} in log.txt)" if told else ""
+            progress.say(f"{status}: {task.output}{count}")
         communicator.barrier()
     return status
 

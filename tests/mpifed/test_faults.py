@@ -241,6 +241,16 @@ def test_a_run_in_which_all_diverge_stops(tmp_path, capfd, monkeypatch):
     outcome = call(words, capfd)
     assert outcome.code == 1
     assert "round 2: client 0 has a value in its update that is not finite" in outcome.messages[0]
+    assert "on_divergence=drop leaves nobody to go on with" in outcome.messages[0]
+
+
+def test_a_loss_that_is_not_finite_is_told_although_the_state_is(tmp_path, capfd):
+    words = [*TINY, "clients=8", "rounds=5", "exchange=gossip", "local.lr=1e38", "--quiet"]
+    words += ["on_divergence=drop", "evaluation.every=1", "--output", tmp_path / "run"]
+    assert call(words, capfd).code == 0
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert log.count("the training loss of client ") == 1
+    assert "is not finite: numbers have grown too large" in log
 
 
 def test_a_server_that_diverges_is_no_client_s_fault(tmp_path, capfd, monkeypatch):
