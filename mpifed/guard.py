@@ -94,6 +94,16 @@ def _die_with(parent: int) -> None:
         os._exit(EXIT_FAILED)
 
 
+def segments_of(process: int) -> tuple[str, ...]:
+    """Files of MPICH's in which ranks of one node share memory, as far as ``process`` maps them."""
+    try:
+        with open(f"/proc/{process}/maps", encoding="utf-8") as maps:
+            words = {line.split()[-1] for line in maps}
+    except OSError:
+        return ()
+    return tuple(sorted(word for word in words if word.startswith("/dev/shm/mpich_shm_")))
+
+
 @dataclass
 class _Watch:
     """The guard of process ``child``, which is rank ``rank``."""
@@ -112,6 +122,7 @@ class _Watch:
     _still_for: float = 0.0
     _steps: int = -1
     _end: int | None = None
+    _segments: tuple[str, ...] = ()
     _said: bytes = field(default=b"", repr=False)
 
     def until_the_end(self) -> int:
@@ -132,7 +143,7 @@ class _Watch:
                 return self._ended()
             fault = self._fault(passed)
             if self.peers is not None and self.peers.ended:
-                self._kill(signal.SIGKILL)
+                self._end_rank()
                 return EXIT_FAILED
             if fault is not None:
                 return self._report(fault)
@@ -164,6 +175,7 @@ class _Watch:
             else:
                 told = json.loads(line)
                 self.limit = told["limit"]
+                self._segments = segments_of(self.child)
                 if self.listening is not None:
                     self.peers = Peers.of(told, self.listening)
 
@@ -238,8 +250,15 @@ class _Watch:
         )
         if self.peers is not None:
             self.peers.end(number)
-        self._kill(signal.SIGKILL)
+        self._end_rank()
         return EXIT_FAILED
+
+    def _end_rank(self) -> None:
+        """Kills the rank and removes the shared memory that MPI can no longer remove itself."""
+        self._kill(signal.SIGKILL)
+        for path in self._segments:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
     def _rest(self, seconds: float) -> None:
         """Waits, but wakes up for what the rank says, and when it ends."""

@@ -5,13 +5,26 @@ from __future__ import annotations
 import ast
 import os
 import re
+import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from commands import TINY, call, launch, mounted, rows, summary_of
+from commands import (
+    TINY,
+    call,
+    command,
+    family,
+    launch,
+    mounted,
+    rows,
+    started,
+    summary_of,
+    wait_for,
+)
 from on_ranks import unlike_one_rank
 
 from mpifed import heartbeat
@@ -19,6 +32,7 @@ from mpifed.communicator import Alone, world
 from mpifed.errors import Diverged
 from mpifed.exchange.reduction import common_exponents
 from mpifed.experiment import parse_overrides
+from mpifed.guard import segments_of
 from mpifed.peers import BEAT, SILENCE, Peer, Peers, listen
 
 OURS = (*TINY, "clients=9", "algorithm=user_components:Fails", "--quiet")
@@ -52,6 +66,20 @@ def test_a_rank_that_is_gone_or_stands_still_ends_the_job(fail, words, expected,
     about = rf"mpifed: rank {rank} on {host} \({clients}\): round 3: "
     line = the_line(outcome)
     assert re.match(about, line) and line.endswith(expected), line
+
+
+def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path):
+    words = command(2, *OURS, "rounds=1000000", "--quiet", "--output", tmp_path / "run")
+    with started(words, stderr=subprocess.DEVNULL) as process:
+        wait_for(tmp_path / "run" / "checkpoints" / "round-000006.h5", process)
+        segments = {rank: segments_of(rank) for rank in family(process.pid)}
+        ranks = [rank for rank, shared in segments.items() if shared]
+        if not ranks:
+            pytest.skip("this MPI library shares memory in another way")
+        os.kill(ranks[-1], signal.SIGKILL)
+        assert process.wait(60) not in (0, 75)
+    for path in segments[ranks[-1]]:
+        assert not Path(path).exists()
 
 
 @pytest.mark.slow
