@@ -153,9 +153,7 @@ class Dictionary:
 def _moments(z: Tensor, h: Tensor, out: Tensor) -> None:
     """Means of h hᵀ and z hᵀ, flat, in ``out``."""
     # The products have memory of their own: rows of ``out`` are not aligned alike.
-    square = h.shape[1] ** 2
-    torch.div((h.T @ h).view(-1), len(z), out=out[:square])
-    torch.div((z.T @ h).view(-1), len(z), out=out[square:])
+    torch.cat([(h.T @ h).view(-1), (z.T @ h).view(-1)], out=out).div_(len(z))
 
 
 def _factor(matrix: Tensor) -> Tensor:
