@@ -39,6 +39,9 @@ FLOOR = 1e-16
 NO_PANEL = (*NO_DIFFERENCE, "rounds", "algorithm.start_from", "algorithm.optima_from")
 """Keys that part no panels: how long a run was, and from where it took what it began with."""
 
+LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
+"""Words in the names of columns whose best value is the largest; of the others it is the least."""
+
 ACROSS = 3  # panels in a row
 DOTS = 110  # an inch
 PANEL = (4.2, 3.1)  # inches
@@ -191,8 +194,13 @@ def _draw(axes: Axes, s: Series, index: int, wanted: Wanted) -> None:
     axes.plot(s.x, y, color=style.colour, linestyle=style.dashes, marker=marker, label=s.line,
               linewidth=1.5)  # fmt: skip
     if wanted.x not in PROGRESS and not wanted.by:
-        best = s.x[np.argmin(y)]
-        axes.axvline(best, color=GREY, linewidth=1, linestyle=(0, (2, 2)))
+        axes.axvline(best(s, wanted.column), color=GREY, linewidth=1, linestyle=(0, (2, 2)))
+
+
+def best(s: Series, column: str) -> float:
+    """Where on x the best of its values stands, the first of equal ones."""
+    largest = any(word in column for word in LARGER_IS_BETTER) and not column.endswith("_std")
+    return float(s.x[np.argmax(s.y) if largest else np.argmin(s.y)])
 
 
 def _label(leaves: Mapping[str, str], keys: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import pytest
 from run_directories import write_run
 
 from mpifed.report.__main__ import main
-from mpifed.report.figure import Wanted, series
+from mpifed.report.figure import Series, Wanted, _figure, best, series
 from mpifed.report.reading import find_runs
 
 
@@ -87,6 +87,34 @@ def test_what_cannot_be_drawn_is_refused_in_one_sentence(words, expected, sweep,
     assert main([str(sweep), "--output", str(tmp_path / "out"), *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert expected in line
+
+
+@pytest.mark.parametrize(
+    ("column", "where"),
+    [
+        ("test_loss", 0.4),
+        ("objective_gap", 0.4),
+        ("l2_uvp", 0.4),
+        ("test_accuracy_std", 0.4),
+        ("test_accuracy", 0.2),
+        ("test_accuracy_p10", 0.2),
+        ("test_recall_at_5", 0.2),
+        ("cosine", 0.2),
+    ],
+)
+def test_the_best_recall_is_the_largest_and_the_best_loss_the_least(column, where):
+    line = Series("", "", np.array([0.2, 0.4, 0.6]), np.array([0.9, 0.1, 0.5]))
+    assert best(line, column) == where
+
+
+def test_the_line_of_the_drawing_stands_at_the_best_accuracy(tmp_path):
+    for alpha, final in ((0.1, 0.5), (0.5, 0.9), (1.0, 0.6)):
+        algorithm = {"name": "flix", "flix_alpha": alpha}
+        write_run(tmp_path / str(alpha), algorithm=algorithm, final=final)
+    wanted = Wanted("test_accuracy", "algorithm.flix_alpha", linear=True)
+    (axes,) = _figure(series(find_runs([tmp_path]), wanted), wanted).axes
+    marks = [line for line in axes.lines if len(set(line.get_xdata())) == 1]
+    assert [mark.get_xdata()[0] for mark in marks] == [0.5]
 
 
 def test_a_figure_needs_a_directory(sweep, capsys):
