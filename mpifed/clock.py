@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from mpifed.exchange.base import Channel
-from mpifed.exchange.sparse_rows import SparseRows
+from mpifed.sparse_rows import SparseRows
 
 PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint", "total")
 

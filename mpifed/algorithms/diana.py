@@ -21,11 +21,11 @@ from mpifed.algorithms.flix_refusals import refuse_compressed
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
-from mpifed.exchange.sparse_rows import added
 from mpifed.federation import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 from mpifed.schema import Above, AtMost
+from mpifed.sparse_rows import added
 from mpifed.theory import flix as theory
 
 

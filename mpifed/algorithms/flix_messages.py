@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mpifed.algorithms.flix_objective import FlixObjective
 from mpifed.exchange.base import Channel
-from mpifed.exchange.sparse_rows import SparseRows, taken
 from mpifed.federation import Clients, Draws
+from mpifed.sparse_rows import SparseRows, taken
 
 
 def sent_gradients(

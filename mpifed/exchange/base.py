@@ -26,8 +26,8 @@ from torch import Tensor
 
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.ledger import Ledger
-from mpifed.exchange.sparse_rows import SparseRows
 from mpifed.federation import Federation
+from mpifed.sparse_rows import SparseRows
 
 
 class Channel(Protocol):

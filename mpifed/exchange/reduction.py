@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mpifed.communicator import Communicator
 from mpifed.errors import raise_first_diverged
-from mpifed.exchange.sparse_rows import SparseRows
+from mpifed.sparse_rows import SparseRows
 
 COLUMNS = 1 << 18
 """Columns of a sum in one Allreduce: as many on every rank, however many rows it has."""

@@ -17,8 +17,8 @@ from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.sparse import RandK
 from mpifed.exchange.ledger import Ledger, bits_of
 from mpifed.exchange.reduction import weighted_sum
-from mpifed.exchange.sparse_rows import SparseRows
 from mpifed.federation import Draws, Federation
+from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing, client
 
 

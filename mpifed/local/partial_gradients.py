@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.exchange.sparse_rows import places, taken
 from mpifed.local.linear_objective import SparseObjective
 from mpifed.local.objective import Objective
+from mpifed.sparse_rows import places, taken
 
 
 def partial_gradients(

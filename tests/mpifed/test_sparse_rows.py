@@ -16,12 +16,12 @@ from mpifed.errors import RunError
 from mpifed.exchange import reduction
 from mpifed.exchange.compression import build, sparse
 from mpifed.exchange.reduction import weighted_sum
-from mpifed.exchange.sparse_rows import SparseRows, added, taken
 from mpifed.federation import Draws
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.local.partial_gradients import partial_gradients
 from mpifed.models.linear import linear
+from mpifed.sparse_rows import SparseRows, added, taken
 
 
 def drawn(clients, size, k, seed=0, dtype=torch.float64):
