@@ -15,7 +15,6 @@ import torch
 from mpifed import state as states
 from mpifed.communicator import Communicator
 from mpifed.errors import Diverged, PeerDiverged, RunError, raise_first_diverged
-from mpifed.evaluation import ClientResults
 
 
 def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
@@ -81,18 +80,3 @@ def of_all(error: Diverged) -> Diverged:
         "nobody to go on with)",
         error.clients,
     )
-
-
-def report_losses(results: ClientResults, round: int) -> bool:
-    """Says in the log whose loss is not finite although the state is; whether there was any."""
-    loss = results.train_loss
-    scored = np.isfinite(loss).any() or np.isfinite(results.train_accuracy).any()
-    bad = np.flatnonzero(~np.isfinite(loss) & (results.n_train > 0) & ~results.unseen)
-    if not scored or not len(bad):
-        return False
-    others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-    logging.getLogger("mpifed").warning(
-        f"after round {round} the training loss of client {bad[0]}{others} is not finite: numbers "
-        "have grown too large, and a smaller local.lr may help"
-    )
-    return True

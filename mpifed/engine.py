@@ -20,7 +20,7 @@ from mpifed.clock import Clock, TimedChannel
 from mpifed.config import to_mapping
 from mpifed.data.base import Shards
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
-from mpifed.evaluation import ClientResults, score_clients, summarise, task_columns
+from mpifed.evaluation import ClientResults, score_clients, summarise, task_columns, warn_of_losses
 from mpifed.exchange.ledger import Ledger
 from mpifed.federation import Clients, Draws, participants
 from mpifed.heartbeat import at_round
@@ -279,7 +279,7 @@ class Engine:
             recorder.row(self.scores)
             recorder.clients(results)
             if not self.has_infinite_losses:
-                self.has_infinite_losses = divergence.report_losses(results, self.round)
+                self.has_infinite_losses = warn_of_losses(results, self.round)
         if progress is not None:
             progress.scores(self.round, self.scores)
 

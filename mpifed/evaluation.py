@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,3 +140,18 @@ def _average(values: np.ndarray, counts: np.ndarray, among: np.ndarray) -> float
     if not scored.any() or np.isnan(values[scored]).all():
         return None
     return float((values[scored] * counts[scored]).sum() / counts[scored].sum())
+
+
+def warn_of_losses(results: ClientResults, round: int) -> bool:
+    """Says in the log whose loss is not finite although the state is; whether there was any."""
+    loss = results.train_loss
+    scored = np.isfinite(loss).any() or np.isfinite(results.train_accuracy).any()
+    bad = np.flatnonzero(~np.isfinite(loss) & (results.n_train > 0) & ~results.unseen)
+    if not scored or not len(bad):
+        return False
+    others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    logging.getLogger("mpifed").warning(
+        f"after round {round} the training loss of client {bad[0]}{others} is not finite: numbers "
+        "have grown too large, and a smaller local.lr may help"
+    )
+    return True
