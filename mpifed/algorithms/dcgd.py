@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mpifed.algorithms.flix import Flix, FlixState
+from mpifed.algorithms.flix_forecast import theorem_three
 from mpifed.algorithms.flix_messages import sent_gradients
 from mpifed.algorithms.flix_refusals import refuse_compressed
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
 from mpifed.theory import flix as theory
 
@@ -30,6 +32,15 @@ class Dcgd(Flix):
 
     def theoretical_step(self, c: theory.Constants) -> float:
         return theory.dcgd_step(c, self.setting)
+
+    def foretold(self, state: FlixState, c: theory.Constants, clients: Clients) -> list[str]:
+        """The floor of Theorem 3; collective."""
+        if not int(state.known) or c.mu_alpha <= 0 or self.setting != "strongly_convex":
+            return []
+        x = state.reference.to(state.optima)
+        g = self.objective.gradients(state.optima, x, clients, Draws(0, 0))
+        squares = float(total(clients, g.double().square().sum(1)[:, None])[0])
+        return theorem_three(c, float(state.step), squares / c.n)
 
     def round(
         self, state: FlixState, clients: Clients, channel: Channel, draws: Draws

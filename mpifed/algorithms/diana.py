@@ -50,7 +50,7 @@ class Diana(Flix):
         memory_start: Literal["zeros", "gradients"] = "zeros",
         **options: Any,
     ) -> None:
-        """``control_variate_rate`` is beta; null is 1 / (1 + omega), the most that is allowed.
+        """``control_variate_rate`` is beta; null is 1 / (1 + omega); above it DIANA may diverge.
 
         ``memory_start: gradients`` sends the first gradients whole, so that h_i^0 is the gradient
         at x^0, as Corollary 2 and Theorem 8 assume; zeros is Corollary 4 and the published code.
@@ -111,11 +111,22 @@ class Diana(Flix):
         )
 
     def remarks(self, state: Any, clients: Clients, exchange: Exchange) -> list[str]:
-        return super().remarks(state.flix, clients, exchange)
+        lines = super().remarks(state.flix, clients, exchange)
+        if not self.is_steady(self.variance(exchange)):
+            most = 1 / (1 + self.variance(exchange))
+            lines.append(
+                f"warning: algorithm.control_variate_rate {self.rate:g} is above 1 / (1 + omega) = "
+                f"{most:.4g}, up to which DIANA is known to converge"
+            )
+        return lines
+
+    def is_steady(self, omega: float) -> bool:
+        """Whether the memories are known to settle: beta (1 + omega) <= 1."""
+        return self.rate is None or self.rate * (1 + omega) <= 1 + 1e-12
 
     def foretold(self, state: FlixState, c: theory.Constants, clients: Clients) -> list[str]:
         """Rounds after which Theorem 4 puts the expected gap below ``accuracy``; collective."""
-        if not int(state.known) or c.mu_alpha <= 0:
+        if not int(state.known) or c.mu_alpha <= 0 or not self.is_steady(c.omega):
             return []
         x = state.model[0].to(state.optima)
         if self.from_average:

@@ -204,8 +204,11 @@ class Flix:
         return all_constants(clients, alpha, state.smoothness, strong, omega, rate)
 
     def variance(self, exchange: Exchange) -> float:
-        """omega of the messages; gradient descent sends them whole."""
-        return 0.0
+        """omega of the messages; 0 where they arrive whole, or error feedback makes up for them."""
+        compressor = exchange.compressor
+        if compressor is None or exchange.shared_is_rows or self.feeds_errors_back(exchange):
+            return 0.0
+        return compressor.omega(self.model.n_parameters)
 
     def memory_rate(self, omega: float) -> float:
         return 1.0
@@ -214,10 +217,22 @@ class Flix:
         if self.step is not None:
             return self.step if isinstance(self.step, float) else 0.0
         c = self.constants(state, clients, exchange)
-        return self.theoretical_step(c) if c.l_alpha > 0 else 0.0
+        if c.l_alpha <= 0:
+            return 0.0
+        if exchange.compressor is None or not self.feeds_errors_back(exchange):
+            return self.theoretical_step(c)
+        delta = exchange.compressor.contraction(self.model.n_parameters)
+        return theory.error_feedback_step(c, delta)
+
+    @staticmethod
+    def feeds_errors_back(exchange: Exchange) -> bool:
+        """Whether what a compressor keeps back goes with the next message."""
+        compressor = exchange.compressor
+        return compressor is not None and not (compressor.unbiased or exchange.shared_is_rows)
 
     def theoretical_step(self, c: theory.Constants) -> float:
-        return theory.dgd_step(c)
+        """With unbiased compression gradient descent is DCGD; replicas of neighbours need none."""
+        return theory.dcgd_step(c, self.setting) if c.omega else theory.dgd_step(c)
 
     def remarks(self, state: FlixState, clients: Clients, exchange: Exchange) -> list[str]:
         """Constants, step size, and the rounds that the theorems foretell; collective."""
@@ -228,9 +243,21 @@ class Flix:
         if not isinstance(self.model, Linear):
             return [*lines, f"step size {hand}"]
         c = self.constants(state, clients, exchange)
-        by = "" if self.step is not None else f", of the {self.setting} theorem"
+        whose = "error feedback's" if self.feeds_errors_back(exchange) else f"the {self.setting}"
+        by = "" if self.step is not None else f", of {whose} theorem"
         lines.append(f"{constants_in_words(c)}; step size {hand}{by}")
-        return lines + self.foretold(state, c, clients)
+        return lines + (self.foretold(state, c, clients) if self.is_foreseen(exchange) else [])
+
+    def is_foreseen(self, exchange: Exchange) -> bool:
+        """Whether the run is one of those that the theorems speak of."""
+        return (
+            self.step is None
+            and self.objective.batch_size is None
+            and self.smoothness != "published_code"
+            and not exchange.shared_is_rows
+            and exchange.federation.inclusion == 1
+            and (type(self) is not Flix or exchange.compressor is None)
+        )
 
     def foretold(self, state: FlixState, c: theory.Constants, clients: Clients) -> list[str]:
         """Rounds that Theorem 2 needs for ``accuracy``; collective."""

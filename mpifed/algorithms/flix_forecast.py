@@ -61,8 +61,8 @@ def optima_reached(
     lines = [f"local optima: gradient norms up to {worst:.2e}"]
     if worst > tolerance:
         lines.append(
-            f"warning: algorithm.local_tolerance {tolerance:g} was not reached in {iterations} "
-            "iterations; x_i are what was reached"
+            f"warning: algorithm.local_tolerance {tolerance:g} was not reached (at most "
+            f"{iterations} iterations, or no further progress); x_i are what was reached"
         )
     return lines
 
@@ -93,6 +93,13 @@ def theorem_two(
         f"Theorem 2: at most {rounds} rounds to a gap of {accuracy:g}; one round is enough up to "
         f"flix_alpha {most:.3g}"
     ]
+
+
+def theorem_three(c: theory.Constants, step: float, noise: float) -> list[str]:
+    """Where Theorem 3 puts the floor; ``noise`` is mean_i ||grad of f_i(T_i(x)) at x*||^2."""
+    floor = theory.dcgd_floor(c, step, c.omega * noise)
+    gap = c.l_alpha / 2 * floor
+    return [f"Theorem 3: E||x - x*||^2 ends at {floor:.3g} at most, the gap at {gap:.3g}"]
 
 
 def theorem_four(

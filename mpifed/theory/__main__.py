@@ -49,6 +49,11 @@ def main(words: Sequence[str] | None = None) -> int:
 def variance(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
     """Proposition 3 at the run's x."""
     alpha = run.equal_alpha()
+    if run.x.ndim > 1:
+        raise InputError(
+            f"{run.path}: every client has an x of its own under gossip; Proposition 3 is about "
+            "one that all share"
+        )
     local, deployed = flix.variance(run.optima), flix.variance(run.deployed())
     predicted = (1 - alpha) ** 2 * local
     return {

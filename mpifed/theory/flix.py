@@ -67,6 +67,14 @@ def dgd_step(c: Constants) -> float:
     return 1 / c.l_alpha
 
 
+def error_feedback_step(c: Constants, contraction: float) -> float:
+    """Stich and Karimireddy (2020), Theorem 9: 1 / (10 L (2 / delta)), without noise.
+
+    ``contraction`` is delta, E ||C(v) - v||^2 <= (1 - delta) ||v||^2.
+    """
+    return contraction / (20 * c.l_alpha)
+
+
 def dcgd_step(c: Constants, setting: Setting) -> float:
     """Theorems 3, 5 and 7; the last allows any step up to 1 / L_alpha."""
     if setting == "nonconvex":

@@ -61,7 +61,10 @@ class Stored:
         """The same, ``InputError`` without strong convexity."""
         c = self.constants()
         if self.strong <= 0:
-            raise InputError(f"{self.path}: algorithm.l2 is 0; Theorem 2 asks for it to be above 0")
+            raise InputError(
+                f"{self.path}: the risks are not strongly convex; Theorem 2 asks for algorithm.l2 "
+                "above 0 and regulariser=l2"
+            )
         return c
 
 

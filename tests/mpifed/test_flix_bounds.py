@@ -225,6 +225,40 @@ def test_error_feedback_brings_top_k_to_the_minimum():
     assert finer.go(2400).measured()["objective_gap"] < run.measured()["objective_gap"]
 
 
+def test_the_step_is_that_of_the_theorem_for_what_is_sent():
+    data, options = logistic(), {"flix_alpha": 0.6, "l2": 0.2, "start": "ones"}
+    sent, gradients = (Run(kind, data, RAND, **options) for kind in (Flix, Dcgd))
+    assert float(sent.flix.step) == float(gradients.flix.step)
+    assert float(sent.flix.step) < float(Run(Flix, data, **options).flix.step)
+    c = sent.method.constants(sent.state, sent.clients, sent.server)
+    fed_back = Run(Flix, data, ("top_k", {"k": 2}), **options)
+    # delta of top-k is k / d
+    assert float(fed_back.flix.step) == pytest.approx(2 / 5 / (20 * c.l_alpha))
+    before = fed_back.measured()["objective_gap"]
+    assert fed_back.go(1500).measured()["objective_gap"] < 0.02 * before
+
+
+def test_theorems_are_quoted_only_where_they_hold():
+    options = {"l2": 0.2, "start": "average", "flix_alpha": 0.5}
+
+    def told(kind, compression=None, data=None, **more):
+        run = Run(kind, data or logistic(), compression, **{**options, **more})
+        return " ".join(run.method.remarks(run.state, run.clients, run.server))
+
+    assert "Theorem 2: " in told(Flix)
+    assert "Theorem 3: " in told(Dcgd, RAND)
+    assert "Theorem 4: " in told(Diana, RAND)
+    for kind in (Flix, Dcgd, Diana):
+        assert "Theorem" not in told(kind, None if kind is Flix else RAND, step=0.1)
+        assert "Theorem" not in told(kind, data=logistic(participation=0.5))
+        assert "Theorem" not in told(kind, smoothness="published_code")
+    assert "Theorem" not in told(Flix, RAND)
+    assert "Theorem" not in told(Flix, ("top_k", {"k": 2}))
+    bold = told(Diana, RAND, control_variate_rate=1.0)
+    assert "control_variate_rate 1 is above 1 / (1 + omega)" in bold
+    assert "Theorem" not in bold
+
+
 @QUICK
 @given(SEEDS)
 def test_smoothness_of_random_quadratics(seed):
