@@ -17,6 +17,12 @@ def refuse_flix(configuration: Any) -> str | None:
             f"algorithm.flix_alpha has {len(alpha)} entries, but there are "
             f"{configuration.clients} clients; it must be one number, or one for each"
         )
+    strong = options["l2"] > 0 and options["regulariser"] == "l2"
+    if options["setting"] == "strongly_convex" and not strong:
+        return (
+            "algorithm.setting is 'strongly_convex', but without regulariser=l2 and an l2 above 0 "
+            "nothing makes the risks so; allowed: auto, convex, nonconvex"
+        )
     if gossip and options["start"] == "average":
         return (
             "algorithm.start is 'average', which needs a server; allowed with gossip: zeros, "

@@ -142,6 +142,7 @@ BAD = {
     "algorithm.stop_at=1 compression=rand_k": "compression must be none",
     "algorithm.stop_at=0": "algorithm.stop_at is 0",
     "algorithm.start=average exchange=gossip": "which needs a server",
+    "algorithm.setting=strongly_convex algorithm.l2=0": "nothing makes the risks so",
     "algorithm.flix_alpha=1.5": "algorithm.flix_alpha is 1.5",
     "algorithm.flix_alpha=[0.1,0.2]": "has 2 entries, but there are 5 clients",
     "algorithm=diana exchange=gossip": "sends messages to a server",
