@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from mpifed.guard import RANK_VARIABLES
 from mpifed.jobs.__main__ import main
 
 HERE = Path(__file__).parent
@@ -130,7 +131,10 @@ def ranks(output: Path) -> dict[int, int]:
                 if b"=" in word
             )
             parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
-            numbers[int(entry.name)] = int(variables[b"PMI_RANK"])
+            names = (name.encode() for name in RANK_VARIABLES)
+            numbers[int(entry.name)] = int(
+                next(variables[name] for name in names if name in variables)
+            )
             parents[int(entry.name)] = int(parent)
     return {numbers[one]: one for one, parent in parents.items() if parent in parents}
 
