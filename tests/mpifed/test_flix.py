@@ -49,6 +49,47 @@ def test_anisotropic_quadratics_follow_theorem_two():
         gaps.append(run.go().measured()["objective_gap"])
     assert gaps == pytest.approx([0.091135204, 0.0100752, 0.0013066, 0.0001956], abs=5e-8)
     assert run.flix.smoothness.tolist() == pytest.approx([4, 3], rel=1e-9)
+    optima, smooth = run.flix.optima.numpy(), run.flix.smoothness.numpy()
+    assert theory.largest_distance(optima) == pytest.approx(5, rel=1e-9)
+    spread = theory.spread(optima, smooth)
+    assert spread == pytest.approx(1.224489796, rel=1e-8)
+    # Theorem 1's bound on the first gap, and Theorem 2's rate.
+    assert gaps[0] < 0.5**2 * 3.5 * spread / 2 == pytest.approx(0.535714, rel=1e-6)
+    rate = 1 - float(run.flix.step) * 0.5**2
+    assert rate == pytest.approx(0.7142857, rel=1e-6)
+    assert all(later <= rate * gap for gap, later in itertools.pairwise(gaps))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_quadratics_have_the_minimum_in_closed_form(seed):
+    draw = np.random.default_rng(seed)
+    roots, centres = draw.normal(size=(6, 4, 4)), draw.normal(size=(6, 4))
+    matrices = [root @ root.T + np.eye(4) for root in roots]
+
+    def solved(alpha):
+        weighted = [a**2 * m for a, m in zip(alpha, matrices, strict=True)]
+        right = sum(w @ c for w, c in zip(weighted, centres, strict=True))
+        return np.linalg.solve(sum(weighted), right)
+
+    data = quadratics(matrices, list(centres))
+    least = {}
+    for alpha in (0.2, 0.4, 1.0, list(draw.uniform(0.1, 1, 6))):
+        run = Run(Flix, data, flix_alpha=alpha, reference="newton")
+        expected = solved(np.broadcast_to(alpha, 6))
+        assert run.flix.reference.numpy() == pytest.approx(expected, rel=1e-8, abs=1e-9)
+        if isinstance(alpha, float):
+            least[alpha] = float(run.flix.least)
+    assert solved(np.full(6, 0.2)) == pytest.approx(solved(np.ones(6)))
+    for alpha in (0.2, 0.4):
+        assert least[alpha] == pytest.approx(alpha**2 * least[1.0], rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", [Dcgd, Diana])
+def test_one_client_with_whole_messages_is_gradient_descent(kind):
+    data, options = random_quadratics(n=1, d=5), {"flix_alpha": 0.6, "start": "ones", "step": 0.1}
+    whole, same = Run(Flix, data, **options), Run(kind, data, **options)
+    for _ in range(10):
+        assert same.go().x == pytest.approx(whole.go().x, abs=1e-12)
 
 
 def test_the_budget_rules_of_theorem_two():
@@ -141,6 +182,10 @@ def test_diana_converges_where_dcgd_stalls_within_theorem_threes_floor():
     diana = Run(Diana, data, compression, step=diana_step, **options).go(1500)
     away = float(((diana.x - diana.flix.reference.numpy()) ** 2).sum())
     assert away < 1e-24
+    still = diana.method.objective.gradients(
+        diana.flix.optima, diana.flix.reference, diana.clients, Draws(0, 1)
+    )
+    assert float((diana.state.memories - still).square().sum(1).mean()) < 1e-24
     dcgd_step = theory.dcgd_step(c, "strongly_convex")
     dcgd = Run(Dcgd, data, compression, step=dcgd_step, **options).go(600)
     seen = []
