@@ -25,9 +25,9 @@ def limited(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> dict
     folder = tmp_path_factory.mktemp("limited")
     outputs = {name: folder / name for name in ("warned", "unwarned")}
     limit = ["job.ranks=2", "job.time=1", 'job.extra_directives=["--nodelist=n4"]']
-    slurm.submit(outputs["warned"], *limit, "job.warn_seconds=25", pause=1.4)
+    slurm.submit(outputs["warned"], *limit, "job.warn_seconds=25", pause=1.8)
     unwarned = ["job.skip_directives=[signal]", "checkpoint.every=5"]
-    slurm.submit(outputs["unwarned"], *limit, *unwarned, pause=2.0)
+    slurm.submit(outputs["unwarned"], *limit, *unwarned, pause=3.5)
     return outputs
 
 
