@@ -34,9 +34,10 @@ PR_SET_PDEATHSIG = 1
 TICK = 0.2
 """Seconds between two looks at the rank; a longer pause is one of this process, not of the rank."""
 
-GRACE, TURN, LONGEST_TURN = 0.3, 0.02, 2.0
-"""Seconds before a killed rank is reported: a launcher that kills the job kills the guard too, and
-of several ranks that die at once the first one reports.
+GRACE, TURN, LONGEST_TURN = 0.1, 0.005, 1.0
+"""Seconds before a dead rank is reported: a launcher that kills the job kills the guard too, and of
+several ranks that die at once the first one reports. No longer, for some launchers kill the job as
+soon as a rank is gone.
 """
 
 YIELDING = 3.0
@@ -212,9 +213,10 @@ class _Watch:
                     self.peers.end(self.rank)
                 self.peers.leave()
             return code
+        # MPI libraries kill, or end in an orderly way, ranks that talk to one that is gone.
+        if self._another_reports():
+            return EXIT_FAILED
         if code < 0:
-            if self._another_reports():
-                return EXIT_FAILED
             how = f"was killed by {signal.Signals(-code).name}"
             how += " (out of memory?)" if code == -signal.SIGKILL else ""
         else:
@@ -222,7 +224,7 @@ class _Watch:
         return self._report((self.rank, f"the process {how}"))
 
     def _another_reports(self) -> bool:
-        """Whether, after this rank was killed, another one's guard has ended the job."""
+        """Whether, after this rank died, the guard of another has ended the job."""
         peers, began = self.peers, time.monotonic()
         if peers is not None:
             peers.fall()
