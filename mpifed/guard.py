@@ -40,6 +40,9 @@ several ranks that die at once the first one reports. No longer, for some launch
 soon as a rank is gone.
 """
 
+HASTE = 0.005
+"""The same where SLURM sees by PMIx that a rank is gone, and kills the step at once."""
+
 YIELDING = 3.0
 """Seconds more that a rank's guard leaves the report to that of one that died before."""
 
@@ -229,6 +232,8 @@ class _Watch:
         if peers is not None:
             peers.fall()
         patience = GRACE + min(LONGEST_TURN, TURN * self.rank)
+        if {"SLURM_PROCID", "PMIX_RANK"} <= os.environ.keys():
+            patience = HASTE
         while True:
             yielding = YIELDING if peers is not None and peers.fell_later() else 0.0
             if time.monotonic() - began > patience + yielding:

@@ -142,7 +142,7 @@ choose_mpi() {
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
-print(MPI.Get_library_version().split("\n")[0])') || refuse 'mpi4py does not find an MPI library'
+print(MPI.Get_library_version().split("\n")[0].strip("\0"))') || refuse 'mpi4py does not find an MPI library'
   case $library in
     *CRAY*) fitting=(cray_shasta pmi2) ;;
     *MPICH* | *MVAPICH* | *Intel*) fitting=(pmi2) ;;
