@@ -39,6 +39,7 @@ from mpifed.schema import (
     options_of,
     shown,
 )
+from mpifed.section import without_name
 
 __all__ = [
     "Configuration",
@@ -103,7 +104,7 @@ class Configuration:
 
     def options(self, section: str) -> dict[str, Any]:
         """The options of a component section, without its name."""
-        return {key: value for key, value in getattr(self, section).items() if key != "name"}
+        return without_name(getattr(self, section))
 
 
 def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
@@ -176,8 +177,7 @@ def _participation(value: Any) -> Any:
         name = value.get("name")
         if not isinstance(name, str) or name not in kinds:
             raise InputError(f"participation.name is {shown(name)}; {closest(str(name), kinds)}")
-        rest = {key: item for key, item in value.items() if key != "name"}
-        return {"name": name, **check_options(kinds[name], rest, "participation")}
+        return {"name": name, **check_options(kinds[name], without_name(value), "participation")}
     try:
         return check_value(value, Annotated[float, Above(0), AtMost(1)], "participation")
     except InputError as error:

@@ -21,8 +21,7 @@ def complete(kind: str, section: Any, path: str) -> dict[str, Any]:
     if not isinstance(section, Mapping) or "name" not in section:
         raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
     component = find(kind, section["name"])
-    given = {key: value for key, value in section.items() if key != "name"}
-    checked = check_options(component, given, path)
+    checked = check_options(component, without_name(section), path)
     fill = getattr(component, "complete_options", None)
     return {"name": section["name"], **(fill(checked, 0, path) if fill else checked)}
 

@@ -10,6 +10,7 @@ from mpifed.components import find
 from mpifed.exchange.compression import Compressor
 from mpifed.federation import Federation
 from mpifed.local.options import LocalOptions
+from mpifed.section import without_name
 
 UNBIASED = "allowed: none, rand_k, quantise, natural, bernoulli, or a composition of these"
 
@@ -39,9 +40,8 @@ def refuse_biased(configuration: Any, advice: str = UNBIASED) -> str | None:
     section = configuration.compression
     if section["name"] == "none":
         return None
-    options = {key: value for key, value in section.items() if key != "name"}
     made: Any = find("compression", section["name"])
-    if made(**options).unbiased:
+    if made(**without_name(section)).unbiased:
         return None
     return (
         f"compression.name is '{section['name']}', which is biased, but "
