@@ -111,9 +111,9 @@ class Diana(Flix):
         )
 
     def remarks(self, state: Any, clients: Clients, exchange: Exchange) -> list[str]:
-        lines = super().remarks(state.flix, clients, exchange)
-        if not self.is_steady(self.variance(exchange)):
-            most = 1 / (1 + self.variance(exchange))
+        lines, omega = super().remarks(state.flix, clients, exchange), self.variance(exchange)
+        if not self.is_steady(omega):
+            most = 1 / (1 + omega)
             lines.append(
                 f"warning: algorithm.control_variate_rate {self.rate:g} is above 1 / (1 + omega) = "
                 f"{most:.4g}, up to which DIANA is known to converge"
