@@ -147,30 +147,23 @@ class ServerChannel:
         return (mean if self.compressor is None else start + mean).to(before)
 
     def send(self, rows: Tensor, whole: bool = False) -> Tensor:
-        purpose = f"compression {self._sent}"
-        self._sent += 1
         if self.compressor is None or whole:
+            self._sent += 1
             self._book(rows.shape[1:], rows.dtype)
             return rows
-        draws = Draws(self.server.seed, self.round)
-        size, everyone = math.prod(rows.shape[1:]), np.flatnonzero(self.active)
-        ledger, compressor = self.server.ledger, self.compressor
-        ledger.up_bits += int(compressor.bits(size, rows.itemsize, draws, everyone, purpose).sum())
-        ledger.up_floats += int(compressor.floats(size, draws, everyone, purpose).sum())
-        return compressor(rows.flatten(1), draws, self._hosted, purpose).view(rows.shape)
+        draws, purpose = self._stream()
+        self._book_compressed(math.prod(rows.shape[1:]), rows.dtype)
+        return self.compressor(rows.flatten(1), draws, self._hosted, purpose).view(rows.shape)
 
     def coordinates(self, size: int) -> np.ndarray | None:
         if not isinstance(self.compressor, RandK):
             return None
-        draws, purpose = Draws(self.server.seed, self.round), f"compression {self._sent}"
+        draws, purpose = self._stream()
         return self.compressor.coordinates(size, draws, self._hosted, purpose)
 
     def send_chosen(self, rows: SparseRows) -> SparseRows:
         assert isinstance(self.compressor, RandK)
-        self._sent += 1
-        count, ledger = int(self.active.sum()), self.server.ledger
-        ledger.up_bits += count * self.compressor.message_bits(rows.size, rows.dtype.itemsize)
-        ledger.up_floats += count * rows.columns.shape[1]
+        self._book_compressed(rows.size, rows.dtype)
         return rows.times(self.compressor.scale(rows.size))
 
     def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
@@ -203,6 +196,20 @@ class ServerChannel:
         residual[:, part] = wanted - arrived
         self.memory = ErrorFeedback(residual)
         return arrived.view(update.shape)
+
+    def _stream(self) -> tuple[Draws, str]:
+        """What the compressor draws the next message from, and the purpose that it goes by."""
+        return Draws(self.server.seed, self.round), f"compression {self._sent}"
+
+    def _book_compressed(self, size: int, dtype: torch.dtype) -> None:
+        """Counts and books the next message, of ``size`` numbers before compression."""
+        assert self.compressor is not None
+        draws, purpose = self._stream()
+        self._sent += 1
+        everyone, ledger = np.flatnonzero(self.active), self.server.ledger
+        bits = self.compressor.bits(size, dtype.itemsize, draws, everyone, purpose)
+        ledger.up_bits += int(bits.sum())
+        ledger.up_floats += int(self.compressor.floats(size, draws, everyone, purpose).sum())
 
     def _book(self, shape: torch.Size, dtype: torch.dtype) -> None:
         count = int(self.active.sum())

@@ -63,11 +63,8 @@ class _Counted:
     def bits(
         self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
-        return np.full(len(ids), self.message_bits(size, itemsize), np.int64)
-
-    def message_bits(self, size: int, itemsize: int) -> int:
-        """Bits of anybody's message."""
-        return self.kept(size) * (8 * itemsize + self.index_bits)
+        each = 8 * itemsize + self.index_bits
+        return np.full(len(ids), self.kept(size) * each, np.int64)
 
     def floats(
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
