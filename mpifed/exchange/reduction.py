@@ -45,28 +45,25 @@ def common_exponents(
     Raises ``Diverged`` on the rank of the first client (of ``ids``) whose row is not finite, and
     ``PeerDiverged`` on the others. Costs one small Allreduce.
     """
-    largest = [_largest(t) for t in tensors]
-    finite = all(np.isfinite(largest))
+    found = [largest(t) for t in tensors]
+    finite = all(np.isfinite(found))
     own = [] if finite else _bad_clients(tensors, ids)
     first = -float(own[0]) if own else -np.inf
-    answer = communicator.max(np.array([*(largest if finite else [0.0] * len(largest)), first]))
+    answer = communicator.max(np.array([*(found if finite else [0.0] * len(found)), first]))
     raise_first_diverged(-answer[-1], own, what)
     return [int(np.frexp(value)[1]) for value in answer[:-1]]
 
 
-def _largest(tensor: Tensor) -> float:
-    """The largest modulus, without a second copy of the tensor; NaN if there is one."""
-    if not tensor.numel():
-        return 0.0
-    low, high = tensor.aminmax()
-    return max(-float(low), float(high))
+def largest(tensor: Tensor) -> float:
+    """The largest modulus, without a second copy of the tensor; NaN if there is one, 0 of none."""
+    return float(largest_of_rows(tensor.detach().cpu().reshape(1, -1).numpy())[0])
 
 
-def _largest_of_rows(flat: np.ndarray) -> np.ndarray:
+def largest_of_rows(flat: np.ndarray) -> np.ndarray:
     """The largest modulus of each row, NaN where there is one: float64 (rows,)."""
-    # numpy's are several times faster than torch's, and need no copy.
+    # numpy's are faster than torch's, and need no copy.
     low, high = flat.min(1, initial=0), flat.max(1, initial=0)
-    return np.maximum(-low, high).astype(np.float64)
+    return np.maximum(-low, high).astype(np.float64) + 0.0  # never -0.0
 
 
 def _bad_clients(tensors: list[Tensor], ids: np.ndarray) -> list[int]:
@@ -97,8 +94,8 @@ def weighted_sum(
         shape: tuple[int, ...] = (rows.size,)
     else:
         flat = rows.detach().cpu().flatten(1).numpy()
-        largest = _largest_of_rows(flat) * np.abs(weights)
-        exponent = _common_exponent(communicator, largest[:, None], ids, what)
+        scaled = largest_of_rows(flat) * np.abs(weights)
+        exponent = _common_exponent(communicator, scaled[:, None], ids, what)
         shape = rows.shape[1:]
     limbs = 2 if rows.dtype == torch.float64 else 1
     total = np.empty(math.prod(shape))

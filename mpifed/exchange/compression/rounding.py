@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mpifed.exchange.compression.base import PURPOSE, chunks, random_bits
+from mpifed.exchange.reduction import largest_of_rows
 from mpifed.federation import Draws
 from mpifed.schema import AtLeast, AtMost
 
@@ -92,8 +93,7 @@ class Quantise:
         clients, size = x.shape
         block = self.block_of(size)
         if block == size and self.norm == "max":
-            largest = np.maximum(x.max(1, initial=0), -x.min(1, initial=0))
-            return _rounded_up(largest + 0.0)[:, None]  # never -0.0
+            return _rounded_up(largest_of_rows(x))[:, None]
         u = np.zeros((clients, -(-size // block) * block))
         np.abs(x, out=u[:, :size])
         blocked = u.reshape(clients, -1, block)
