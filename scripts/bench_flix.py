@@ -16,28 +16,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bench_figures import engine, report
+from bench_figures import engine, in_turn, report
 
 REPEATS = 5
 ALPHAS = (1.0, 0.1, 0.01, 0.001)
 GRID = (1, 22, 45, 67, 90, 113)
 """The published code's k for d = 113: 1 and the rounded down fifths of d."""
-
-
-def in_turn(
-    actions: dict[str, Callable[[], Any]], inner: int, repeats: int = REPEATS
-) -> dict[str, list[float]]:
-    """CPU seconds of one call of each, measured in turn so that all meet the same noise."""
-    measured: dict[str, list[float]] = {name: [] for name in actions}
-    for action in actions.values():
-        action()
-    for _ in range(repeats):
-        for name, action in actions.items():
-            began = time.process_time()
-            for _ in range(inner):
-                action()
-            measured[name].append((time.process_time() - began) / inner)
-    return measured
 
 
 def diana_round() -> None:
@@ -65,9 +49,9 @@ def diana_round() -> None:
         sparse = name == "sparse"
         made_so = objective_of(method.model, made.everyone, method.regulariser, sparse=sparse)
         ways[name] = partial(made_so.gradients, rows)
-    median = {n: statistics.median(v) for n, v in in_turn(ways, inner=10).items()}
+    median = {n: statistics.median(v) for n, v in in_turn(ways, REPEATS, inner=10).items()}
     fastest = min(ways, key=median.__getitem__)
-    measured = in_turn({"round": made.advance, fastest: ways[fastest]}, inner=10, repeats=81)
+    measured = in_turn({"round": made.advance, fastest: ways[fastest]}, 81, inner=10)
     median |= {n: statistics.median(v) for n, v in measured.items()}
     pairs = zip(measured["round"], measured[fastest], strict=True)
     ratios = [whole / part for whole, part in pairs]
@@ -111,7 +95,7 @@ def sparse_products() -> None:
             for name in ("sparse", "dense")
         }
         calls = {name: partial(way.gradients, rows) for name, way in ways.items()}
-        median = {n: statistics.median(v) for n, v in in_turn(calls, inner=10).items()}
+        median = {n: statistics.median(v) for n, v in in_turn(calls, REPEATS, inner=10).items()}
         ratios[share] = round(median["sparse"] / median["dense"], 2)
     report("sparse_products", SPARSE_BELOW, "share of non-zero inputs", sparse_over_dense=ratios)
 

@@ -37,20 +37,6 @@ WORDS = (
 )
 
 
-def environment() -> dict[str, str]:
-    """Ours, with what Open MPI wants before it starts more ranks than there are cores."""
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_ALLOW_RUN_AS_ROOT": "1",
-        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    }
-
-
 def processes(target: Path) -> dict[int, int]:
     """The processes of the job that writes to ``target``, and their parents."""
     found = {}
@@ -82,7 +68,6 @@ def interrupted(strike: Callable[[subprocess.Popen, Path], None]) -> Outcome:
     front = [os.environ.get("MPIRUN") or "mpirun", "-n", str(RANKS)]
     with subprocess.Popen(
         [*front, sys.executable, "-m", "mpifed.run", *WORDS, str(target)],
-        env=environment(),
         stderr=subprocess.PIPE,
         text=True,
     ) as process:

@@ -81,19 +81,25 @@ physical_cores() {
   if [ "$physical" -gt 0 ] && [ "$physical" -lt "$(cores)" ]; then echo "$physical"; else cores; fi
 }
 
-# launch SECONDS RANKS COMMAND...: mpirun with an end. Open MPI (4 and 5) refuses to run as root, and
-# to run more ranks than cores, unless told; MPICH knows none of these variables.
-launch() (
-  seconds=$1 ranks=$2
-  shift 2
+# allow_ranks RANKS: Open MPI (4 and 5) refuses to run as root, and to run more ranks than cores, unless
+# told; MPICH knows none of these variables.
+allow_ranks() {
   if [ "$(id -u)" = 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
   fi
-  if [ "$ranks" -gt "$(physical_cores)" ]; then
-    export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
+  if [ "$1" -gt "$(physical_cores)" ]; then
+    export OMPI_MCA_rmaps_base_oversubscribe=1
     export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
   fi
+}
+
+# launch SECONDS RANKS COMMAND...: mpirun with an end.
+launch() (
+  seconds=$1 ranks=$2
+  shift 2
+  allow_ranks "$ranks"
+  [ "$ranks" -le "$(physical_cores)" ] || export OMPI_MCA_mpi_yield_when_idle=1
   # Open MPI gives rank 0 a terminal of its own even where the output goes to a file
   [ -t 1 ] || export TTY_COMPATIBLE=0
   exec timeout --foreground --kill-after=10 "$seconds" "$MPIRUN" -n "$ranks" "$@"
