@@ -32,7 +32,8 @@ WORDS = (
     "evaluation.every=5",
     "checkpoint.every=1000",
 )
-PAUSE = 0.15
+PAUSE = 1.0
+"""Seconds a round, see :mod:`patient`; thirty such rounds are left when a test interrupts."""
 
 
 @dataclass(frozen=True)

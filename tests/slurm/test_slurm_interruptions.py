@@ -25,9 +25,9 @@ def limited(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> dict
     folder = tmp_path_factory.mktemp("limited")
     outputs = {name: folder / name for name in ("warned", "unwarned")}
     limit = ["job.ranks=2", "job.time=1", 'job.extra_directives=["--nodelist=n4"]']
-    slurm.submit(outputs["warned"], *limit, "job.warn_seconds=25", pause=1.8)
+    slurm.submit(outputs["warned"], *limit, "job.warn_seconds=25", pause=2.5)
     unwarned = ["job.skip_directives=[signal]", "checkpoint.every=5"]
-    slurm.submit(outputs["unwarned"], *limit, *unwarned, pause=3.5)
+    slurm.submit(outputs["unwarned"], *limit, *unwarned, pause=4.0)
     return outputs
 
 
@@ -70,7 +70,7 @@ def test_stop_stays_stopped_and_resume_goes_on_with_other_ranks(
     told_of = slurm.jobs("status", output)
     assert f"job {job}, stopped, round " in told_of
     assert "checkpoint of round" in told_of
-    slurm.jobs("resume", output, "job.ranks=2", "job.launcher=srun")
+    slurm.jobs("resume", output, "job.ranks=2", "job.launcher=srun", "job.environment.PAUSE=0")
     assert newest_job(output) != job
     slurm.wait(newest_job(output), "COMPLETED")
     same(output, whole)

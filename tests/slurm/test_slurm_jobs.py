@@ -50,7 +50,7 @@ def test_a_sweep_is_an_array_with_a_report(slurm: LocalSlurm, tmp_path: Path) ->
         "evaluation: {every: 2}\n"
     )
     front = ["submit", "--site", "local-test", "--output", output, experiment]
-    slurm.jobs(*front, "job.environment.PAUSE=0.2")
+    slurm.jobs(*front, "job.environment.PAUSE=1")
     job, runs = newest_job(output), sorted(output.glob("seed=*"))
     assert [run.name.split(",")[0] for run in runs] == ["seed=0", "seed=1"]
     # The last task of an array has the array's own number, by which SLURM means all of them.
