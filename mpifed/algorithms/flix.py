@@ -110,9 +110,9 @@ class Flix:
 
         ``start`` null is the average of Theorem 1 under a server and zeros under gossip; the
         published code starts from ones. ``start_from`` is the directory of a run of the same model
-        whose newest x is the start. x no longer moves once the norm of the objective's gradient is
-        below ``stop_at``; ``stop_rule: paper`` takes (1/n) sum_i grad f_i(T_i(x)) for it, without
-        alpha_i, as the paper's text has it.
+        whose newest x is the start, whatever point ``start`` names. x no longer moves once the norm
+        of the objective's gradient is below ``stop_at``; ``stop_rule: paper`` takes
+        (1/n) sum_i grad f_i(T_i(x)) for it, without alpha_i, as the paper's text has it.
 
         ``local_start`` null is zeros for linear models and independent draws for networks.
         ``optima_from`` is the directory of a run of the same problem whose x_i are taken.

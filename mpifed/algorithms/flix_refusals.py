@@ -28,10 +28,10 @@ def refuse_flix(configuration: Any) -> str | None:
             "algorithm.start is 'average', which needs a server; allowed with gossip: zeros, "
             "ones, random"
         )
-    if options["start"] and options["start_from"]:
+    if options["start"] == "average" and options["start_from"]:
         return (
-            f"algorithm.start is '{options['start']}' and algorithm.start_from is "
-            f"'{options['start_from']}'; one of them must be empty"
+            f"algorithm.start is 'average', a first round that forgets x, and algorithm.start_from "
+            f"is '{options['start_from']}'; one of them must be empty"
         )
     if options["step"] == "line_search" or options["stop_at"] is not None:
         what = "step" if options["step"] == "line_search" else "stop_at"
