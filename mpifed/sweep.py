@@ -6,6 +6,12 @@ A value that is a list is what is swept over; any other value holds for every ru
 itself is a list, the outer brackets sweep and the inner ones are the value:
 model.hidden=[[64],[64,32]] is two runs, and model.hidden=[[64]] holds for every run.
 
+    python -m mpifed.sweep flix-sine "algorithm.flix_alpha=[0,1]" "algorithm.start_from={previous}"
+
+{previous} is the directory of the run with the value before in the last list, all else equal, and
+{first} that with the first value of the last list. In the run with the first value an override that
+has one of them is left out. A run whose other run has failed is not begun.
+
 The runs go one after the other, each in a process of its own. Those that are finished are skipped
 and those that were interrupted go on, so that the same command can be given until all are done.
 """
@@ -13,6 +19,7 @@ and those that were interrupted go on, so that the same command can be given unt
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import shlex
@@ -40,6 +47,7 @@ from mpifed.errors import (
 )
 from mpifed.filenames import safe
 from mpifed.launch import Parser
+from mpifed.placeholders import split_linked
 
 # Resuming may change these, so a finished run with other values of them is not another run.
 FREE = ("evaluation.", "checkpoint.", "threads:", "reschedule:")
@@ -47,14 +55,24 @@ FREE = ("evaluation.", "checkpoint.", "threads:", "reschedule:")
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a sweep: its directory, the overrides that make it, and its data section."""
+    """One run of a sweep: its directory, the overrides that make it, and its data section.
+
+    ``linked`` are the keys of the overrides that name other runs, ``needs`` the directories of
+    these, which must be finished before this one begins.
+    """
 
     directory: Path
     overrides: dict[str, Any]
     data: dict[str, Any]
+    linked: tuple[str, ...] = ()
+    needs: tuple[Path, ...] = ()
 
     def finished(self) -> bool:
-        return (self.directory / "DONE").exists()
+        return _finished(self.directory)
+
+    def waits_for(self) -> Path | None:
+        """The first of the runs that this one needs which is not finished; None if all are."""
+        return next((place for place in self.needs if not _finished(place)), None)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -93,14 +111,27 @@ def split_words(words: Sequence[str]) -> tuple[str, list[str]]:
 
 def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> list[Planned]:
     """Every run of the sweep, checked: ``InputError`` for the first that cannot be run."""
-    axes, fixed = split_axes(config.parse_overrides(words))
+    plain, links = split_linked(words)
+    axes, fixed = split_axes(config.parse_overrides(plain))
+    if links and not axes:
+        raise InputError(f"{links[0]}, but nothing is swept over; it needs a list of values")
     mapping = config.read_experiment(experiment)
-    runs = []
-    for values in itertools.product(*axes.values()):
+    runs: list[Planned] = []
+    chain = len(list(axes.values())[-1]) if axes else 1
+    for number, values in enumerate(itertools.product(*axes.values())):
         chosen = dict(zip(axes, values, strict=True))
         overrides = fixed | chosen
+        linked: tuple[str, ...] = ()
+        needs: tuple[Path, ...] = ()
+        if links and number % chain:
+            # The last list is the one that itertools.product turns fastest.
+            first = runs[number - number % chain].directory
+            others = {"previous": runs[-1].directory, "first": first}
+            overrides |= {link.key: link.filled(others) for link in links}
+            linked = tuple(link.key for link in links)
+            needs = tuple(dict.fromkeys(others[name] for link in links for name in link.names))
         complete = config.resolve(config.apply_overrides(mapping, overrides), ranks)
-        run = Planned(output / _directory_name(chosen), overrides, complete.data)
+        run = Planned(output / _directory_name(chosen), overrides, complete.data, linked, needs)
         _check_same_run(run, config.to_mapping(complete))
         runs.append(run)
     return runs
@@ -110,6 +141,9 @@ def check_data(experiment: str, runs: Sequence[Planned]) -> None:
     """Refuses data that cannot be read, by a dry run of one run of each data section."""
     waiting = [run for run in runs if not run.finished()]
     for run in {as_text(run.data): run for run in reversed(waiting)}.values():
+        if run.waits_for() is not None:
+            free = {key: value for key, value in run.overrides.items() if key not in run.linked}
+            run = dataclasses.replace(run, overrides=free)
         words = [*run_words(experiment, run, None), "--dry-run"]
         answer = subprocess.run(words, capture_output=True, text=True, check=False)
         if answer.returncode == EXIT_BAD_INPUT:
@@ -164,6 +198,12 @@ def execute(runs: Sequence[Planned], commands: Sequence[Sequence[str]]) -> int:
         if run.finished():
             print(f"{name}: finished before, skipped", flush=True)
             continue
+        missing = run.waits_for()
+        if missing is not None:
+            failed += 1
+            said = f"not begun, since {missing.name}, which it would go on from, is not finished"
+            print(f"{name}: {said}", file=sys.stderr, flush=True)
+            continue
         print(f"{name}: started", flush=True)
         start = time.perf_counter()
         code = _run(command)
@@ -192,6 +232,10 @@ def _run(command: Sequence[str]) -> int:
     finally:
         for request, handler in handlers.items():
             signal.signal(request, handler)
+
+
+def _finished(directory: Path) -> bool:
+    return (directory / "DONE").exists()
 
 
 def _check_same_run(run: Planned, complete: dict[str, Any]) -> None:

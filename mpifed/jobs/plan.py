@@ -27,6 +27,7 @@ from mpifed.jobs import options as job_options
 from mpifed.jobs.options import JobOptions, Layout
 from mpifed.local.options import LocalOptions
 from mpifed.participation import Bernoulli
+from mpifed.placeholders import split_linked
 from mpifed.request import DEFAULT_EXPERIMENT
 from mpifed.schema import check_value, options_of
 from mpifed.sweep import Planned
@@ -86,6 +87,12 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
         job_options.read_words([word for word in overrides if word.startswith("job.")]),
     )
     overrides = [word for word in overrides if not word.startswith("job.")]
+    _, links = split_linked(overrides)
+    if links:
+        raise InputError(
+            f"{links[0]}, another run of the sweep, but the tasks of a job array run side by side; "
+            "python -m mpifed.sweep takes one after the other"
+        )
     if is_file:
         mapping = {key: value for key, value in mapping.items() if key != "job"}
         overrides = [*_axes_as_words(mapping, overrides), *overrides]

@@ -58,6 +58,7 @@ def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
         (["render", *TINY, "algorithm=fedavgg"], "did you mean 'fedavg'"),
         (["render", *TINY, "job.time=soon"], "job.time is 'soon'"),
         (["render", *TINY, "--site", "jewels"], "--site is 'jewels'"),
+        (["render", *TINY, "seed=[0,1]", "data.path={first}"], "python -m mpifed.sweep takes one"),
         (["render", *TINY, "--report"], "--report is for a sweep"),
         (["render", *TINY, "--frobnicate"], "--frobnicate"),
         (["render", "one.yaml", "two.yaml"], "both stand for an experiment"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,6 +91,11 @@ def test_file_names_are_safe_and_different(one: str, other: str) -> None:
         (["no-such-experiment", "seed=[0]"], "no-such-experiment"),
         (["data=[synthetic,nowhere.h5]"], "nowhere.h5"),
         (["synthetic-fedem", "nonsense"], "nonsense"),
+        (["seed=[0,1]", "algorithm.name={last}"], "algorithm.name has {last}, which no run"),
+        (["seed=[0,1]", "data.path=a/{frist}"], "did you mean 'first'? allowed: first, previous"),
+        (["seed=3", "data.path={first}"], "data.path has {first}, but nothing is swept over"),
+        (["seed=[0,1]", "data.path=[{first},b]"], "data.path has {first} in a list"),
+        (["seed=[0,1]", "rounds={previous}"], "rounds is"),
         (["seed=[0]", "--ranks", "0"], "--ranks is 0"),
         (["seed=[0]", "--ranks", "two"], "two"),
         (["seed=[0]", "--rank", "2"], "--rank"),
@@ -141,3 +148,86 @@ def test_dry_run_prints_the_commands(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in lines] == ["to run", "to run"]
     assert all("-m mpifed.run synthetic-fedem" in line for line in lines)
     assert not (tmp_path / "out").exists()
+
+
+CHAIN = ["algorithm.start_from={previous}", "algorithm.optima_from={ first }"]
+
+
+def test_placeholders_name_the_runs_of_a_chain() -> None:
+    words = ["algorithm.flix_alpha=[0,0.5,1]", "seed=[0,1]", *CHAIN, "rounds=3"]
+    runs = sweep.plan("flix-sine", [*words[1:], words[0]], Path("out"), 1)
+    for seed, chain in enumerate((runs[:3], runs[3:])):
+        names = [f"out/seed={seed},algorithm.flix_alpha={alpha}" for alpha in ("0", "0.5", "1")]
+        assert [str(run.directory) for run in chain] == names
+        assert all(run.overrides["rounds"] == 3 for run in chain)
+        # In the first run the experiment's own values stand.
+        assert not {"algorithm.start_from", "algorithm.optima_from"} & set(chain[0].overrides)
+        assert not chain[0].needs
+        keys = ("algorithm.start_from", "algorithm.optima_from")
+        assert [[run.overrides[key] for key in keys] for run in chain[1:]] == [
+            [names[0], names[0]],
+            [names[1], names[0]],
+        ]
+        assert [list(map(str, run.needs)) for run in chain[1:]] == [[names[0]], names[1::-1]]
+    # With another list last, the chains go along that one.
+    across = sweep.plan("flix-sine", words, Path("out"), 1)
+    assert [str(run.needs[0]) if run.needs else None for run in across] == [
+        place
+        for alpha in ("0", "0.5", "1")
+        for place in (None, f"out/algorithm.flix_alpha={alpha},seed=0")
+    ]
+
+
+def test_a_placeholder_may_stand_within_a_value() -> None:
+    words = ["seed=[0,1]", "data.path={first}/mushrooms", "exchange={name: server}"]
+    one, two = sweep.plan("flix-gd", words, Path("a b, c: #d"), 1)
+    assert "data.path" not in one.overrides
+    assert two.overrides["data.path"] == "a b, c: #d/seed=0/mushrooms"
+    typed = [word for word in sweep.run_words("flix-gd", two, None) if word.startswith("data.path")]
+    assert config.parse_overrides(typed)["data.path"] == two.overrides["data.path"]
+
+
+STILL = [
+    "synthetic-fedem",
+    *TINY,
+    "algorithm=flix",
+    "algorithm.start=random",
+    "algorithm.step=1e-300",
+    "algorithm.local_iterations=1",
+    "algorithm.start_from={previous}",
+    "seed=[0,1,2]",
+]
+"""x never moves, and each seed would draw another one."""
+
+
+def last_x(directory: Path) -> list[float]:
+    with h5py.File(max((directory / "checkpoints").glob("*.h5"))) as file:
+        return list(file["server/model"][0])
+
+
+def test_a_chain_hands_on_and_ends_where_a_run_fails(tmp_path: Path) -> None:
+    (tmp_path / "seed=1").write_text("a file where the run directory should be")
+    broken = run_sweep(*STILL, "--output", tmp_path)
+    assert broken.returncode == 1
+    assert "[2/3] seed=1: failed with exit code 2" in broken.stderr
+    assert "[3/3] seed=2: not begun, since seed=1, which it would go on from" in broken.stderr
+    assert "1 of 3 runs are finished" in broken.stdout
+    assert not (tmp_path / "seed=2").exists()
+
+    (tmp_path / "seed=1").unlink()
+    mended = run_sweep(*STILL, "--output", tmp_path)
+    assert mended.returncode == 0, mended.stderr
+    first, *others = [last_x(tmp_path / f"seed={seed}") for seed in range(3)]
+    assert any(first)
+    assert others == [first, first]
+
+
+def test_a_dry_run_shows_what_the_placeholders_name(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    answer = run_sweep(*STILL, "--output", output, "--dry-run")
+    assert answer.returncode == 0, answer.stderr
+    found = [
+        [w for w in shlex.split(line) if "start_from" in w] for line in answer.stdout.splitlines()
+    ]
+    assert found == [[], *([f"algorithm.start_from={output}/seed={seed}"] for seed in (0, 1))]
+    assert not output.exists()
