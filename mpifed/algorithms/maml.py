@@ -47,6 +47,8 @@ class MetaState:
 class MetaLearner(ABC):
     """What the three have in common; ``direction`` is what tells them apart."""
 
+    columns = ("up_floats",)
+
     def __init__(
         self,
         model: Model,
@@ -110,6 +112,12 @@ class MetaLearner(ABC):
     def _adapted(self, x: Tensor, clients: Clients) -> Predictor:
         rows = x.expand(len(clients), self.model.n_parameters)
         return Predictor(self.path(rows, self.whole(clients))[-1][:, None])
+
+    def measure(
+        self, state: MetaState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        """The numbers sent up, as FLIX counts them: the two are compared by what they send."""
+        return {"up_floats": exchange.ledger.up_floats}
 
     def payload(self) -> int:
         return self.model.n_parameters

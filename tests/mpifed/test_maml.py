@@ -167,3 +167,10 @@ def test_a_network_begins_at_random_and_a_linear_model_at_zero():
     net = Run(Fomaml, (clients, description), model=Mlp((5, 3, 1)))
     assert net.x.any()
     assert linear(description).n_parameters == 6
+
+
+@pytest.mark.parametrize("kind", [Fomaml, Maml, Reptile])
+@pytest.mark.parametrize(("compression", "each"), [(None, 5), (("rand_k", {"k": 2}), 2)])
+def test_the_numbers_sent_up_are_counted_as_those_of_flix(kind, compression, each):
+    run = Run(kind, logistic(n=6, d=5), compression).go(3)
+    assert run.measured() == {"up_floats": 6 * each * 3}
