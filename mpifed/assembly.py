@@ -40,7 +40,7 @@ class Setup:
 
     @property
     def dtype(self) -> torch.dtype:
-        return torch.float64 if self.configuration.dtype == "float64" else torch.float32
+        return _dtype(self.configuration)
 
     def load(self) -> Shards:
         """The shards of the clients hosted here, on the device; collective."""
@@ -82,6 +82,7 @@ def make(
     if not getattr(find("algorithm", configuration.algorithm["name"]), "communicates", True):
         component, options = Silent, {}
     n_training = int((~unseen).sum())
+    begins = stored is None
     if stored is None:
         stored = component.prepare(communicator, n_training, configuration.seed, options)
     owner = contiguous_owners(work, communicator.size)
@@ -103,6 +104,8 @@ def make(
         model, solver, **configuration.options("algorithm")
     )
     _check_task(configuration, description, algorithm)
+    if begins and hasattr(algorithm, "inspect"):
+        algorithm.inspect(_dtype(configuration))
     if unseen.any() and not hasattr(algorithm, "adapt"):
         raise InputError(
             f"evaluation.unseen_fraction is {configuration.evaluation['unseen_fraction']:g}, but "
@@ -116,6 +119,10 @@ def make(
             compressor.contraction(algorithm.payload())
     exchange = component(federation, configuration.seed, stored, compressor, **options)
     return Setup(configuration, dataset, federation, exchange, model, algorithm, horizon, device)
+
+
+def _dtype(configuration: Configuration) -> torch.dtype:
+    return torch.float64 if configuration.dtype == "float64" else torch.float32
 
 
 def _check_task(

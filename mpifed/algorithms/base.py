@@ -3,6 +3,8 @@
 A class whose first two parameters are the model and the local solver and whose keyword-only
 parameters are its options. A round is one communication:
 
+    inspect  refuses other runs that this one is to take something from and cannot (optional);
+             before anything is computed, and not where a run goes on
     init     the state before round 1, from the seed: cheap, its shapes serve a resumed run too
     prepare  work of the clients before round 1, on their own (optional); checkpointed, so that a
              resumed run does not repeat it

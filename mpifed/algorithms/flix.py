@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,11 +28,10 @@ from mpifed.algorithms.flix_forecast import (
 from mpifed.algorithms.flix_measures import measured
 from mpifed.algorithms.flix_objective import FlixObjective
 from mpifed.algorithms.flix_reference import curvatures, minimum
-from mpifed.algorithms.flix_refusals import refuse_flix
+from mpifed.algorithms.flix_refusals import refuse_flix, refuse_for_model
 from mpifed.algorithms.flix_search import Descent, StopRule, Stuck
 from mpifed.algorithms.flix_stored import stored_model, stored_optima
 from mpifed.algorithms.one_shot import one_shot_average
-from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import Objectives
@@ -119,6 +119,7 @@ class Flix:
         ``reference`` says how the minimiser is found from which gaps are measured; ``accuracy`` is
         the epsilon of the rounds that the run foretells.
         """
+        refuse_for_model(model, step, local_solver, reference)
         self.model, self.local = model, local
         self.regulariser = Regulariser(regulariser, l2)
         self.objective = FlixObjective(
@@ -141,6 +142,14 @@ class Flix:
     refuse = staticmethod(refuse_flix)
 
     # -- before the first round
+
+    def inspect(self, dtype: torch.dtype) -> None:
+        """Refuses runs in ``start_from`` and ``optima_from`` that hold no such x, or x_i."""
+        if self.start_from is not None:
+            stored_model(self.start_from, torch.empty(1, self.model.n_parameters, dtype=dtype))
+        if self.optima_from is not None:
+            none = torch.empty(0, self.model.n_parameters, dtype=dtype)
+            stored_optima(self.optima_from, none, np.arange(0))
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -169,7 +178,7 @@ class Flix:
     ) -> FlixState:
         """The clients' optima, and the constants of the theorems; collective."""
         if self.optima_from is not None:
-            optima, norms = stored_optima(self.optima_from, state.optima, clients)
+            optima, norms = stored_optima(self.optima_from, state.optima, clients.ids)
         else:
             how = self.local_solver, self.local_tolerance, self.local_iterations
             optima, norms = local_optima(self.model, clients, self.regulariser, state.optima, *how)
@@ -181,11 +190,6 @@ class Flix:
             compat = self.smoothness == "published_code"
             l_i = curvatures(self.model, clients, self.regulariser, compat)
             made = replace(made, smoothness=l_i)
-        elif self.step is None:
-            raise InputError(
-                "algorithm.step is missing: the smoothness of this model is not known, so no "
-                "theorem gives it; set a number, or line_search"
-            )
         step = self._step(made, clients, exchange)
         made = replace(made, step=torch.tensor([step], dtype=torch.float64))
         found = minimum(self.objective, optima, clients, self.reference)

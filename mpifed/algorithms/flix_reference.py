@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from mpifed.algorithms.flix_objective import FlixObjective
-from mpifed.errors import InputError
 from mpifed.exchange.measuring import total
 from mpifed.federation import Clients
 from mpifed.local.linear_objective import hessian, smoothness
@@ -93,16 +92,14 @@ def minimise(
     regulariser: Regulariser,
     how: Literal["auto", "newton", "lbfgs"],
 ) -> tuple[Tensor, float]:
-    """argmin f~ (P,) and min f~, as exactly as float64 allows. Collective."""
+    """argmin f~ (P,) and min f~, as exactly as float64 allows. Collective.
+
+    ``newton`` is for linear models with one output.
+    """
     one_output = isinstance(model, Linear) and model.n_outputs == 1
-    if how == "newton" and not one_output:
-        raise InputError(
-            "algorithm.reference is 'newton', which is for linear models with one output; "
-            "allowed here: lbfgs, none"
-        )
     small = one_output and model.n_parameters <= NEWTON_UP_TO
     if how == "newton" or (how == "auto" and small):
-        assert isinstance(model, Linear)
+        assert isinstance(model, Linear) and one_output
         return _newton(risk, model, clients, regulariser)
     return _lbfgs(risk, model.n_parameters)
 

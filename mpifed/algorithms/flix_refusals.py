@@ -6,6 +6,9 @@ from typing import Any
 
 from mpifed.algorithms.flix_stored import refuse_other_problem
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip
+from mpifed.errors import InputError
+from mpifed.models.base import Model
+from mpifed.models.linear import Linear
 
 
 def refuse_flix(configuration: Any) -> str | None:
@@ -41,6 +44,28 @@ def refuse_flix(configuration: Any) -> str | None:
         if configuration.compression["name"] != "none":
             return said + "asks for whole gradients; compression must be none"
     return refuse_other_problem(configuration) if options["optima_from"] else None
+
+
+def refuse_for_model(
+    model: Model, step: float | str | None, local_solver: str, reference: str
+) -> None:
+    """Raises ``InputError`` for options that need to know more of the model than is known."""
+    if step is None and not isinstance(model, Linear):
+        raise InputError(
+            "algorithm.step is missing: the smoothness of this model is not known, so no "
+            "theorem gives it; set a number, or line_search"
+        )
+    if isinstance(model, Linear) and model.n_outputs == 1:
+        return
+    for option, value, others in (
+        ("local_solver", local_solver, "gd, lbfgs"),
+        ("reference", reference, "lbfgs, none"),
+    ):
+        if value == "newton":
+            raise InputError(
+                f"algorithm.{option} is 'newton', which is for linear models with one output; "
+                f"allowed here: {others}"
+            )
 
 
 WITH_GOSSIP = (

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed import checkpoint, state
 from mpifed.errors import InputError
 from mpifed.experiment import read_experiment
-from mpifed.federation import Clients
 from mpifed.schema import shown
 from mpifed.seal import Damaged
 
@@ -60,19 +60,20 @@ def refuse_other_problem(configuration: Any) -> str | None:
 
 def stored_model(place: str, like: Tensor) -> Tensor:
     """The x of the newest checkpoint of the run directory ``place``, in the form of ``like``."""
-    return _read(place, "start_from", StoredModel(torch.zeros_like(like)), None).model
+    return _read(place, "start_from", StoredModel(torch.zeros_like(like)), np.arange(0)).model
 
 
-def stored_optima(place: str, like: Tensor, clients: Clients) -> tuple[Tensor, Tensor]:
-    """The optima, in the form of ``like``, and norms of the run directory ``place``."""
-    wanted = StoredOptima(like, torch.zeros(len(clients), dtype=torch.float64))
-    found = _read(place, "optima_from", wanted, clients)
+def stored_optima(place: str, like: Tensor, ids: np.ndarray) -> tuple[Tensor, Tensor]:
+    """The optima of the clients ``ids``, in the form of ``like``, and norms of the run directory
+    ``place``.
+    """
+    wanted = StoredOptima(like, torch.zeros(len(ids), dtype=torch.float64))
+    found = _read(place, "optima_from", wanted, ids)
     return found.optima, found.gradient_norm
 
 
-def _read(place: str, option: str, wanted: Any, clients: Clients | None) -> Any:
-    """``wanted`` from the newest intact checkpoint of ``place``."""
-    hosted = clients.ids if clients is not None else torch.arange(0).numpy()
+def _read(place: str, option: str, wanted: Any, hosted: np.ndarray) -> Any:
+    """``wanted`` from the newest intact checkpoint of ``place``, rows of the clients ``hosted``."""
     for path in checkpoint.listed(Path(place) / "checkpoints"):
         with contextlib.suppress(Damaged):
             checkpoint.read_meta(path)

@@ -14,7 +14,6 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from mpifed.errors import InputError
 from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import hessian, objective_of, smoothness
 from mpifed.local.objective import Objective, Regulariser
@@ -55,16 +54,12 @@ def local_optima(
     """x_i and ||grad f_i(x_i)||, (clients, P) and float64 (clients,), from ``start`` (clients, P).
 
     Each client stops where its gradient is below ``tolerance``, or after ``most_iterations``.
+    ``newton`` is for linear models with one output.
     """
     if not len(clients):
         return start.clone(), torch.zeros(0, dtype=torch.float64)
     if solver == "gd":
         return _descend(model, clients, regulariser, start, tolerance, most_iterations)
-    if solver == "newton" and not (isinstance(model, Linear) and model.n_outputs == 1):
-        raise InputError(
-            "algorithm.local_solver is 'newton', which is for linear models with one output; "
-            "allowed here: gd, lbfgs"
-        )
     found = start.clone()
     for i in range(len(clients)):
         alone = Clients(clients.federation, clients.shards, clients.rows[i : i + 1])
@@ -72,7 +67,7 @@ def local_optima(
         if solver == "lbfgs":
             found[i] = _lbfgs(objective, start[i], tolerance, most_iterations)
         else:
-            assert isinstance(model, Linear)
+            assert isinstance(model, Linear) and model.n_outputs == 1
             found[i] = _newton(
                 model, alone, regulariser, objective, start[i], tolerance, most_iterations
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import h5py
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from commands import call, checkpoints, rows
 from convex import Run, clients_of, logistic
 
+from mpifed.algorithms import flix
 from mpifed.algorithms.flix import Flix
 from mpifed.federation import Draws
 from mpifed.launch import main
@@ -133,6 +135,18 @@ def test_a_run_starts_from_another_and_takes_its_optima(tmp_path, capfd):
         assert (file["clients/optima"][()] == optima).all()
 
 
+def test_a_run_goes_on_without_the_runs_that_it_began_from(tmp_path, capfd):
+    one, two = tmp_path / "a", tmp_path / "b"
+    assert call([*SMALL, "--output", one], capfd).code == 0
+    words = [*SMALL, f"algorithm.start_from={one}", f"algorithm.optima_from={one}"]
+    assert call([*words, "rounds=3", "--output", two], capfd).code == 0
+    shutil.rmtree(one)
+    done = call([*words, "rounds=4", "--resume", "--output", two], capfd)
+    assert done.code == 0, done.err
+    assert rows(two)[-1]["round"] == "4"
+    assert call([*words, "--output", tmp_path / "c"], capfd).code == 2
+
+
 BAD = {
     "algorithm.start_from=/nowhere": "holds no intact checkpoint",
     "algorithm.optima_from=/nowhere": "holds no intact checkpoint",
@@ -158,11 +172,15 @@ BAD = {
 }
 
 
+@pytest.mark.parametrize("mode", [[], ["--dry-run"]], ids=["run", "dry run"])
 @pytest.mark.parametrize("words", BAD)
-def test_bad_input_is_one_sentence_and_nothing_is_written(words, tmp_path, capfd):
+def test_bad_input_is_one_sentence_before_anything_is_computed(
+    words, mode, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.setattr(flix, "local_optima", None)
     target = tmp_path / "run"
     kept = [w for w in SMALL if not w.startswith("algorithm") or "algorithm=" not in words]
-    done = call([*kept, *words.split(), "--output", target], capfd)
+    done = call([*kept, *words.split(), *mode, "--output", target], capfd)
     assert done.code == 2, done
     (line,) = done.err.splitlines()
     assert BAD[words] in line
@@ -178,9 +196,10 @@ def test_optima_of_another_problem_are_refused(tmp_path, capfd):
         assert done.code == 2
         assert "a run of another problem" in done.err
     wide = [*SMALL, "data.dimension=7", f"algorithm.start_from={one}", "--output", tmp_path / "two"]
-    done = call(wide, capfd)
-    assert done.code == 2
-    assert "which is not this run's form" in done.err
+    for mode in ([], ["--dry-run"]):
+        done = call([*wide, *mode], capfd)
+        assert done.code == 2
+        assert "which is not this run's form" in done.err
 
 
 @pytest.fixture(scope="module")
