@@ -76,12 +76,17 @@ def _read(place: str, option: str, wanted: Any, hosted: np.ndarray) -> Any:
     """``wanted`` from the newest intact checkpoint of ``place``, rows of the clients ``hosted``."""
     for path in checkpoint.listed(Path(place) / "checkpoints"):
         with contextlib.suppress(Damaged):
-            checkpoint.read_meta(path)
+            meta = checkpoint.read_meta(path)
             break
     else:
         raise InputError(
             f"algorithm.{option} is '{place}', which holds no intact checkpoint; it must be the "
             "directory of a run"
+        )
+    if option == "start_from" and meta.configuration["exchange"]["name"] == "gossip":
+        raise InputError(
+            f"algorithm.start_from is '{place}', a run under gossip, each of whose clients has an "
+            "x of its own; it must be a run under a server"
         )
     try:
         return checkpoint.read_state(path, wanted, False, hosted)

@@ -202,6 +202,16 @@ def test_optima_of_another_problem_are_refused(tmp_path, capfd):
         assert "which is not this run's form" in done.err
 
 
+def test_a_run_under_gossip_has_no_x_to_start_from_but_optima(tmp_path, capfd):
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert call([*SMALL, "exchange=gossip", "--output", one], capfd).code == 0
+    done = call([*SMALL, f"algorithm.start_from={one}", "--output", two], capfd)
+    assert done.code == 2
+    assert "a run under gossip, each of whose clients has an x of its own" in done.err
+    assert len(done.err.splitlines()) == 1
+    assert call([*SMALL, f"algorithm.optima_from={one}", "--output", two], capfd).code == 0
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A run of FLIX with exact optima."""
