@@ -45,6 +45,8 @@ class Dcgd(Flix):
     def round(
         self, state: FlixState, clients: Clients, channel: Channel, draws: Draws
     ) -> FlixState:
+        if self.objective.is_local:
+            return state
         if self.averages(channel) and draws.round == 1:
             return replace(state, model=self.average(state, clients, channel))
         channel.broadcast(state.model)

@@ -84,6 +84,8 @@ class Diana(Flix):
         return replace(state, flix=super().prepare(state.flix, clients, exchange, draws))
 
     def round(self, state: Any, clients: Clients, channel: Channel, draws: Draws) -> Any:
+        if self.objective.is_local:
+            return state
         flix = state.flix
         first = 1
         if self.averages(channel):

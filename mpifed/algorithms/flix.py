@@ -278,10 +278,10 @@ class Flix:
     def round(
         self, state: FlixState, clients: Clients, channel: Channel, draws: Draws
     ) -> FlixState:
+        if self.objective.is_local or int(state.stopped):
+            return state
         if self.averages(channel) and draws.round == 1:
             return replace(state, model=self.average(state, clients, channel))
-        if int(state.stopped):
-            return state
         if self.step == "line_search" or self.stop_at is not None:
             step = float(state.step) or None
             descent = Descent(self.objective, step, self.stop_at, self.stop_rule, self.stuck)
@@ -328,4 +328,5 @@ class Flix:
         return {**found, "up_floats": exchange.ledger.up_floats}
 
     def payload(self) -> int:
-        return self.model.n_parameters
+        """None where all alpha_i are 0: then nothing is sent."""
+        return 0 if self.objective.is_local else self.model.n_parameters

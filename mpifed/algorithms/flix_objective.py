@@ -39,6 +39,11 @@ class FlixObjective:
         alpha = np.asarray(self.coefficients, np.float64)
         return np.full(len(ids), float(alpha)) if alpha.ndim == 0 else alpha[ids]
 
+    @property
+    def is_local(self) -> bool:
+        """Whether all alpha_i are 0: x enters no T_i(x), so nobody need know it."""
+        return not np.any(self.coefficients)
+
     def squares(self, clients: Clients) -> Tensor:
         """alpha_i^2, float64 (clients,)."""
         return torch.from_numpy(self.alpha(clients.ids) ** 2)

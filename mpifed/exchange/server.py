@@ -92,7 +92,7 @@ class Server:
         moved = payload // itemsize * (16 if itemsize == 8 else 8) * ranks if ranks > 1 else 0
         everyone = self.federation.training
         sent = up = payload * len(everyone)
-        if self.compressor is not None:
+        if self.compressor is not None and payload:
             size = payload // itemsize
             bits = self.compressor.bits(size, itemsize, Draws(self.seed, 1), everyone)
             up = -(-int(bits.sum()) // 8)

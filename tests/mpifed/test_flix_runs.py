@@ -135,6 +135,34 @@ def test_a_run_starts_from_another_and_takes_its_optima(tmp_path, capfd):
         assert (file["clients/optima"][()] == optima).all()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "algorithm.start=ones",
+        "algorithm.step=line_search algorithm.stuck=redraw",
+        "algorithm.stop_at=1e-3",
+        "algorithm.flix_alpha=[0,0,0,0,0]",
+        "compression=top_k compression.k=2",
+        "exchange=gossip algorithm.start=ones",
+        "exchange=gossip algorithm.start=ones compression=rand_k compression.k=2",
+        "algorithm=dcgd compression=rand_k compression.k=2",
+        "algorithm=diana compression=rand_k compression.k=2 algorithm.memory_start=gradients",
+    ],
+)
+def test_purely_local_models_send_nothing(words, tmp_path, capfd):
+    both = [*SMALL, "algorithm.flix_alpha=0", *words.split(), "--output", tmp_path / "run"]
+    dry = call([*both, "--dry-run"], capfd)
+    assert dry.code == 0, dry.err
+    assert "a message has 0 bytes" in dry.out
+    done = call(both, capfd)
+    assert done.code == 0, done.err
+    first, *_, last = rows(tmp_path / "run")
+    assert {last[key] for key in ("up_bits", "down_bits", "up_floats")} == {"0"}
+    assert last["state_digest"] == first["state_digest"]
+    assert last["train_loss"] == first["train_loss"]
+
+
 def test_a_run_goes_on_without_the_runs_that_it_began_from(tmp_path, capfd):
     one, two = tmp_path / "a", tmp_path / "b"
     assert call([*SMALL, "--output", one], capfd).code == 0
