@@ -7,7 +7,8 @@
 
 RUN_DIR is a run of flix, dcgd or diana. variance checks Proposition 3, Var(T_i(x)) =
 (1 - alpha)^2 Var(x_i). one-shot gives the largest alpha for which the average of Theorem 1 alone is
-within E of the minimum. rounds says how many communications gradient descent needs to get there
+within E of the minimum, and how far from it that average is at most with the alpha of the run; the
+answer explains its numbers. rounds says how many communications gradient descent needs to get there
 (Theorem 2), alpha the largest alpha that R communications bring there.
 """
 
@@ -31,6 +32,16 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "rounds": ("accuracy",),
     "alpha": ("accuracy", "rounds"),
 }
+
+
+ONE_SHOT = {
+    "largest_equal_alpha": "up to this alpha, the same for all clients, the one-shot average is "
+    "within accuracy of the least f~ (Theorem 1)",
+    "largest_alpha": "the same where clients have different alpha_i, none of them larger than this",
+    "bound_for_this_run": "with the alpha_i of this run f~ at the one-shot average is at most this "
+    "far above its least value, whatever accuracy is and wherever the run began",
+}
+"""What the numbers of one-shot mean."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -64,7 +75,7 @@ def variance(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def one_shot(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
+def one_shot(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
     """Theorem 1, for equal coefficients and for any."""
     c, accuracy = run.constants(), options["accuracy"]
     spread = flix.spread(run.optima, run.smoothness)
@@ -75,6 +86,7 @@ def one_shot(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
         "largest_equal_alpha": min(1.0, flix.one_shot_alpha(c, spread, accuracy)),
         "largest_alpha": min(1.0, flix.one_shot_alpha(c, apart, accuracy)),
         "bound_for_this_run": c.l_alpha * own / 2,
+        "meaning": ONE_SHOT,
     }
 
 

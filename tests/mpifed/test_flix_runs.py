@@ -240,12 +240,14 @@ def test_a_run_under_gossip_has_no_x_to_start_from_but_optima(tmp_path, capfd):
     assert call([*SMALL, f"algorithm.optima_from={one}", "--output", two], capfd).code == 0
 
 
+EXACT = ("algorithm.local_solver=newton", "algorithm.flix_alpha=0.3")
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A run of FLIX with exact optima."""
     target = tmp_path_factory.mktemp("theory") / "run"
-    exact = ["algorithm.local_solver=newton", "algorithm.flix_alpha=0.3"]
-    assert main([*SMALL, *exact, "--output", str(target)]) == 0
+    assert main([*SMALL, *EXACT, "--output", str(target)]) == 0
     return target
 
 
@@ -273,6 +275,16 @@ def test_theory_answers_of_a_run(finished, capfd):
     alpha = shot["largest_equal_alpha"] * (1 - 1e-9)
     found = answer(capfd, "rounds", finished, "--accuracy", "1e-3", "--alpha", alpha)[1]
     assert found["rounds"] == 1
+    assert set(shot["meaning"]) == set(shot) - {"question", "accuracy", "meaning"}
+
+
+def test_the_bound_of_theorem_one_is_on_the_gap_of_the_run_s_own_average(finished, tmp_path, capfd):
+    bound = answer(capfd, "one-shot", finished, "--accuracy", "1")[1]["bound_for_this_run"]
+    back = answer(capfd, "one-shot", finished, "--accuracy", bound)[1]
+    assert back["largest_equal_alpha"] == pytest.approx(0.3, rel=1e-9)
+    words = [*SMALL, *EXACT, "rounds=1", "--output", tmp_path / "one"]
+    assert call(words, capfd).code == 0
+    assert 0 < float(rows(tmp_path / "one")[-1]["objective_gap"]) <= bound
 
 
 @pytest.mark.parametrize(
