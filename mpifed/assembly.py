@@ -13,6 +13,7 @@ from mpifed.communicator import Communicator
 from mpifed.components import find
 from mpifed.config import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
+from mpifed.data.held_out import HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange
 from mpifed.exchange.compression import build
@@ -75,8 +76,18 @@ def make(
         raise InputError(
             f"clients is {n_clients}, but the data set holds {description.n_clients} clients"
         )
+    fraction = configuration.evaluation["validation_fraction"]
+    if fraction:
+        dataset = HeldOut(dataset, fraction, configuration.seed)
+        description = dataset.description
+    if configuration.validates and not description.n_val.any():
+        raise InputError(
+            f"evaluation.validation_split is true, but '{description.source}' has no validation "
+            "samples of its own; evaluation.validation_fraction holds some of the training out"
+        )
     unseen = draw_unseen(n_clients, configuration.evaluation["unseen_fraction"], configuration.seed)
-    work = description.n_train + description.n_test / configuration.evaluation["every"]
+    scored = description.n_test + (description.n_val if configuration.validates else 0)
+    work = description.n_train + scored / configuration.evaluation["every"]
     component: Any = find("exchange", configuration.exchange["name"])
     options = configuration.options("exchange")
     if not getattr(find("algorithm", configuration.algorithm["name"]), "communicates", True):
@@ -161,10 +172,14 @@ def plan_lines(setup: Setup) -> list[str]:
     bytes_of_rank = by_rank * (inputs * itemsize + 8)
     payload = setup.algorithm.payload() * itemsize
     participants = len(federation.training)
+    validation = ""
+    if setup.configuration.validates:
+        validation = f", {int(description.n_val.sum()):,} validation"
     return [
         f"data        {description.source}: {description.n_clients} clients, "
-        f"{int(description.n_train.sum()):,} training and {int(description.n_test.sum()):,} test "
-        f"samples, {inputs} inputs, {description.n_classes} classes",
+        f"{int(description.n_train.sum()):,} training{validation} and "
+        f"{int(description.n_test.sum()):,} test samples, {inputs} inputs, "
+        f"{description.n_classes} classes",
         f"clients     {participants} in training, {int(federation.unseen.sum())} unseen; "
         f"per rank: {_range(counts)}",
         f"memory      {_range(bytes_of_rank)} bytes of samples per rank",

@@ -44,6 +44,7 @@ from mpifed.section import without_name
 __all__ = [
     "Configuration",
     "apply_overrides",
+    "completed",
     "differences",
     "experiment_names",
     "parse_overrides",
@@ -59,10 +60,17 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """The section ``evaluation``: every how many rounds, and the fraction of unseen clients."""
+    """The section ``evaluation``: every how many rounds, and what takes no part in training.
+
+    ``unseen_fraction`` of the clients are unseen. ``validation_fraction`` of each client's training
+    samples are held out and scored; ``validation_split`` scores those that the data have as their
+    own validation samples.
+    """
 
     every: Annotated[int, AtLeast(1)] = 10
     unseen_fraction: Annotated[float, AtLeast(0), Below(1)] = 0.0
+    validation_fraction: Annotated[float, AtLeast(0), Below(1)] = 0.0
+    validation_split: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +110,11 @@ class Configuration:
     def local_options(self) -> LocalOptions:
         return LocalOptions(**self.local)
 
+    @property
+    def validates(self) -> bool:
+        """Whether validation samples are scored."""
+        return bool(self.evaluation["validation_fraction"] or self.evaluation["validation_split"])
+
     def options(self, section: str) -> dict[str, Any]:
         """The options of a component section, without its name."""
         return without_name(getattr(self, section))
@@ -125,6 +138,11 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     values = check_options(Configuration, given, "")
     values["participation"] = _participation(mapping.get("participation", 1.0))
     values["evaluation"] = _section("evaluation", EvaluationOptions, mapping)
+    if values["evaluation"]["validation_fraction"] and values["evaluation"]["validation_split"]:
+        raise InputError(
+            "evaluation.validation_split is true, but evaluation.validation_fraction is "
+            f"{values['evaluation']['validation_fraction']:g}; one of them at most may be set"
+        )
     fraction = values["evaluation"]["unseen_fraction"]
     n_training = values["clients"] - count_unseen(values["clients"], fraction)
     for section, default in DEFAULTS.items():
@@ -150,6 +168,13 @@ def to_mapping(configuration: Configuration) -> dict[str, Any]:
 def to_yaml(configuration: Configuration) -> str:
     """The configuration as YAML text that ``read_experiment`` reads back."""
     return yaml.safe_dump(to_mapping(configuration), sort_keys=False, default_flow_style=None)
+
+
+def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored configuration with those keys of ``evaluation`` that came after it was stored."""
+    section = stored.get("evaluation")
+    given = section if isinstance(section, Mapping) else {}
+    return {**stored, "evaluation": {**dataclasses.asdict(EvaluationOptions()), **given}}
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:

@@ -20,7 +20,14 @@ from mpifed.clock import Clock, TimedChannel
 from mpifed.config import to_mapping
 from mpifed.data.base import Shards
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
-from mpifed.evaluation import ClientResults, score_clients, summarise, task_columns, warn_of_losses
+from mpifed.evaluation import (
+    VALIDATION_COLUMNS,
+    ClientResults,
+    score_clients,
+    summarise,
+    task_columns,
+    warn_of_losses,
+)
 from mpifed.exchange.ledger import Ledger
 from mpifed.federation import Clients, Draws, participants
 from mpifed.heartbeat import at_round
@@ -32,8 +39,10 @@ from mpifed.recorder import COLUMNS, UNSEEN_COLUMNS, Recorder
 def columns_of(setup: Setup) -> list[str]:
     """The columns of this run's metrics.csv."""
     unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
+    validates = setup.configuration.validates
+    validation = VALIDATION_COLUMNS if validates else []
     added = getattr(setup.algorithm, "columns", ())
-    return [*COLUMNS, *unseen, *task_columns(setup.model), *added]
+    return [*COLUMNS, *unseen, *validation, *task_columns(setup.model, validates), *added]
 
 
 class Engine:
@@ -235,7 +244,8 @@ class Engine:
         if setup.federation.unseen.any():
             adapt = setup.algorithm.adapt  # type: ignore[attr-defined]
             served.append((self.unseen, adapt(state, self.unseen, setup.exchange, draws)))
-        return score_clients(setup.federation, setup.model, served)
+        validates = setup.configuration.validates
+        return score_clients(setup.federation, setup.model, served, validates)
 
     def remarks(self) -> list[str]:
         """What the algorithm says of itself before its rounds begin; collective."""

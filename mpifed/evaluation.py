@@ -36,14 +36,23 @@ class ClientResults:
 
 
 def score_clients(
-    federation: Federation, model: Model, served: list[tuple[Clients, Predictor]]
+    federation: Federation,
+    model: Model,
+    served: list[tuple[Clients, Predictor]],
+    validates: bool = False,
 ) -> ClientResults | None:
     """Scores hosted clients on their train and test splits; everybody's results on rank 0.
+
+    Where it ``validates``, on their validation splits too.
 
     ``served`` pairs groups of hosted clients (those in training, those unseen) with the predictors
     that they deploy. Collective; None on other ranks.
     """
-    parts = [_score(model, clients, predictor) for clients, predictor in served if len(clients)]
+    parts = [
+        _score(model, clients, predictor, validates)
+        for clients, predictor in served
+        if len(clients)
+    ]
     gathered = federation.communicator.gather_object(parts)
     if gathered is None:
         return None
@@ -62,10 +71,13 @@ def score_clients(
     return ClientResults(unseen=federation.unseen, **own, more=columns)
 
 
+VALIDATION_COLUMNS = ["validation_loss", "validation_accuracy"]
+"""The columns of ``metrics.csv`` where validation samples are scored."""
+
 _FIELDS = set(ClientResults.__dataclass_fields__) - {"more"}
 
 
-def _score(model: Model, clients: Clients, predictor: Predictor) -> dict[str, Any]:
+def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool) -> dict[str, Any]:
     shards, rows = clients.shards, clients.rows
     of = (predictor.parameters_of, predictor.mixture_of)
     mixture, measure = predictor.mixture, loss_of(model).measure
@@ -75,7 +87,11 @@ def _score(model: Model, clients: Clients, predictor: Predictor) -> dict[str, An
         "n_test": shards.test.counts[rows],
         "mixture": None if mixture is None else mixture.double().cpu().numpy(),
     }
-    for name, split in (("train", shards.train), ("test", shards.test)):
+    splits = {"train": shards.train, "test": shards.test}
+    if validates:
+        splits["validation"] = shards.val
+        found["n_validation"] = shards.val.counts[rows]
+    for name, split in splits.items():
         if predictor.parameters is None:
             nothing = np.full(len(rows), np.nan)
             found |= {f"{name}_loss": nothing, f"{name}_accuracy": nothing}
@@ -95,10 +111,11 @@ def _array(values: torch.Tensor) -> np.ndarray:
     return (values.double() if values.is_floating_point() else values).cpu().numpy()
 
 
-def task_columns(model: Model) -> list[str]:
+def task_columns(model: Model, validates: bool = False) -> list[str]:
     """The columns of ``metrics.csv`` that the task adds."""
     measure = loss_of(model).measure
-    return [] if measure in (None, "accuracy") else [f"train_{measure}", f"test_{measure}"]
+    splits = ("train", "test", "validation") if validates else ("train", "test")
+    return [] if measure in (None, "accuracy") else [f"{split}_{measure}" for split in splits]
 
 
 def summarise(results: ClientResults) -> dict[str, float | None]:
@@ -119,6 +136,10 @@ def summarise(results: ClientResults) -> dict[str, float | None]:
         "test_accuracy_min": float(tested.min()) if len(tested) else None,
         "test_accuracy_std": float(tested.std()) if len(tested) else None,
     }
+    for name in VALIDATION_COLUMNS:
+        if name in results.more:
+            counts = results.more["n_validation"]
+            summary[name] = _average(results.more[name], counts, seen)
     for name in results.more:
         if f"{name}_possible" in results.more:
             weights = results.more[f"{name}_possible"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed import checkpoint
-from mpifed.config import Configuration, differences, to_mapping
+from mpifed.config import Configuration, completed, differences, to_mapping
 from mpifed.errors import InputError
 from mpifed.experiment import read_experiment
 from mpifed.seal import Damaged
@@ -120,8 +120,7 @@ def refuse_changes(
     """
 
     def fixed(mapping: Mapping[str, Any]) -> dict[str, Any]:
-        kept = {key: value for key, value in mapping.items() if key not in MAY_CHANGE}
-        kept["evaluation"] = dict(kept.get("evaluation") or {})
+        kept = {k: value for k, value in completed(mapping).items() if k not in MAY_CHANGE}
         kept["evaluation"].pop("every", None)
         kept["local"] = dict(kept.get("local") or {})
         if configuration.reschedule:

@@ -50,7 +50,7 @@ from mpifed.launch import Parser
 from mpifed.placeholders import split_linked
 
 # Resuming may change these, so a finished run with other values of them is not another run.
-FREE = ("evaluation.", "checkpoint.", "threads:", "reschedule:")
+FREE = ("evaluation.every:", "checkpoint.", "threads:", "reschedule:")
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,8 @@ def _check_same_run(run: Planned, complete: dict[str, Any]) -> None:
     path = run.directory / "config.yaml"
     if not run.finished() or not path.exists():
         return  # an unfinished run is compared by mpifed.run itself when it resumes
-    found = config.differences(config.read_experiment(str(path)), complete)
+    stored = config.completed(config.read_experiment(str(path)))
+    found = config.differences(stored, complete)
     found = [difference for difference in found if not difference.startswith(FREE)]
     if found:
         raise InputError(

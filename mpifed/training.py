@@ -18,6 +18,7 @@ from mpifed.clock import Clock
 from mpifed.config import to_yaml
 from mpifed.engine import Engine, columns_of
 from mpifed.errors import InputError, PeerFailure, RunError
+from mpifed.evaluation import VALIDATION_COLUMNS
 from mpifed.federation import participants
 from mpifed.local.invariance import blocks_agree
 from mpifed.progress import Progress
@@ -187,6 +188,7 @@ def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
         "test_accuracy": scores.get("test_accuracy"),
         "test_accuracy_p10": scores.get("test_accuracy_p10"),
         "test_loss": scores.get("test_loss"),
+        **{name: scores[name] for name in VALIDATION_COLUMNS if name in scores},
         "state_digest": digest,
         "seconds": {
             phase: round(float(value), 3)

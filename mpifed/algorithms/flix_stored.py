@@ -51,6 +51,9 @@ def refuse_other_problem(configuration: Any) -> str | None:
     other = read_experiment(str(path))
     pairs = [(key, other.get(key), getattr(configuration, key)) for key in PROBLEM]
     options = other.get("algorithm") or {}
+    held_out = "validation_fraction"
+    there = (other.get("evaluation") or {}).get(held_out, 0.0)
+    pairs.append((f"evaluation.{held_out}", there, configuration.evaluation[held_out]))
     pairs += [(f"algorithm.{k}", options.get(k), configuration.algorithm[k]) for k in OPTIMUM]
     differing = [f"{key} is {shown(a)} there, {shown(b)} here" for key, a, b in pairs if a != b]
     if not differing:

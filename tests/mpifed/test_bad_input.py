@@ -79,6 +79,18 @@ WRONG_WORDS = {
     "bernoulli with zero": (["participation={name: bernoulli, p: 0}"], "participation.p is 0"),
     "bernoulli without p": (["participation=bernoulli"], "participation.p is missing"),
     "everybody unseen": (["evaluation.unseen_fraction=1"], "evaluation.unseen_fraction is 1"),
+    "everything held out": (
+        ["evaluation.validation_fraction=1"],
+        "evaluation.validation_fraction is 1",
+    ),
+    "no validation samples": (
+        ["evaluation.validation_split=true"],
+        "evaluation.validation_split is true, but 'synthetic-paper' has no validation samples",
+    ),
+    "two kinds of validation samples": (
+        ["evaluation.validation_split=true", "evaluation.validation_fraction=0.2"],
+        "evaluation.validation_fraction is 0.2; one of them at most may be set",
+    ),
     "no components": (["algorithm.n_components=0"], "algorithm.n_components is 0"),
     "floor above a share": (["algorithm.mixture_floor=0.5"], "algorithm.mixture_floor is 0.5"),
     "per client under a server": (
@@ -311,6 +323,7 @@ def test_an_output_that_holds_a_run(tmp_path, capfd):
         (["--resume", "seed=1", "clients=5"], "clients: 4 in the run, 5 now; seed: 0 in the run"),
         (["--resume", "exchange=gossip"], "exchange.name: 'server' in the run, 'gossip' now"),
         (["--resume", "evaluation.unseen_fraction=0.3"], "evaluation.unseen_fraction: 0.0 in"),
+        (["--resume", "evaluation.validation_fraction=0.3"], "validation_fraction: 0.0 in the run"),
         (["--resume", "algorithm=fedavg"], "algorithm.name: 'fedem' in the run"),
     ):
         outcome = call([*TINY, *more, "--output", target], capfd)

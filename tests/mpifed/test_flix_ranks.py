@@ -11,6 +11,7 @@ SOME = {"participation": 0.6}
 CASES = {
     "flix": {"algorithm": "flix", **CONVEX},
     "gossip": {"algorithm": "flix", "exchange": "gossip", **CONVEX},
+    "held out": {"algorithm": "flix", **CONVEX, "evaluation.validation_fraction": 0.3},
     "single precision": {"algorithm": "flix", "algorithm.l2": 0.1, "algorithm.step": 0.5},
     "dcgd": {"algorithm": "dcgd", **CONVEX, **RAND_K},
     "diana": {"algorithm": "diana", **CONVEX, **RAND_K},

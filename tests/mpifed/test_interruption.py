@@ -41,6 +41,7 @@ VARIANTS = {
     "gossip": ["exchange=gossip"],
     "some take part": ["participation=0.5", "exchange=gossip"],
     "some are unseen": ["evaluation.unseen_fraction=0.3", "algorithm=fedem"],
+    "some samples are held out": ["evaluation.validation_fraction=0.3", "participation=0.5"],
 }
 
 

@@ -15,6 +15,12 @@ CASES = {
     "published averaging": {"participation": 0.5, "exchange.average_over": "all"},
     "unseen": {"evaluation.unseen_fraction": 0.3},
     "unseen gossip": {"evaluation.unseen_fraction": 0.3, "exchange": "gossip"},
+    "held out": {"evaluation.validation_fraction": 0.3, "participation": 0.6},
+    "held out gossip": {
+        "evaluation.validation_fraction": 0.2,
+        "evaluation.unseen_fraction": 0.3,
+        "exchange": "gossip",
+    },
     "double": {"dtype": "float64"},
     "double gossip": {"dtype": "float64", "exchange": "gossip"},
     "perceptron": {"model": "mlp", "model.hidden": [9], "local.epochs": 2},
@@ -63,7 +69,8 @@ def test_a_run_is_the_same_on_these_ranks_as_on_one(case, tmp_path):
 @pytest.mark.mpi
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 def test_a_run_resumed_on_these_ranks_is_the_uninterrupted_one(exchange, tmp_path):
-    overrides = {**SMALL, "participation": 0.6, "exchange": exchange}
+    validation = {"evaluation.validation_fraction": 0.2}
+    overrides = {**SMALL, **validation, "participation": 0.6, "exchange": exchange}
     assert same_after_a_resume(overrides, tmp_path)
 
 
