@@ -150,11 +150,19 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     if not getattr(_find("algorithm", values["algorithm"]["name"]), "uses_model", True):
         # Whatever the experiment names: this algorithm trains no predictor.
         values["model"] = {"name": "none"}
+    if values["compression"]["name"] == "identity" and _mixes_plainly(values["exchange"]):
+        # Neighbours need no replicas of what arrives whole.
+        values["compression"] = {"name": "none"}
     values["local"] = _section("local", LocalOptions, mapping)
     values["checkpoint"] = _section("checkpoint", CheckpointOptions, mapping)
     configuration = Configuration(**values)
     _check_together(configuration)
     return configuration
+
+
+def _mixes_plainly(exchange: Mapping[str, Any]) -> bool:
+    """Whether rows are mixed with no step of CHOCO-Gossip asked for."""
+    return exchange["name"] == "gossip" and exchange["consensus_step"] is None
 
 
 def to_mapping(configuration: Configuration) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def refuse_flix(configuration: Any) -> str | None:
         said = f"algorithm.{what} is {options[what]!r}, which "
         if gossip or options.get("name") != "flix":
             return said + "asks for algorithm=flix and exchange=server"
-        if configuration.compression["name"] != "none":
+        if configuration.compression["name"] not in ("none", "identity"):
             return said + "asks for whole gradients; compression must be none"
     return refuse_other_problem(configuration) if options["optima_from"] else None
 

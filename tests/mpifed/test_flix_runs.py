@@ -163,6 +163,17 @@ def test_purely_local_models_send_nothing(words, tmp_path, capfd):
     assert last["train_loss"] == first["train_loss"]
 
 
+def test_a_line_search_goes_with_messages_that_lose_nothing(tmp_path, capfd):
+    words = [*SMALL, "algorithm.step=line_search"]
+    for name in ("none", "identity"):
+        done = call([*words, f"compression={name}", "--output", tmp_path / name], capfd)
+        assert done.code == 0, done.err
+    one, two = (rows(tmp_path / name)[-1] for name in ("none", "identity"))
+    assert [one[key] for key in ("state_digest", "up_bits")] == [
+        two[key] for key in ("state_digest", "up_bits")
+    ]
+
+
 def test_a_run_goes_on_without_the_runs_that_it_began_from(tmp_path, capfd):
     one, two = tmp_path / "a", tmp_path / "b"
     assert call([*SMALL, "--output", one], capfd).code == 0

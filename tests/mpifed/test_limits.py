@@ -87,3 +87,21 @@ def test_unseen_clients_are_served_and_take_no_part(tmp_path):
             tmp_path, exchange, exchange=exchange, **{"evaluation.unseen_fraction": 0.2}
         )
         assert np.isfinite(more["unseen_test_accuracy"]).all()
+
+
+def test_the_identity_is_no_compression_under_gossip(tmp_path):
+    some = {"exchange": "gossip", "participation": 0.5, "rounds": 3}
+    plain, _ = final(tmp_path, "plain", **some)
+    named, _ = final(tmp_path, "named", compression="identity", **some)
+    for column in ("state_digest", "up_bits", "down_bits"):
+        assert np.array_equal(plain[column], named[column])
+
+
+def test_the_identity_takes_the_step_of_choco_where_one_is_asked_for(tmp_path):
+    gossip = {"exchange": "gossip", "rounds": 3}
+    plain, without = final(tmp_path, "plain", **gossip)
+    half = {**gossip, "compression": "identity", "exchange.consensus_step": 0.5}
+    stepped, stored = final(tmp_path, "half", **half)
+    assert any("replica" in name for name in stored) and not any("replica" in n for n in without)
+    assert plain["state_digest"][-1] != stepped["state_digest"][-1]
+    assert (stepped["consensus_distance"][1:] > plain["consensus_distance"][1:]).all()
