@@ -15,7 +15,7 @@ import torch
 
 from mpifed import state as states
 from mpifed.communicator import Communicator
-from mpifed.errors import Diverged, PeerDiverged, RunError, raise_first_diverged
+from mpifed.errors import Diverged, PeerDiverged, raise_first_diverged
 from mpifed.exchange.reduction import largest
 
 
@@ -55,11 +55,12 @@ def all_diverged(communicator: Communicator, error: Diverged | PeerDiverged) -> 
     return list(communicator.broadcast_object(union))
 
 
-def of_the_server(round: int) -> RunError:
+def of_the_server(round: int) -> Diverged:
     """The failure of a run whose shared state is not finite, though every client's update was."""
-    return RunError(
+    return Diverged(
         f"the server's state after round {round} is not finite: the training diverged; a smaller "
-        "local.lr may help"
+        "local.lr may help",
+        [],
     )
 
 

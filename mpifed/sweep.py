@@ -215,7 +215,8 @@ def execute(runs: Sequence[Planned], commands: Sequence[Sequence[str]]) -> int:
             print(f"{name}: finished in {took}, {_result(run)}", flush=True)
         else:
             failed += 1
-            print(f"{name}: failed with exit code {code} after {took}", file=sys.stderr, flush=True)
+            how = "diverged" if _diverged(run) else f"failed with exit code {code}"
+            print(f"{name}: {how} after {took}", file=sys.stderr, flush=True)
     print(f"{len(runs) - failed} of {len(runs)} runs are finished in {runs[0].directory.parent}")
     return EXIT_FAILED if failed else EXIT_FINISHED
 
@@ -274,6 +275,14 @@ def _state(run: Planned) -> str:
     if run.finished():
         return "finished"
     return "to resume" if (run.directory / "config.yaml").exists() else "to run"
+
+
+def _diverged(run: Planned) -> bool:
+    try:
+        summary = json.loads((run.directory / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(summary.get("status") == "diverged")
 
 
 def _result(run: Planned) -> str:

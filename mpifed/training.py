@@ -17,7 +17,7 @@ from mpifed.assembly import Setup, describe_versions
 from mpifed.clock import Clock
 from mpifed.config import to_yaml
 from mpifed.engine import Engine, columns_of
-from mpifed.errors import InputError, PeerFailure, RunError
+from mpifed.errors import Diverged, InputError, PeerDiverged, PeerFailure, RunError
 from mpifed.evaluation import VALIDATION_COLUMNS
 from mpifed.federation import participants
 from mpifed.local.invariance import blocks_agree
@@ -57,9 +57,13 @@ def train(
             if engine.round == setup.configuration.rounds:
                 _evaluate_again(engine, recorder, progress)
             status = engine.run(task.output, recorder, progress, stop_requested)
-        except (PeerFailure, BrokenPipeError):
+        except (PeerFailure, BrokenPipeError) as error:
+            if recorder is not None and isinstance(error, PeerDiverged):
+                recorder.finish(_diverged(setup, engine))
             raise
         except Exception as error:
+            if recorder is not None and isinstance(error, Diverged):
+                recorder.finish(_diverged(setup, engine))
             raise RunError(f"round {engine.round}: {_in_words(error)}") from error
         every = communicator.gather_object(heard)
         summary = _summary(setup, engine, status)
@@ -165,6 +169,19 @@ def _warn_of_this_computer(setup: Setup) -> None:
             "differ between numbers of ranks; import mpifed before torch computes anything",
             stacklevel=1,
         )
+
+
+def _diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
+    """summary.json of a run that ends because numbers are no longer finite; of one rank alone."""
+    configuration = setup.configuration
+    return {
+        "status": "diverged",
+        "experiment": configuration.experiment,
+        "algorithm": configuration.algorithm["name"],
+        "rounds": engine.round,
+        "ranks": setup.federation.communicator.size,
+        "clients": configuration.clients,
+    }
 
 
 def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:

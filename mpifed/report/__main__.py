@@ -5,7 +5,9 @@ with mean and deviation. DIR gets table.md, table.csv and one PNG a figure; with
 table is only printed. With --against or --target there is a second table, of the differences from
 one method with the same seed, and of the rounds and bits that an accuracy took. With --figure
 COLUMN there is one more PNG, of any column of metrics.csv against rounds, bits, floats or a key of
-the configuration (--x), a line for each value of the keys --by, a panel for what else differs.
+the configuration (--x), a line for each value of the keys --by, a panel for what else differs. With
+--grid COLUMN there is a table of its last values, as text, CSV and PNG, with a column for each
+value of the key --x and a row for each of the key --by, whose best is marked.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError
 from mpifed.launch import Parser
 from mpifed.report import paired
 from mpifed.report.figure import Wanted, draw_figure
+from mpifed.report.grid import WantedGrid, draw_grid
 from mpifed.report.groups import Group, group_runs
 from mpifed.report.reading import find_runs
 from mpifed.report.tables import csv_text, markdown, terminal
@@ -39,10 +42,14 @@ def main(words: Sequence[str] | None = None) -> int:
         tables = {"table.md": markdown(groups, notes), "table.csv": csv_text(groups)}
         comparison = compare(groups, options.against, options.target)
         output = options.output
-        wanted = figure_wanted(options)
+        wanted, wanted_grid = figure_wanted(options), grid_wanted(options)
         files = write(groups, tables | comparison, output, options.against) if output else []
         if wanted is not None:
             files.append(draw_figure(found, wanted, output))
+        grid = ""
+        if wanted_grid is not None:
+            drawn, grid = draw_grid(found, wanted_grid, output)
+            files += drawn
     except InputError as error:
         print(f"mpifed.report: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -50,6 +57,8 @@ def main(words: Sequence[str] | None = None) -> int:
     console.print(terminal(groups))
     if comparison:
         print(comparison["comparison.md"])
+    if grid:
+        print(grid)
     for line in [*(f"* {note}" for note in notes), *map(str, files)]:
         print(line)
     return EXIT_FINISHED
@@ -57,15 +66,31 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def figure_wanted(options: argparse.Namespace) -> Wanted | None:
     """What --figure and the options beside it ask for; None without it."""
-    if options.figure is None:
+    if options.figure is None and options.grid is None:
         beside = {"--x": options.x, "--by": options.by, "--linear": options.linear or None}
         for name, value in beside.items():
             if value is not None:
-                raise InputError(f"{name} is for --figure, which is not given")
+                raise InputError(f"{name} is for --figure or --grid, and neither is given")
+    if options.figure is None:
         return None
     if options.output is None:
         raise InputError("--figure needs --output, the directory in which it is drawn")
     return Wanted(options.figure, options.x or "rounds", tuple(options.by or ()), options.linear)
+
+
+def grid_wanted(options: argparse.Namespace) -> WantedGrid | None:
+    """What --grid and the options beside it ask for; None without it."""
+    if options.grid is None:
+        return None
+    if options.figure is not None:
+        raise InputError("--figure and --grid read --x and --by each in its own way; give one")
+    if options.output is None:
+        raise InputError("--grid needs --output, the directory in which it is drawn")
+    if options.x is None or len(options.by or ()) != 1:
+        raise InputError(
+            "--grid needs one key for its columns, --x KEY, and one for its rows, --by KEY"
+        )
+    return WantedGrid(options.grid, options.x, options.by[0], options.linear)
 
 
 def compare(groups: Sequence[Group], against: str | None, target: float | None) -> dict[str, str]:
@@ -107,9 +132,10 @@ def _parser() -> Parser:
     parser.add_argument("--against", metavar="METHOD", help="a method as the table names it")
     parser.add_argument("--target", type=float, metavar="FRACTION", help="a test accuracy")
     parser.add_argument("--figure", metavar="COLUMN", help="a column of metrics.csv to draw")
+    parser.add_argument("--grid", metavar="COLUMN", help="a column to tabulate over --x and --by")
     parser.add_argument("--x", metavar="WHAT", help="rounds, bits, floats or a dotted key")
     parser.add_argument("--by", nargs="+", metavar="KEY", help="dotted keys, a line for each value")
-    parser.add_argument("--linear", action="store_true", help="no logarithmic axis for --figure")
+    parser.add_argument("--linear", action="store_true", help="no logarithms in --figure or --grid")
     return parser
 
 

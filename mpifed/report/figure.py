@@ -8,17 +8,17 @@ With a key for x, ``--x algorithm.flix_alpha``, the last values are drawn agains
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpifed.errors import InputError, closest
 from mpifed.filenames import safe
-from mpifed.report.groups import NO_DIFFERENCE
+from mpifed.report.groups import leaves
+from mpifed.report.keys import differing, label, naturally
 from mpifed.report.lines import FEW_POINTS, GREY, STYLE, look
 from mpifed.report.reading import Run
 
@@ -35,9 +35,6 @@ PROGRESS = {
 
 FLOOR = 1e-16
 """Where a logarithmic axis ends: gaps of float64 below it are noise."""
-
-NO_PANEL = (*NO_DIFFERENCE, "rounds", "algorithm.start_from", "algorithm.optima_from")
-"""Keys that part no panels: how long a run was, and from where it took what it began with."""
 
 LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
 """Words in the names of columns whose best value is the largest; of the others it is the least."""
@@ -83,21 +80,14 @@ def draw_figure(runs: Sequence[Run], wanted: Wanted, output: Path) -> Path:
 
 def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
     """Mean over seeds of what ``wanted`` asks for, in the order of the runs."""
-    flat = [_leaves(run.config) for run in runs]
+    flat = [leaves(run.config) for run in runs]
     _check_keys(flat, wanted)
-    aside = {*wanted.by, wanted.x}
-    differing = [
-        key
-        for key in dict.fromkeys(key for leaves in flat for key in leaves)
-        if key not in aside
-        and not key.startswith(NO_PANEL)
-        and len({leaves.get(key) for leaves in flat}) > 1
-    ]
+    apart = differing(flat, {*wanted.by, wanted.x})
     found: dict[tuple[str, str], dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
-    for run, leaves in zip(runs, flat, strict=True):
-        panel, line = _label(leaves, differing), _label(leaves, wanted.by)
+    for run, said in zip(runs, flat, strict=True):
+        panel, line = label(said, apart), label(said, wanted.by)
         by_key = wanted.x not in PROGRESS
-        point = leaves.get(wanted.x, "") if by_key else ""
+        point = said.get(wanted.x, "") if by_key else ""
         points = _points(run, wanted, float(point) if by_key else None)
         found.setdefault((panel, line), {}).setdefault(point, []).append(points)
     made = []
@@ -110,17 +100,17 @@ def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
 
 
 def _check_keys(flat: Sequence[Mapping[str, str]], wanted: Wanted) -> None:
-    keys = sorted({key for leaves in flat for key in leaves})
+    keys = sorted({key for said in flat for key in said})
     for option, key in [*(("--by", key) for key in wanted.by), ("--x", wanted.x)]:
         if key not in keys and not (option == "--x" and key in PROGRESS):
             words = [*PROGRESS, *keys] if option == "--x" else keys
             raise InputError(f"{option} is '{key}', which no run has; {closest(key, words)}")
     if wanted.x not in PROGRESS:
-        for leaves in flat:
+        for said in flat:
             try:
-                float(leaves[wanted.x])
+                float(said[wanted.x])
             except (KeyError, ValueError):
-                value = leaves.get(wanted.x, "nothing")
+                value = said.get(wanted.x, "nothing")
                 raise InputError(
                     f"--x is '{wanted.x}', which is {value} in a run; it must be a number in all"
                 ) from None
@@ -161,8 +151,8 @@ def _mean(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, n
 def _figure(every: Sequence[Series], wanted: Wanted) -> Figure:
     from matplotlib.figure import Figure
 
-    panels = sorted({s.panel for s in every}, key=_naturally)
-    lines = sorted({s.line for s in every}, key=_naturally)
+    panels = sorted({s.panel for s in every}, key=naturally)
+    lines = sorted({s.line for s in every}, key=naturally)
     across = min(ACROSS, len(panels))
     down = -(-len(panels) // across)
     figure = Figure(figsize=(PANEL[0] * across, PANEL[1] * down), layout="constrained")
@@ -199,38 +189,9 @@ def _draw(axes: Axes, s: Series, index: int, wanted: Wanted) -> None:
 
 def best(s: Series, column: str) -> float:
     """Where on x the best of its values stands, the first of equal ones."""
-    largest = any(word in column for word in LARGER_IS_BETTER) and not column.endswith("_std")
-    return float(s.x[np.argmax(s.y) if largest else np.argmin(s.y)])
+    return float(s.x[np.argmax(s.y) if larger_is_better(column) else np.argmin(s.y)])
 
 
-def _label(leaves: Mapping[str, str], keys: Sequence[str]) -> str:
-    """'flix_alpha=0.1, k=22'."""
-    return ", ".join(
-        f"{key.rpartition('.')[2] if not key.endswith('.name') else key.split('.')[0]}"
-        f"={leaves[key]}"
-        for key in keys
-        if key in leaves and leaves[key] != "null"
-    )
-
-
-def _naturally(label: str) -> list[tuple[float, str]]:
-    """Sorts labels by their numbers: k=22 before k=113."""
-    words = label.replace("=", " ").replace(",", " ").split()
-    return [_number_first(word) for word in words]
-
-
-def _number_first(word: str) -> tuple[float, str]:
-    try:
-        return float(word), ""
-    except ValueError:
-        return float("inf"), word
-
-
-def _leaves(tree: Any, prefix: str = "") -> dict[str, str]:
-    """The leaves of a configuration under dotted keys, as text."""
-    if isinstance(tree, dict):
-        found: dict[str, str] = {}
-        for key, value in tree.items():
-            found |= _leaves(value, f"{prefix}.{key}" if prefix else str(key))
-        return found
-    return {prefix: tree if isinstance(tree, str) else json.dumps(tree, default=str)}
+def larger_is_better(column: str) -> bool:
+    """Whether the best value of ``column`` is the largest, not the least."""
+    return any(word in column for word in LARGER_IS_BETTER) and not column.endswith("_std")

@@ -47,6 +47,7 @@ NO_DIFFERENCE = (
     "device",
     "checkpoint.",
     "evaluation.every",
+    "evaluation.validation_split",
     "placement",
     "exchange.transport",
     "experiment",
@@ -120,7 +121,7 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     Two runs of one configuration and one seed are the same numbers; the one that went further
     counts.
     """
-    flat = [_flat(run.config) for run in runs]
+    flat = [leaves(run.config) for run in runs]
     data_parts = [{k: v for k, v in f.items() if k.startswith(DATA_KEYS)} for f in flat]
     method_parts = [
         {k: v for k, v in f.items() if not k.startswith((*DATA_KEYS, *NO_DIFFERENCE))} for f in flat
@@ -151,6 +152,8 @@ def _unfinished(run: Run) -> str:
     if run.rounds is None:
         return f"{run.path} is unfinished: nothing evaluated yet"
     planned = run.config.get("rounds", "?")
+    if run.diverged:
+        return f"{run.path} diverged: evaluated until round {run.rounds} of {planned}"
     return f"{run.path} is unfinished: evaluated at round {run.rounds} of {planned}"
 
 
@@ -167,13 +170,13 @@ def _method_title(config: dict[str, Any]) -> str:
     return gossip + TITLES.get(name, name)
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, str]:
+def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
     """The leaves of a configuration under dotted keys, as text that can be compared and shown."""
     if isinstance(tree, dict):
-        leaves: dict[str, str] = {}
+        found: dict[str, str] = {}
         for key, value in tree.items():
-            leaves |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
-        return leaves
+            found |= leaves(value, f"{prefix}.{key}" if prefix else str(key))
+        return found
     return {prefix: tree if isinstance(tree, str) else json.dumps(tree, default=str)}
 
 

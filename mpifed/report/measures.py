@@ -1,4 +1,4 @@
-"""What algorithms measure beside losses and accuracies: how it is called and drawn."""
+"""What is measured beside training losses and test accuracies: how it is called and drawn."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ class Measure:
 
 
 MEASURES = {
+    "validation_loss": Measure("Validation loss, average over clients", "Validation loss"),
+    "validation_accuracy": Measure(
+        "Validation accuracy, average over clients", "Validation accuracy", log=False
+    ),
+    "validation_recall_at_5": Measure(
+        "Validation recall at 5, over all clients", "Validation recall at 5", log=False
+    ),
     "objective": Measure("Objective on the training data", "Objective"),
     "surrogate_update": Measure("Squared update of surrogates, over γ²", "Surrogate update"),
     "parameter_update": Measure("Squared update of parameters, over γ²", "Parameter update"),

@@ -26,8 +26,17 @@ COLUMNS = (
     "down_bits",
     "consensus_distance",
 )
-MEASURED = ("objective", "surrogate_update", "parameter_update", "l2_uvp", "cosine")
-"""Columns that some algorithms add; ``report.measures`` names and draws them."""
+MEASURED = (
+    "validation_loss",
+    "validation_accuracy",
+    "validation_recall_at_5",
+    "objective",
+    "surrogate_update",
+    "parameter_update",
+    "l2_uvp",
+    "cosine",
+)
+"""Columns that validation and some algorithms add; ``report.measures`` names and draws them."""
 SECTIONS = ("data", "algorithm", "exchange")
 RATE = ("p", "tau", "per_round")
 
@@ -40,6 +49,7 @@ class Run:
     round, NaN where the file has none. ``client_accuracies`` are the clients' test accuracies at
     the last evaluation.
     ``predicted`` is what summary.json says of pure averaging (p, tau, per_round), empty without.
+    ``diverged`` says that the run ended because numbers were no longer finite.
     """
 
     path: Path
@@ -49,6 +59,7 @@ class Run:
     seconds: float
     finished: bool
     predicted: dict[str, float]
+    diverged: bool = False
 
     @property
     def seed(self) -> Any:
@@ -93,6 +104,7 @@ def read_run(path: Path) -> Run:
         float(summary.get("seconds", {}).get("total", seconds)),
         finished,
         summary.get("predicted_contraction") or {},
+        not finished and _has_diverged(path / "summary.json"),
     )
 
 
@@ -156,6 +168,15 @@ def _read_summary(path: Path, finished: bool) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise _damaged(path, error) from None
     return dict(summary)
+
+
+def _has_diverged(path: Path) -> bool:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["status"] == "diverged"
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(path, error) from None
 
 
 def _read_client_accuracies(path: Path, finished: bool) -> np.ndarray | None:

@@ -241,6 +241,9 @@ def test_a_client_that_diverges_is_left_out_as_if_it_took_no_part(
     assert outcome.code == 1
     assert "round 3: client 2 has a value in its" in outcome.messages[0]
     assert rows(stopped)[-1]["round"] == "2"
+    summary = summary_of(stopped)
+    assert (summary["status"], summary["rounds"]) == ("diverged", 3)
+    assert not (stopped / "DONE").exists()
     assert call([*words, dropped, "on_divergence=drop"], capfd).code == 0
     # The same run where these two are told to stay away in round 3.
     monkeypatch.setattr("mpifed.engine.participants", without([2, 3], 3))
@@ -286,6 +289,7 @@ def test_a_server_that_diverges_is_no_client_s_fault(tmp_path, capfd, monkeypatc
     outcome = call([*TINY, DIVERGES, "--quiet", "--output", tmp_path / "run"], capfd)
     assert outcome.code == 1
     assert "the server's state after round 2 is not finite" in outcome.messages[0]
+    assert summary_of(tmp_path / "run")["status"] == "diverged"
 
 
 @pytest.mark.mpi

@@ -102,6 +102,11 @@ def test_a_failing_rank_ends_the_job_and_is_named(fail, expected, tmp_path, capf
     assert expected in line
     assert "Traceback" not in outcome.err
     assert not (target / "DONE").exists()
+    if "diverge" in fail:
+        # Rank 0, which hosts none of the clients that did.
+        assert summary_of(target)["status"] == "diverged"
+    else:
+        assert not (target / "summary.json").exists()
     # The checkpoint that was being written was given the time, unless the process was gone.
     if "vanish" not in fail:
         assert checkpoints(target) == ["round-000002.h5"]

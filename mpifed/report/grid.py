@@ -1,0 +1,235 @@
+"""A grid of runs over two keys: the last values of a column, the best of each row framed.
+
+``--grid validation_loss --x algorithm.step --by algorithm.flix_alpha`` is how Gasanov et al. choose
+step sizes (2021, Figs. 5 and 6): a row for each alpha, a column for each step, colours scaled row
+by row, grey where a run diverged or its value is not finite. A table of the same numbers goes
+beside it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpifed.errors import InputError, closest
+from mpifed.filenames import safe
+from mpifed.report.figure import DOTS, larger_is_better
+from mpifed.report.groups import leaves
+from mpifed.report.keys import differing, label, naturally, short
+from mpifed.report.lines import STYLE
+from mpifed.report.reading import Run
+from mpifed.report.tables import markdown_header, markdown_row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = "YlGnBu"
+NOT_FINITE = "#BDBDBD"
+FRAME = "#D00000"
+CELL = (0.62, 0.42)  # inches
+MARGIN = (1.1, 1.1)  # inches around the cells, for labels and the title
+DARK = 0.6  # from this share of the colours on, numbers are white
+
+EMPTY = "–"
+DIVERGED = "not finite"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Means over seeds for one panel; ``values`` (rows, columns) is NaN where there is none.
+
+    ``diverged`` (rows, columns) says where there is none because a run diverged, or its last value
+    is not finite; ``best`` is each row's best column, -1 in a row without a value.
+    """
+
+    panel: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: np.ndarray
+    diverged: np.ndarray
+    best: np.ndarray
+
+
+@dataclass(frozen=True)
+class WantedGrid:
+    """What to draw: ``column``, with a column for each value of ``x``, a row for each of ``by``."""
+
+    column: str
+    x: str
+    by: str
+    linear: bool = False
+
+
+def draw_grid(runs: Sequence[Run], wanted: WantedGrid, output: Path) -> tuple[list[Path], str]:
+    """Picture and tables as files in ``output``, and the table as text; raises ``InputError``."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    found = grids(runs, wanted)
+    text = markdown(found, wanted)
+    stem = output / safe(f"{wanted.column}-grid".replace("_", "-"))
+    with matplotlib.rc_context(STYLE):
+        _figure(found, wanted).savefig(stem.with_suffix(".png"), dpi=DOTS)
+    stem.with_suffix(".md").write_text(text, encoding="utf-8")
+    stem.with_suffix(".csv").write_text(csv_text(found, wanted), encoding="utf-8")
+    return [stem.with_suffix(suffix) for suffix in (".md", ".csv", ".png")], text
+
+
+def grids(runs: Sequence[Run], wanted: WantedGrid) -> list[Grid]:
+    """A grid for each panel, in the order of their names. A run that goes on still is left out."""
+    flat = [leaves(run.config) for run in runs]
+    keys = sorted({key for said in flat for key in said})
+    for option, key in (("--x", wanted.x), ("--by", wanted.by)):
+        if key not in keys:
+            raise InputError(f"{option} is '{key}', which no run has; {closest(key, keys)}")
+    apart = differing(flat, {wanted.x, wanted.by})
+    cells: dict[str, dict[tuple[str, str], list[float]]] = {}
+    for run, said in zip(runs, flat, strict=True):
+        if run.finished or run.diverged:
+            place = tuple(_number(said.get(key, "null")) for key in (wanted.by, wanted.x))
+            of_panel = cells.setdefault(label(said, apart), {})
+            of_panel.setdefault((place[0], place[1]), []).append(_last(run, wanted.column))
+    if not cells:
+        raise InputError("--grid needs runs that are finished; none of these is")
+    if all(math.isnan(v) for panel in cells.values() for c in panel.values() for v in c):
+        raise InputError(f"no run has a finite number in the column '{wanted.column}'")
+    return [_grid(panel, cells[panel], wanted) for panel in sorted(cells, key=naturally)]
+
+
+def markdown(found: Sequence[Grid], wanted: WantedGrid) -> str:
+    """The values themselves, the best of each row bold, and where the best are at an edge."""
+    least = "largest" if larger_is_better(wanted.column) else "least"
+    lines = [f"{wanted.column} at the last round; the {least} of each row is bold."]
+    for grid in found:
+        lines += ["", *([f"**{grid.panel}**", ""] if grid.panel else [])]
+        lines += markdown_header([f"{short(wanted.by)} \\ {short(wanted.x)}", *grid.columns], 1)
+        for row, name in enumerate(grid.rows):
+            cells = [_cell(grid, row, column) for column in range(len(grid.columns))]
+            lines.append(markdown_row([name, *cells]))
+        edges = [grid.rows[row] for row in np.flatnonzero(_at_edge(grid))]
+        if edges:
+            lines += ["", f"At an edge of the grid: {short(wanted.by)}={', '.join(edges)}."]
+    return "\n".join(lines) + "\n"
+
+
+def csv_text(found: Sequence[Grid], wanted: WantedGrid) -> str:
+    """A line for each cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["panel", wanted.by, wanted.x, wanted.column, "diverged", "best"])
+    for grid in found:
+        for (row, column), value in np.ndenumerate(grid.values):
+            shown = "" if math.isnan(value) else f"{value:.10g}"
+            flags = int(grid.diverged[row, column]), int(grid.best[row] == column)
+            writer.writerow([grid.panel, grid.rows[row], grid.columns[column], shown, *flags])
+    return text.getvalue()
+
+
+def _grid(panel: str, cells: dict[tuple[str, str], list[float]], wanted: WantedGrid) -> Grid:
+    rows, columns = (tuple(sorted({c[axis] for c in cells}, key=naturally)) for axis in (0, 1))
+    values = np.full((len(rows), len(columns)), np.nan)
+    diverged = np.zeros(values.shape, bool)
+    for (row, column), of_seeds in cells.items():
+        place = rows.index(row), columns.index(column)
+        values[place] = np.mean(of_seeds)
+        diverged[place] = np.isnan(values[place])
+    worst = -np.inf if larger_is_better(wanted.column) else np.inf
+    known = np.where(np.isnan(values), worst, values)
+    best = known.argmax(axis=1) if larger_is_better(wanted.column) else known.argmin(axis=1)
+    best[np.isnan(values).all(axis=1)] = -1
+    return Grid(panel, rows, columns, values, diverged, best)
+
+
+def _last(run: Run, column: str) -> float:
+    """The value at the last evaluated round; NaN where it is not finite or the run diverged."""
+    path = run.path / "metrics.csv"
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        names = [name for name in (rows[0] if rows else {}) if name != "state_digest"]
+        if rows and column not in names:
+            raise InputError(f"'{run.path}' has no column '{column}'; {closest(column, names)}")
+        value = float(rows[-1][column] or "nan") if rows and not run.diverged else math.nan
+    except (OSError, ValueError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"'{path}' cannot be read: {error}") from None
+    return value if math.isfinite(value) else math.nan
+
+
+def _number(text: str) -> str:
+    """A number as short as it can be told, any other value as it is."""
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return text
+
+
+def _cell(grid: Grid, row: int, column: int) -> str:
+    value = grid.values[row, column]
+    if math.isnan(value):
+        return DIVERGED if grid.diverged[row, column] else EMPTY
+    return f"**{value:.4g}**" if grid.best[row] == column else f"{value:.4g}"
+
+
+def _at_edge(grid: Grid) -> np.ndarray:
+    """In which rows nothing beyond the best was tried on one side, although it might be better."""
+    last = len(grid.columns) - 1
+    return (last > 1) & ((grid.best == 0) | (grid.best == last))
+
+
+def _figure(found: Sequence[Grid], wanted: WantedGrid) -> Figure:
+    from matplotlib.figure import Figure
+
+    positive = all((grid.values[np.isfinite(grid.values)] > 0).all() for grid in found)
+    log = positive and not wanted.linear and not larger_is_better(wanted.column)
+    width = max(len(grid.columns) for grid in found) * CELL[0] + MARGIN[0]
+    heights = [len(grid.rows) * CELL[1] + MARGIN[1] for grid in found]
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+    panels = figure.subplots(len(found), 1, squeeze=False, height_ratios=heights)
+    for grid, axes in zip(found, panels[:, 0], strict=True):
+        what = f"log10 of {wanted.column}" if log else wanted.column
+        axes.set_title(f"{what}, {grid.panel}" if grid.panel else what, fontsize=10, pad=6)
+        _draw(axes, grid, wanted, np.log10(grid.values) if log else grid.values)
+    return figure
+
+
+def _draw(axes: Axes, grid: Grid, wanted: WantedGrid, shown: np.ndarray) -> None:
+    import matplotlib
+    from matplotlib.patches import Rectangle
+
+    colours = matplotlib.colormaps[COLOURS]
+    for row, of_row in enumerate(shown):
+        known = of_row[np.isfinite(of_row)]
+        low, spread = (known.min(), np.ptp(known) or 1.0) if len(known) else (0.0, 1.0)
+        for column, value in enumerate(of_row):
+            share = (value - low) / spread
+            plain = NOT_FINITE if grid.diverged[row, column] else "white"
+            face = plain if math.isnan(value) else colours(0.85 * share)
+            axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor="white"))
+            if math.isfinite(value):
+                axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center",
+                          fontsize=9, color="white" if share > DARK else "black")  # fmt: skip
+        if grid.best[row] >= 0:
+            corner = (grid.best[row] + 0.04, row + 0.04)
+            axes.add_patch(
+                Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=FRAME, linewidth=2, zorder=3)
+            )
+    axes.grid(visible=False)
+    axes.set_xlim(0, len(grid.columns))
+    axes.set_ylim(len(grid.rows), 0)
+    axes.set_xticks(np.arange(len(grid.columns)) + 0.5, grid.columns, fontsize=9)
+    axes.set_yticks(np.arange(len(grid.rows)) + 0.5, grid.rows, fontsize=9)
+    axes.set_xlabel(short(wanted.x))
+    axes.set_ylabel(short(wanted.by))
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
