@@ -67,7 +67,8 @@ def main(words: Sequence[str] | None = None) -> int:
 def figure_wanted(options: argparse.Namespace) -> Wanted | None:
     """What --figure and the options beside it ask for; None without it."""
     if options.figure is None and options.grid is None:
-        beside = {"--x": options.x, "--by": options.by, "--linear": options.linear or None}
+        beside = {"--x": options.x, "--by": options.by, "--aside": options.aside}
+        beside["--linear"] = options.linear or None
         for name, value in beside.items():
             if value is not None:
                 raise InputError(f"{name} is for --figure or --grid, and neither is given")
@@ -75,7 +76,8 @@ def figure_wanted(options: argparse.Namespace) -> Wanted | None:
         return None
     if options.output is None:
         raise InputError("--figure needs --output, the directory in which it is drawn")
-    return Wanted(options.figure, options.x or "rounds", tuple(options.by or ()), options.linear)
+    by, aside = tuple(options.by or ()), tuple(options.aside or ())
+    return Wanted(options.figure, options.x or "rounds", by, options.linear, aside)
 
 
 def grid_wanted(options: argparse.Namespace) -> WantedGrid | None:
@@ -90,7 +92,9 @@ def grid_wanted(options: argparse.Namespace) -> WantedGrid | None:
         raise InputError(
             "--grid needs one key for its columns, --x KEY, and one for its rows, --by KEY"
         )
-    return WantedGrid(options.grid, options.x, options.by[0], options.linear)
+    return WantedGrid(
+        options.grid, options.x, options.by[0], options.linear, tuple(options.aside or ())
+    )
 
 
 def compare(groups: Sequence[Group], against: str | None, target: float | None) -> dict[str, str]:
@@ -135,6 +139,7 @@ def _parser() -> Parser:
     parser.add_argument("--grid", metavar="COLUMN", help="a column to tabulate over --x and --by")
     parser.add_argument("--x", metavar="WHAT", help="rounds, bits, floats or a dotted key")
     parser.add_argument("--by", nargs="+", metavar="KEY", help="dotted keys, a line for each value")
+    parser.add_argument("--aside", nargs="+", metavar="KEY", help="dotted keys that part no panels")
     parser.add_argument("--linear", action="store_true", help="no logarithms in --figure or --grid")
     return parser
 

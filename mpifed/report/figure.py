@@ -2,7 +2,8 @@
 
 ``--figure objective_gap --x floats --by algorithm.flix_alpha`` draws the gap against the numbers
 sent, a line for each alpha, a panel for whatever else the runs differ in (the k of a compressor).
-With a key for x, ``--x algorithm.flix_alpha``, the last values are drawn against that key.
+With a key for x, ``--x algorithm.flix_alpha``, the last values are drawn against that key; of runs
+that have no such key, another method's, as a level line. Keys or sections ``--aside`` part nothing.
 """
 
 from __future__ import annotations
@@ -52,11 +53,15 @@ class Wanted:
     x: str = "rounds"
     by: tuple[str, ...] = ()
     linear: bool = False
+    aside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Series:
-    """One run's points, and the words that say which panel and which line it belongs to."""
+    """One run's points, and the words that say which panel and which line it belongs to.
+
+    ``x`` is NaN for a single value that holds for every x.
+    """
 
     panel: str
     line: str
@@ -82,13 +87,13 @@ def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
     """Mean over seeds of what ``wanted`` asks for, in the order of the runs."""
     flat = [leaves(run.config) for run in runs]
     _check_keys(flat, wanted)
-    apart = differing(flat, {*wanted.by, wanted.x})
+    apart = differing(flat, {*wanted.by, wanted.x, *wanted.aside})
     found: dict[tuple[str, str], dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
     for run, said in zip(runs, flat, strict=True):
         panel, line = label(said, apart), label(said, wanted.by)
         by_key = wanted.x not in PROGRESS
         point = said.get(wanted.x, "") if by_key else ""
-        points = _points(run, wanted, float(point) if by_key else None)
+        points = _points(run, wanted, float(point or "nan") if by_key else None)
         found.setdefault((panel, line), {}).setdefault(point, []).append(points)
     made = []
     for (panel, line), by_point in found.items():
@@ -108,11 +113,11 @@ def _check_keys(flat: Sequence[Mapping[str, str]], wanted: Wanted) -> None:
     if wanted.x not in PROGRESS:
         for said in flat:
             try:
-                float(said[wanted.x])
-            except (KeyError, ValueError):
-                value = said.get(wanted.x, "nothing")
+                float(said.get(wanted.x, "nan"))
+            except ValueError:
                 raise InputError(
-                    f"--x is '{wanted.x}', which is {value} in a run; it must be a number in all"
+                    f"--x is '{wanted.x}', which is {said[wanted.x]} in a run; it must be a number "
+                    "in all that have it"
                 ) from None
 
 
@@ -169,10 +174,18 @@ def _figure(every: Sequence[Series], wanted: Wanted) -> Figure:
             axes.set_yscale("log")
     for axes in grid[:, 0]:
         axes.set_ylabel(wanted.column)
-    handles = grid.flat[0].get_legend_handles_labels()
+    named = {}
+    for axes in grid.flat[: len(panels)]:
+        drawn, names = axes.get_legend_handles_labels()
+        named |= {name: line for line, name in zip(drawn, names, strict=True)}
+    named = {line: named[line] for line in lines if line in named}
     if len(lines) > 1:
         figure.legend(
-            *handles, loc="outside lower center", ncols=min(2 * across, len(lines)), frameon=False
+            list(named.values()),
+            list(named),
+            loc="outside lower center",
+            ncols=min(2 * across, len(lines)),
+            frameon=False,
         )
     return figure
 
@@ -180,6 +193,10 @@ def _figure(every: Sequence[Series], wanted: Wanted) -> Figure:
 def _draw(axes: Axes, s: Series, index: int, wanted: Wanted) -> None:
     style = look(index)
     y = s.y if wanted.linear else np.maximum(s.y, FLOOR)
+    if np.isnan(s.x).all():
+        level = {"color": style.colour, "linestyle": style.dashes, "label": s.line}
+        axes.axhline(float(y[0]), linewidth=1.5, **level)
+        return
     marker = "o" if len(s.x) <= FEW_POINTS else None
     axes.plot(s.x, y, color=style.colour, linestyle=style.dashes, marker=marker, label=s.line,
               linewidth=1.5)  # fmt: skip

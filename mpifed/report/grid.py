@@ -66,6 +66,7 @@ class WantedGrid:
     x: str
     by: str
     linear: bool = False
+    aside: tuple[str, ...] = ()
 
 
 def draw_grid(runs: Sequence[Run], wanted: WantedGrid, output: Path) -> tuple[list[Path], str]:
@@ -90,7 +91,7 @@ def grids(runs: Sequence[Run], wanted: WantedGrid) -> list[Grid]:
     for option, key in (("--x", wanted.x), ("--by", wanted.by)):
         if key not in keys:
             raise InputError(f"{option} is '{key}', which no run has; {closest(key, keys)}")
-    apart = differing(flat, {wanted.x, wanted.by})
+    apart = differing(flat, {wanted.x, wanted.by, *wanted.aside})
     cells: dict[str, dict[tuple[str, str], list[float]]] = {}
     for run, said in zip(runs, flat, strict=True):
         if run.finished or run.diverged:
@@ -203,6 +204,7 @@ def _figure(found: Sequence[Grid], wanted: WantedGrid) -> Figure:
 
 
 def _draw(axes: Axes, grid: Grid, wanted: WantedGrid, shown: np.ndarray) -> None:
+    """The better of a row, the paler."""
     import matplotlib
     from matplotlib.patches import Rectangle
 
@@ -212,6 +214,7 @@ def _draw(axes: Axes, grid: Grid, wanted: WantedGrid, shown: np.ndarray) -> None
         low, spread = (known.min(), np.ptp(known) or 1.0) if len(known) else (0.0, 1.0)
         for column, value in enumerate(of_row):
             share = (value - low) / spread
+            share = 1 - share if larger_is_better(wanted.column) else share
             plain = NOT_FINITE if grid.diverged[row, column] else "white"
             face = plain if math.isnan(value) else colours(0.85 * share)
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor="white"))

@@ -13,12 +13,13 @@ NO_PANEL = (*NO_DIFFERENCE, "rounds", "algorithm.start_from", "algorithm.optima_
 def differing(flat: Sequence[Mapping[str, str]], aside: Collection[str]) -> list[str]:
     """The keys in which runs differ, but for those ``aside`` and those that part no panels.
 
-    ``flat`` are the leaves of their configurations. Where runs name different components, an option
-    that one of these does not have is no difference beside the name.
+    ``flat`` are the leaves of their configurations; a key aside may name a whole section. Where
+    runs name different components, an option that one of these does not have is no difference
+    beside the name.
     """
     found = []
     for key in dict.fromkeys(key for leaves in flat for key in leaves):
-        if key in aside or key.startswith(NO_PANEL):
+        if key.startswith(NO_PANEL) or any(f"{key}.".startswith(f"{one}.") for one in aside):
             continue
         name = f"{key.rpartition('.')[0]}.name"
         named_apart = key != name and len({leaves.get(name) for leaves in flat}) > 1

@@ -117,6 +117,34 @@ def test_the_line_of_the_drawing_stands_at_the_best_accuracy(tmp_path):
     assert [mark.get_xdata()[0] for mark in marks] == [0.5]
 
 
+def test_a_run_without_the_key_of_x_is_a_level_line(sweep, tmp_path):
+    wanted = Wanted("objective_gap", "algorithm.flix_alpha", ("algorithm.name",))
+    for k in (9, 22):
+        path = run_with_gap(sweep / f"other {k}", 1.0, k, scale=0.3)
+        text = (path / "config.yaml").read_text()
+        text = text.replace("flix_alpha: 1.0", "outer_step: 1.0").replace("diana", "fomaml")
+        (path / "config.yaml").write_text(text)
+    found = {(s.panel, s.line): s for s in series(find_runs([sweep]), wanted)}
+    assert len(found) == 5
+    level = found["k=9", "algorithm=fomaml"]
+    assert np.isnan(level.x).all()
+    assert level.y == pytest.approx([0.3 * np.exp(-4)])
+    assert found["k=9", "algorithm=diana"].x.tolist() == [0.1, 1.0]
+    figure = _figure(list(found.values()), wanted)
+    lines = [line for line in figure.axes[0].lines if len(set(line.get_ydata())) == 1]
+    assert [line.get_ydata()[0] for line in lines] == pytest.approx([0.3 * np.exp(-4)])
+    (legend,) = figure.legends
+    assert [t.get_text() for t in legend.get_texts()] == ["algorithm=diana", "algorithm=fomaml"]
+
+
+def test_keys_and_sections_aside_part_no_panels(sweep):
+    for aside in (("compression.k",), ("compression",)):
+        wanted = Wanted("objective_gap", "algorithm.flix_alpha", aside=aside)
+        assert [s.panel for s in series(find_runs([sweep]), wanted)] == [""]
+    wanted = Wanted("objective_gap", "algorithm.flix_alpha", aside=("comp",))
+    assert len(series(find_runs([sweep]), wanted)) == 3
+
+
 def test_a_figure_needs_a_directory(sweep, capsys):
     assert main([str(sweep), "--figure", "objective_gap"]) == 2
     assert "--figure needs --output" in capsys.readouterr().err
