@@ -12,7 +12,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -174,7 +174,7 @@ def _figure(every: Sequence[Series], wanted: Wanted) -> Figure:
             axes.set_yscale("log")
     for axes in grid[:, 0]:
         axes.set_ylabel(wanted.column)
-    named = {}
+    named: dict[str, Any] = {}
     for axes in grid.flat[: len(panels)]:
         drawn, names = axes.get_legend_handles_labels()
         named |= {name: line for line, name in zip(drawn, names, strict=True)}
