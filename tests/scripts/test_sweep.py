@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpifed import config, sweep
+from mpifed.errors import InputError
 from mpifed.filenames import LONGEST, safe
 
 TINY = ["clients=3", "rounds=1", "data.n_test=20"]
@@ -139,6 +140,16 @@ def test_a_finished_run_of_another_configuration_is_refused(tmp_path: Path) -> N
     assert other.returncode == 2
     assert "local.lr" in other.stderr
     assert run_sweep("seed=[0]", *TINY, "checkpoint.every=1", "--output", tmp_path).returncode == 0
+    words = ["seed=[0]", *TINY, "evaluation.validation_fraction=0.2"]
+    with pytest.raises(InputError, match=r"validation_fraction: 0\.0 in the run, 0\.2 now"):
+        sweep.plan("synthetic-fedem", words, tmp_path, 1)
+    words[-1] = "evaluation.every=7"
+    stored = tmp_path / "seed=0" / "config.yaml"
+    added = ", validation_fraction: 0.0, validation_split: false"
+    text = stored.read_text()
+    assert added in text
+    stored.write_text(text.replace(added, ""))  # as before there was validation
+    assert len(sweep.plan("synthetic-fedem", words, tmp_path, 1)) == 1
 
 
 def test_dry_run_prints_the_commands(tmp_path: Path) -> None:
