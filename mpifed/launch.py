@@ -31,7 +31,16 @@ from mpifed.guard import launched_rank
 from mpifed.heartbeat import announce, whereabouts
 from mpifed.leaving import skip_teardown
 
-KINDS = ("experiments", "algorithms", "datasets", "models", "topologies", "weights", "compressors")
+KINDS = (
+    "experiments",
+    "algorithms",
+    "datasets",
+    "models",
+    "topologies",
+    "weights",
+    "compressors",
+    "surrogates",
+)
 
 KIND_NAMES = ", ".join(KINDS)
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mpifed.components import ALGORITHMS, COMPRESSORS, DATASETS, MODELS, find, summary
+from mpifed.components import (
+    ALGORITHMS,
+    COMPRESSORS,
+    DATASETS,
+    MODELS,
+    SURROGATES,
+    find,
+    summary,
+)
 from mpifed.experiment import experiment_names, read_experiment
 
 
@@ -18,6 +26,7 @@ def listing(kind: str) -> str:
         "topologies": _topologies,
         "weights": _weights,
         "compressors": lambda: _components("compression", COMPRESSORS),
+        "surrogates": lambda: _components("surrogate", SURROGATES),
     }
     if kind != "all":
         return kinds[kind]()

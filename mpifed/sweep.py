@@ -19,6 +19,7 @@ and those that were interrupted go on, so that the same command can be given unt
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
 import itertools
 import json
@@ -48,6 +49,9 @@ from mpifed.errors import (
 from mpifed.filenames import safe
 from mpifed.launch import Parser
 from mpifed.placeholders import split_linked
+
+IN_THEIR_PLACE = ("objective", "l2_uvp", "test_loss")
+"""Columns of which the first that has a number is said of a run that has no accuracy."""
 
 # Resuming may change these, so a finished run with other values of them is not another run.
 FREE = ("evaluation.every:", "checkpoint.", "threads:", "reschedule:")
@@ -212,7 +216,7 @@ def execute(runs: Sequence[Planned], commands: Sequence[Sequence[str]]) -> int:
             print(f"{name}: stopped on request after {took}; the same command goes on", flush=True)
             return EXIT_STOPPED
         if run.finished():
-            print(f"{name}: finished in {took}, {_result(run)}", flush=True)
+            print(f"{name}: finished in {took}{_result(run)}", flush=True)
         else:
             failed += 1
             how = "diverged" if _diverged(run) else f"failed with exit code {code}"
@@ -288,7 +292,12 @@ def _diverged(run: Planned) -> bool:
 def _result(run: Planned) -> str:
     summary = json.loads((run.directory / "summary.json").read_text(encoding="utf-8"))
     accuracy = summary.get("test_accuracy")
-    return f"test accuracy {accuracy:.4f}" if isinstance(accuracy, float) else "no accuracy"
+    if isinstance(accuracy, float):
+        return f", test accuracy {accuracy:.4f}"
+    with (run.directory / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        *_, last = csv.DictReader(file)
+    measured = next((name for name in IN_THEIR_PLACE if last.get(name)), None)
+    return f", {measured.replace('_', ' ')} {float(last[measured]):.6g}" if measured else ""
 
 
 def _parser() -> Parser:

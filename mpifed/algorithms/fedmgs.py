@@ -81,13 +81,13 @@ class FedMGS:
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Why these options do not go together, if they do not."""
-        if (
-            configuration.exchange["name"] != "server"
-            or configuration.compression["name"] != "none"
-        ):
-            return (
-                "fedmgs sends its statistics whole to a server; exchange: server, compression: none"
-            )
+        for section, allowed in (("exchange", "server"), ("compression", "none")):
+            given = getattr(configuration, section)["name"]
+            if given != allowed:
+                return (
+                    f"{section} is '{given}', but fedmgs sends its statistics whole to a server; "
+                    f"allowed: {allowed}"
+                )
         if configuration.participation != 1.0:
             return (
                 "participation must be 1.0 for fedmgs, all of whose clients compute in every "

@@ -43,8 +43,10 @@ def refuse_biased(configuration: Any, advice: str = UNBIASED) -> str | None:
     made: Any = find("compression", section["name"])
     if made(**without_name(section)).unbiased:
         return None
+    whole, inner = section["name"], section.get("inner")
+    key, name = ("inner", inner["name"]) if inner else ("name", whole)
     return (
-        f"compression.name is '{section['name']}', which is biased, but "
+        f"compression.{key} is '{name}', which is biased, but "
         f"{configuration.algorithm['name']} needs E C(v) = v; {advice}"
     )
 

@@ -91,10 +91,10 @@ def _inertia(points: np.ndarray, centres: np.ndarray, owner: np.ndarray) -> floa
 def _by_package(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
     try:
         from k_means_constrained import KMeansConstrained
-    except ImportError:
+    except ImportError as error:
         raise InputError(
-            "data.kmeans_solver is 'package', but k-means-constrained is not installed: "
-            "pip install k-means-constrained; allowed without it: own"
+            "data.kmeans_solver is 'package', but k-means-constrained cannot be imported "
+            f"({error}): pip install k-means-constrained; allowed without it: own"
         ) from None
     smallest, larger = divmod(len(points), n_clusters)
     model: Any = KMeansConstrained(

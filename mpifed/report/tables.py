@@ -103,7 +103,7 @@ def terminal(groups: Sequence[Group]) -> Table:
     title = "Test accuracy in per cent" if accuracies else None
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("Data")
-    table.add_column("Method")
+    table.add_column("Method", overflow="fold")
     scores = ["Average", "Bottom decile"] if accuracies else []
     shorts = [measures.MEASURES[column].short for column in columns]
     for name in ("Seeds", *scores, *shorts, "Rounds", "Seconds", "Sent up", "Sent down"):

@@ -222,7 +222,9 @@ def gaussian_mixture(
     p = math.prod(data.input_shape)
     w = np.full(components, 1 / components) if weights is None else np.array(weights, float)
     if w.shape != (components,) or abs(w.sum() - 1) > 1e-9:
-        raise InputError(f"weights is {weights}; it must be {components} numbers with sum 1")
+        raise InputError(
+            f"algorithm.surrogate.weights is {weights}; it must be {components} numbers with sum 1"
+        )
     known = torch.eye(p, dtype=torch.float64).repeat(components, 1, 1)
     if covariances is not None:
         known = _covariances(covariances, components, p)

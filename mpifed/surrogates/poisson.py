@@ -122,5 +122,8 @@ def poisson(
 ) -> Poisson:
     """Poisson counts with a Gamma random effect; ``mean``, if known, is E Z over all clients."""
     if math.prod(data.input_shape) != 1:
-        raise InputError(f"poisson needs one count a sample; data has shape {data.input_shape}")
+        raise InputError(
+            "algorithm.surrogate.name is 'poisson', which needs one count a sample; data has shape "
+            f"{data.input_shape}"
+        )
     return Poisson(penalty_rate, shape, rate, mean, posterior == "exact")

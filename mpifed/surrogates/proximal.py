@@ -101,7 +101,8 @@ def regulariser(
     """
     if name == "group" and dimension % group_size:
         raise InputError(
-            f"group_size is {group_size}; it must divide the {dimension} parameters into groups"
+            f"algorithm.surrogate.group_size is {group_size}; it must divide the {dimension} "
+            "parameters into groups"
         )
     return {
         "none": none,

@@ -18,7 +18,7 @@ import mpifed
 from mpifed import __version__
 from mpifed.algorithms.fedavg import FedAvg
 from mpifed.communicator import world
-from mpifed.components import ALGORITHMS, COMPRESSORS, DATASETS, MODELS
+from mpifed.components import ALGORITHMS, COMPRESSORS, DATASETS, MODELS, SURROGATES
 from mpifed.config import resolve, to_mapping, to_yaml
 from mpifed.data.__main__ import main as make_data
 from mpifed.errors import InputError
@@ -82,6 +82,7 @@ NAMES = {
     "topologies": FAMILIES,
     "weights": WEIGHTS,
     "compressors": COMPRESSORS,
+    "surrogates": SURROGATES,
 }
 
 

@@ -17,7 +17,17 @@ DICTIONARY, MAP, ADAM = "fedmm-heterogeneous", "transport-fedmm-ot", "transport-
         (DICTIONARY, ["exchange=gossip"], "control_variate_rate is above 0.*allowed with gossip"),
         (DICTIONARY, ["algorithm=sa_ssmm"], "clients is 20, but sa_ssmm is centralised; allowed"),
         (DICTIONARY, ["algorithm=sa_ssmm", "clients=1", "compression=none"], "participation 1.0"),
-        (DICTIONARY, ["algorithm=fedmgs"], "compression: none"),
+        (
+            DICTIONARY,
+            ["compression={name: bernoulli, inner: top_k}"],
+            "compression.inner is 'top_k', which is biased",
+        ),
+        (DICTIONARY, ["algorithm=fedmgs"], "compression is 'quantise', but.*allowed: none"),
+        (
+            DICTIONARY,
+            ["algorithm=fedmgs", "compression=none", "exchange=gossip"],
+            "exchange is 'gossip', but fedmgs.*allowed: server",
+        ),
         (DICTIONARY, ["algorithm.surrogate=dictionaries"], "did you mean 'dictionary'"),
         (DICTIONARY, ["algorithm.surrogate.n_atoms=0"], "surrogate.n_atoms is 0"),
         (DICTIONARY, ["algorithm.step=1.5"], "algorithm.step is 1.5"),
