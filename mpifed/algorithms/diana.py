@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.flix import Flix, FlixState
+from mpifed.algorithms.flix import Flix
 from mpifed.algorithms.flix_forecast import theorem_four
 from mpifed.algorithms.flix_messages import sent_gradients
 from mpifed.algorithms.flix_objective import weighted_mean
 from mpifed.algorithms.flix_refusals import refuse_compressed
+from mpifed.algorithms.flix_state import FlixState
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total

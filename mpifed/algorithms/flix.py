@@ -9,14 +9,13 @@ average`` the first round is the one-shot average of Theorem 1 and gradient desc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed import state
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.flix_forecast import (
     all_constants,
@@ -30,6 +29,7 @@ from mpifed.algorithms.flix_objective import FlixObjective
 from mpifed.algorithms.flix_reference import curvatures, minimum
 from mpifed.algorithms.flix_refusals import refuse_flix, refuse_for_model
 from mpifed.algorithms.flix_search import Descent, StopRule, Stuck
+from mpifed.algorithms.flix_state import LEAST_VALUE, MINIMISER, FlixState
 from mpifed.algorithms.flix_stored import stored_model, stored_optima
 from mpifed.algorithms.one_shot import one_shot_average
 from mpifed.exchange.base import Channel, Exchange
@@ -45,27 +45,6 @@ from mpifed.theory import flix as theory
 
 Positive = Annotated[float, Above(0)]
 Fraction = Annotated[float, AtLeast(0), AtMost(1)]
-
-
-@dataclass(frozen=True)
-class FlixState:
-    """``model`` x (1, P); ``optima`` x_i (clients, P) with ``gradient_norm`` ||grad f_i(x_i)||.
-
-    ``smoothness`` holds L_i (clients,), ``step`` the step size gamma (1,), 0 for a line search.
-    ``reference`` is the minimiser of f~ (P,) and ``least`` its value (1,), for the gaps in
-    metrics.csv; ``known`` (1,) says whether they were found. ``stopped`` (1,) is the round in which
-    the rule to stop was met, 0 before; from then on x stays and nothing is sent.
-    """
-
-    model: Tensor = state.shared()
-    optima: Tensor = state.client()
-    gradient_norm: Tensor = state.client()
-    smoothness: Tensor = state.client()
-    step: Tensor = state.server()
-    reference: Tensor = state.server()
-    least: Tensor = state.server()
-    known: Tensor = state.server()
-    stopped: Tensor = state.server()
 
 
 class Flix:
@@ -195,8 +174,9 @@ class Flix:
         found = minimum(self.objective, optima, clients, self.reference)
         if found is None:
             return made
-        least, known = torch.tensor([found[1]], dtype=torch.float64), torch.tensor([1])
-        return replace(made, reference=found[0], least=least, known=known)
+        least = torch.tensor([found.value], dtype=torch.float64)
+        known = torch.tensor([MINIMISER if found.unique else LEAST_VALUE])
+        return replace(made, reference=found.x, least=least, known=known)
 
     # -- constants
 
@@ -323,8 +303,9 @@ class Flix:
         self, state: FlixState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
         x = exchange.mean(state.model)[0]
-        minimum = (state.reference, float(state.least)) if int(state.known) else None
-        found = measured(self.objective, state.optima, x, minimum, clients)
+        least = float(state.least) if int(state.known) else None
+        minimiser = state.reference if int(state.known) == MINIMISER else None
+        found = measured(self.objective, state.optima, x, least, minimiser, clients)
         return {**found, "up_floats": exchange.ledger.up_floats}
 
     def payload(self) -> int:

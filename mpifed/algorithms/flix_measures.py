@@ -13,19 +13,21 @@ def measured(
     objective: FlixObjective,
     optima: Tensor,
     x: Tensor,
-    minimum: tuple[Tensor, float] | None,
+    least: float | None,
+    minimiser: Tensor | None,
     clients: Clients,
 ) -> dict[str, float | None]:
-    """f~ at x (P,); with the ``minimum``, x* (P,) and f~(x*), also the gap from it and the mean
-    (1/n) sum_i ||T_i(x) - T_i(x*)||^2. Collective.
+    """f~ at x (P,); with its ``least`` value also the gap from that, and with its one
+    ``minimiser`` x* (P,) the mean (1/n) sum_i ||T_i(x) - T_i(x*)||^2. Collective.
     """
     n = len(clients.federation.training)
     losses = objective.losses(optima, x, clients)
     value = float(total(clients, losses[:, None])[0]) / n
     found: dict[str, float | None] = {"objective": value}
-    if minimum is not None:
-        away = float((x.double() - minimum[0]).square().sum())
+    if least is not None:
+        found["objective_gap"] = value - least
+    if minimiser is not None:
+        away = float((x.double() - minimiser).square().sum())
         squares = float(total(clients, objective.squares(clients)[:, None])[0])
-        found["objective_gap"] = value - minimum[1]
         found["deployed_distance"] = squares * away / n
     return found

@@ -27,6 +27,14 @@ NEWTON_UP_TO = 600
 """Parameters up to which Newton's method is preferred: its matrices are summed over clients."""
 
 
+FLAT = 1e-12
+"""Smallest over largest curvature up to which f~ counts as flat in some direction."""
+
+ARRIVED = 1e-4
+"""The last Newton step, over 1 + ||x||, up to which x counts as a minimiser. Where f~ only comes
+near its infimum, steps go on and on."""
+
+
 @dataclass(frozen=True)
 class Risk:
     """f~ and its gradient at x (P,), float64; and T_i(x) of the hosted clients. Collective."""
@@ -35,6 +43,19 @@ class Risk:
     mixed: Callable[[Tensor], Tensor]
     alpha: Tensor
     like: Tensor
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """f~ at its least: ``x`` (P,), float64, ``value``, and whether x is its one minimiser.
+
+    Where it is not, as for classes that can be told apart without error, there are several or
+    none, and a distance from x says nothing; ``value`` is the infimum all the same.
+    """
+
+    x: Tensor
+    value: float
+    unique: bool
 
 
 def curvatures(
@@ -71,8 +92,8 @@ def minimum(
     optima: Tensor,
     clients: Clients,
     how: Literal["auto", "newton", "lbfgs", "none"],
-) -> tuple[Tensor, float] | None:
-    """argmin f~ (P,) and min f~; None where nobody asks for it, or all alpha_i are 0. Collective.
+) -> Minimum | None:
+    """The minimum of f~; None where nobody asks for it, or all alpha_i are 0. Collective.
 
     ``how: auto`` asks for that of linear models.
     """
@@ -91,8 +112,8 @@ def minimise(
     clients: Clients,
     regulariser: Regulariser,
     how: Literal["auto", "newton", "lbfgs"],
-) -> tuple[Tensor, float]:
-    """argmin f~ (P,) and min f~, as exactly as float64 allows. Collective.
+) -> Minimum:
+    """The minimum of f~, as exactly as float64 allows. Collective.
 
     ``newton`` is for linear models with one output.
     """
@@ -101,25 +122,20 @@ def minimise(
     if how == "newton" or (how == "auto" and small):
         assert isinstance(model, Linear) and one_output
         return _newton(risk, model, clients, regulariser)
-    return _lbfgs(risk, model.n_parameters)
+    # Without Hessians only a strongly convex risk is known to have one minimiser.
+    x, value = _lbfgs(risk, model.n_parameters)
+    return Minimum(x, value, _strongly_convex(model, regulariser))
 
 
-def _newton(
-    risk: Risk, model: Linear, clients: Clients, regulariser: Regulariser
-) -> tuple[Tensor, float]:
-    n, split = len(clients.federation.training), clients.shards.train
+def _strongly_convex(model: Model, regulariser: Regulariser) -> bool:
+    return isinstance(model, Linear) and regulariser.strong_convexity > 0
+
+
+def _newton(risk: Risk, model: Linear, clients: Clients, regulariser: Regulariser) -> Minimum:
     x = torch.zeros(model.n_parameters, dtype=torch.float64)
     value, gradient = risk.value(x)
     for _ in range(100):
-        points = risk.mixed(x)
-        rows = [
-            alpha.double() ** 2 * hessian(model, split, int(row), point.double(), regulariser)
-            for alpha, row, point in zip(risk.alpha, clients.rows, points, strict=True)
-        ]
-        square = (len(x), len(x))
-        stacked = torch.stack(rows) if rows else torch.zeros(0, *square, dtype=torch.float64)
-        curvature = total(clients, stacked) / n
-        step = torch.linalg.lstsq(curvature, gradient[:, None], driver="gelsd").solution[:, 0]
+        step = _newton_step(_curvature(risk, x, model, clients, regulariser), gradient)
         scale = 1.0
         while scale > 2.0**-30:
             moved = x - scale * step
@@ -131,7 +147,32 @@ def _newton(
         else:
             break
         x, value, gradient = moved, new_value, new_gradient
-    return x, value
+    if _strongly_convex(model, regulariser):
+        return Minimum(x, value, True)
+    curvature = _curvature(risk, x, model, clients, regulariser)
+    eigenvalues = torch.linalg.eigvalsh(curvature)
+    away = float(_newton_step(curvature, gradient).norm())
+    curved = float(eigenvalues[0]) > FLAT * float(eigenvalues[-1])
+    return Minimum(x, value, curved and away <= ARRIVED * (1 + float(x.norm())))
+
+
+def _curvature(
+    risk: Risk, x: Tensor, model: Linear, clients: Clients, regulariser: Regulariser
+) -> Tensor:
+    """The Hessian of f~ at x, (P, P); collective."""
+    rows = [
+        alpha.double() ** 2
+        * hessian(model, clients.shards.train, int(row), point.double(), regulariser)
+        for alpha, row, point in zip(risk.alpha, clients.rows, risk.mixed(x), strict=True)
+    ]
+    square = (len(x), len(x))
+    stacked = torch.stack(rows) if rows else torch.zeros(0, *square, dtype=torch.float64)
+    return total(clients, stacked) / len(clients.federation.training)
+
+
+def _newton_step(curvature: Tensor, gradient: Tensor) -> Tensor:
+    """The step of least norm: a Hessian may be singular."""
+    return torch.linalg.lstsq(curvature, gradient[:, None], driver="gelsd").solution[:, 0]
 
 
 def _lbfgs(risk: Risk, size: int) -> tuple[Tensor, float]:

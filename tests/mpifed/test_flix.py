@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 
@@ -307,3 +308,43 @@ def test_sparse_and_dense_ways_agree():
         ]
         assert torch.allclose(ways[0].losses(w), ways[1].losses(w), atol=1e-14)
         assert torch.allclose(ways[0].gradients(w), ways[1].gradients(w), atol=1e-14)
+
+
+def shifted(data, change):
+    """The same clients with ``change`` of inputs and labels."""
+    clients, description = data
+    train = clients.shards.train
+    x, y = change(train.x, train.y)
+    split = dataclasses.replace(train, x=x, y=y)
+    shards = dataclasses.replace(clients.shards, train=split)
+    return dataclasses.replace(clients, shards=shards), description
+
+
+def split_by_a_plane(x, y):
+    return x, (x[:, 0] > 0).long()
+
+
+def with_a_column_twice(x, y):
+    return torch.cat([x[:, :-1], x[:, :1]], 1), y
+
+
+@pytest.mark.parametrize("reference", ["newton", "lbfgs", "none"])
+@pytest.mark.parametrize(
+    ("change", "l2", "unique"),
+    [
+        (lambda x, y: (x, y), 0.0, True),
+        (lambda x, y: (x, y), 0.1, True),
+        (split_by_a_plane, 0.1, True),
+        (split_by_a_plane, 0.0, False),
+        (with_a_column_twice, 0.1, True),
+        (with_a_column_twice, 0.0, False),
+    ],
+)
+def test_distances_are_from_a_minimiser_or_not_measured(reference, change, l2, unique):
+    options = {"l2": l2, "local_solver": "gd", "local_tolerance": 1e-2, "reference": reference}
+    run = Run(Flix, shifted(logistic(), change), flix_alpha=0.3, **options)
+    found = run.go(2).measured()
+    assert ("objective_gap" in found) == (reference != "none")
+    # L-BFGS has no Hessians to see by that there is one minimiser.
+    seen = unique and (reference == "newton" or (reference == "lbfgs" and l2 > 0))
+    assert ("deployed_distance" in found) == seen
