@@ -43,6 +43,7 @@ LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
 ACROSS = 3  # panels in a row
 DOTS = 110  # an inch
 PANEL = (4.2, 3.1)  # inches
+TICKS = 4  # intervals between numbers on x, at most
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,7 @@ def _mean(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, n
 
 def _figure(every: Sequence[Series], wanted: Wanted) -> Figure:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     panels = sorted({s.panel for s in every}, key=naturally)
     lines = sorted({s.line for s in every}, key=naturally)
@@ -169,6 +171,9 @@ def _figure(every: Sequence[Series], wanted: Wanted) -> Figure:
         shown = sorted((s for s in every if s.panel == panel), key=lambda s: lines.index(s.line))
         for s in shown:
             _draw(axes, s, lines.index(s.line), wanted)
+        if wanted.x in PROGRESS:
+            # Numbers sent are long ones, and a panel is narrow.
+            axes.xaxis.set_major_locator(MaxNLocator(TICKS))
         axes.set_xlabel(PROGRESS[wanted.x][1] if wanted.x in PROGRESS else wanted.x)
         if not wanted.linear:
             axes.set_yscale("log")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 
 import numpy as np
 import pytest
@@ -143,6 +144,17 @@ def test_keys_and_sections_aside_part_no_panels(sweep):
         assert [s.panel for s in series(find_runs([sweep]), wanted)] == [""]
     wanted = Wanted("objective_gap", "algorithm.flix_alpha", aside=("comp",))
     assert len(series(find_runs([sweep]), wanted)) == 3
+
+
+@pytest.mark.parametrize("most", [160_000, 3_400_000, 54_321_000])
+def test_numbers_on_x_do_not_run_into_each_other(most):
+    x = np.linspace(0, most, 50)
+    every = [Series(f"k={k}", "", x, np.exp(-x / most)) for k in (1, 2, 3)]
+    figure = _figure(every, Wanted("objective_gap", "floats"))
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_a_figure_needs_a_directory(sweep, capsys):
