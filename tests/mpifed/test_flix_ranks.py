@@ -43,6 +43,8 @@ CASES = {
         "algorithm.stop_at": 1e-3,
         "algorithm.local_iterations": 20,
     },
+    "purely local": {"algorithm": "diana", **CONVEX, **RAND_K, "algorithm.flix_alpha": 0},
+    "unregularised": {"algorithm": "flix", **CONVEX, "algorithm.l2": 0.0},
     "lbfgs": {"algorithm": "flix", **CONVEX, "algorithm.local_solver": "lbfgs"},
     "fomaml": {"algorithm": "fomaml", **SOME},
     "maml": {"algorithm": "maml", "model": {"name": "mlp", "hidden": [5], "activation": "tanh"}},
