@@ -1,146 +1,205 @@
-"""Exact steps for the lasso: the minimum on the face of the current support, for many samples.
+"""Exact steps for the lasso: the minimum on the face of given signs, for many samples.
 
 On the face where the signs are s (0: not in the support), the lasso is a linear system in the
 support's rows and columns of the Gram matrix. Where more than half of the atoms are in use, the
 complement is solved for instead, in the inverse of the Gram matrix, so that the systems stay small.
-A singular Gram matrix is damped around the current codes; a step along its null space then ends
-where the first atom leaves, like a pivot. A step never increases a sample's objective; with
-proximal gradient steps between, this is feature-sign search (Lee et al. 2007) for many samples.
+Samples are columns, see ``lasso_problem``.
+
+``pivoted`` starts with all atoms in use, by the signs of the least-squares codes, and exchanges
+whatever the minimum on the face shows to be on the wrong side: block principal pivoting (Judice and
+Pires 1994; Kim and Park 2011). A few exchanges do for most dictionaries, but no bound is known.
+
+``refined`` improves given codes. A singular Gram matrix is damped around them; a step along its
+null space then ends where the first atom leaves, like a pivot. It never increases a sample's
+objective; with proximal gradient steps between, this is feature-sign search (Lee et al. 2007).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
+import numpy as np
 import torch
-from torch import Tensor
 
-from mpifed.surrogates.base import filled
+from mpifed.surrogates.lasso_problem import (
+    Quadratic,
+    Samples,
+    filled,
+    objectives,
+    product,
+)
+
+MOST_EXCHANGES = 12
+"""Block pivots of a sample, at most."""
+PATIENCE = 3
+"""Block pivots in a row that need not leave fewer numbers on the wrong side than ever before."""
+MOST_UNUSED = 16
+"""Atoms that a sample may leave unused for a pivot; with more, gradient steps are cheaper."""
+SMALLEST = 4
+"""Systems up to this size are solved together, then those up to twice this size, and so on."""
+ELIMINATED = 8
+"""Up to this size they are solved side by side, larger ones by LAPACK one after the other."""
 
 
-@dataclass(frozen=True)
-class Quadratic:
-    """1/2 hᵀ G h - cᵀ h + l1 ||h||_1, and h >= 0 if ``nonnegative``, for many c.
+def pivoted(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
+    """Codes by block pivots, (samples, K), and who is not finished with them, bool (samples,).
 
-    ``inverse`` is that of ``gram`` (K, K), or None where that is singular to rounding; ``damping``
-    is then what exact steps add to its diagonal. ``smoothness`` and ``convexity`` are the extreme
-    eigenvalues, the smaller one 0 if singular.
+    The Gram matrix must have an inverse. Who is not finished has its last attempt.
     """
+    assert problem.inverse is not None
+    atoms, count = samples.c.shape
+    found, unfinished = np.zeros((count, atoms)), np.ones(count, bool)
+    signs = np.copysign(1.0, product(problem.inverse, samples.c))
+    if problem.nonnegative:
+        np.maximum(signs, 0, out=signs)
+    owner, fewest = np.arange(count), np.full(count, atoms + 1)
+    patience, going = np.full(count, PATIENCE), np.ones(count, bool)
+    for _ in range(MOST_EXCHANGES):
+        used = np.abs(signs).sum(0)
+        going &= (used <= ELIMINATED) | (used >= atoms - MOST_UNUSED)
+        if not going.all():
+            left = samples.where(going)
+            if left is None:
+                break
+            samples, columns = left
+            owner, signs = owner.take(columns), signs.take(columns, 1)
+            fewest, patience = fewest.take(columns), patience.take(columns)
+        minimum, g = face_minimum(problem, signs, samples.c)
+        h, leaving = _clipped(minimum, signs)
+        done = samples.reached(problem, h, samples.c - product(problem.gram, h))
+        found[owner] = h.T
+        unfinished[owner] = ~done
+        entering = (g if problem.nonnegative else np.abs(g)) > problem.l1
+        entering &= signs == 0
+        wrong = (leaving | entering).sum(0)
+        patience = np.where(wrong < fewest, PATIENCE, patience - 1)
+        fewest = np.minimum(fewest, wrong)
+        going = ~done & (wrong > 0) & (patience > 0)
+        signs = signs * ~leaving + np.sign(g) * entering
+    return found, unfinished
 
-    gram: Tensor
-    inverse: Tensor | None
-    damping: float
-    smoothness: float
-    convexity: float
-    l1: float
-    nonnegative: bool
 
+def refined(problem: Quadratic, samples: Samples, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes no worse than ``h``, (K, samples), and which are good enough, bool (samples,).
 
-def refined(
-    problem: Quadratic,
-    h: Tensor,
-    c: Tensor,
-    good: Callable[[Tensor, Tensor], Tensor],
-) -> tuple[Tensor, Tensor]:
-    """Codes no worse than ``h``, and which of them are good enough: (rows, K) and bool (rows,).
-
-    ``good(h, g)``, g = c - G h, says which codes will do. The candidates are the minimum on the
-    face with what has the wrong sign set to zero, and the point where the segment from ``h`` to
-    that minimum first changes a sign.
+    The candidates are the minimum on the face with what has the wrong sign set to zero, and the
+    point where the segment from ``h`` to that minimum first changes a sign.
     """
-    g = c - h @ problem.gram
-    entering = g > problem.l1 if problem.nonnegative else g.abs() > problem.l1
-    signs = torch.where(h != 0, torch.sign(h), torch.where(entering, torch.sign(g), 0.0))
-    minimum = face_minimum(problem, signs, h, c)
-    clipped = torch.where(minimum * signs < 0, 0.0, minimum)
-    clipped_g = c - clipped @ problem.gram
-    done = good(clipped, clipped_g)
-    left = (~done).nonzero()[:, 0]
-    if len(left):
-        rows = filled(left)
-        parts = (h, g, c, signs, minimum, clipped, clipped_g)
-        kept = (part.index_select(0, rows) for part in parts)
-        clipped.index_copy_(0, rows, _line_search(problem, *kept))
-    return clipped, done
-
-
-def _line_search(
-    problem: Quadratic,
-    h: Tensor,
-    g: Tensor,
-    c: Tensor,
-    signs: Tensor,
-    minimum: Tensor,
-    clipped: Tensor,
-    clipped_g: Tensor,
-) -> Tensor:
-    """The best of ``h``, ``clipped`` and the first change of sign on the way to ``minimum``."""
-    wrong = minimum * signs < 0
-    reach = torch.where(wrong, h / (h - minimum), 1.0).amin(1, keepdim=True)
+    g = samples.c - product(problem.gram, h)
+    entering = (g if problem.nonnegative else np.abs(g)) > problem.l1
+    signs = np.where(h != 0, np.sign(h), np.where(entering, np.sign(g), 0.0))
+    minimum, _ = face_minimum(problem, signs, samples.c, h)
+    clipped, wrong = _clipped(minimum, signs)
+    clipped_g = samples.c - product(problem.gram, clipped)
+    done = samples.reached(problem, clipped, clipped_g)
+    if done.all():
+        return clipped, done
+    reach = np.minimum.reduce(np.where(wrong, h / (h - minimum), 1.0), 0)
     crossed = h + reach * (minimum - h)
-    crossed = torch.where(wrong & (crossed * signs <= 0), 0.0, crossed)
-    best, lowest = h, objectives(h, g, c, problem.l1)
-    for candidate, its_g in ((crossed, c - crossed @ problem.gram), (clipped, clipped_g)):
-        value = objectives(candidate, its_g, c, problem.l1)
+    crossed = np.where(wrong & (crossed * signs <= 0), 0.0, crossed)
+    best, lowest = h, objectives(h, g, samples.c, problem.l1)
+    crossed_g = samples.c - product(problem.gram, crossed)
+    for candidate, its_g in ((crossed, crossed_g), (clipped, clipped_g)):
+        value = objectives(candidate, its_g, samples.c, problem.l1)
         lower = value < lowest
-        best = torch.where(lower[:, None], candidate, best)
-        lowest = torch.where(lower, value, lowest)
-    return best
+        best = np.where(lower, candidate, best)
+        lowest = np.where(lower, value, lowest)
+    return np.where(done, clipped, best), done
 
 
-def objectives(h: Tensor, g: Tensor, c: Tensor, l1: float) -> Tensor:
-    """1/2 hᵀ G h - cᵀ h + l1 ||h||_1 for g = c - G h: (rows,)."""
-    return l1 * h.abs().sum(1) - 0.5 * (h * (c + g)).sum(1)
+def _clipped(minimum: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``minimum`` with zeros in place of what has the wrong sign, and where that is."""
+    agreeing = minimum * signs
+    return np.maximum(agreeing, 0) * signs, agreeing < 0
 
 
-def face_minimum(problem: Quadratic, signs: Tensor, h: Tensor, c: Tensor) -> Tensor:
-    """h' with G_AA h'_A = c_A - l1 s_A for each row's own A = {s != 0}, zero elsewhere: (rows, K).
+def face_minimum(
+    problem: Quadratic, signs: np.ndarray, c: np.ndarray, around: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """h' with G_AA h'_A = c_A - l1 s_A for each sample's own A = {s != 0}, zero elsewhere.
 
-    A singular G is damped around ``h``. A row whose system is singular even so is NaN.
+    Returns h' and c - G h', both (K, samples). A singular G is damped ``around`` codes. Where the
+    system is singular even so, the numbers mean nothing or are not finite.
     """
     gram, inverse, active = problem.gram, problem.inverse, signs != 0
-    b = c - problem.l1 * signs
+    pull = problem.l1 * signs
+    b = c - pull
     if inverse is None:
-        damped = gram + problem.damping * torch.eye(len(gram), dtype=gram.dtype)
-        everywhere = torch.zeros(len(b), dtype=torch.long)
-        return subsystems(damped[None], everywhere, active, b + problem.damping * h)
+        assert around is not None
+        damped = gram + problem.damping * np.eye(len(gram))
+        h = subsystems(damped, active, b + problem.damping * around)
+        return h, c - product(gram, h)
     # h' = P (b - nu) with nu zero on A and h' zero off A, so P_II nu_I = (P b)_I for I off A.
-    dense = active.sum(1, keepdim=True) > len(gram) // 2
-    free = b @ inverse
-    members, right = torch.where(dense, ~active, active), torch.where(dense, free, b)
-    x = subsystems(torch.stack([gram, inverse]), dense[:, 0].long(), members, right)
-    completed = torch.where(active, free - x @ inverse, 0.0)
-    return torch.where(dense, completed, x)
+    free = product(inverse, b)
+    used = active.sum(0)
+    if used.min() == len(gram):
+        return free, pull
+    dense = used > len(gram) // 2
+    nu = subsystems(inverse, ~active & dense, free)
+    h, g = (free - product(inverse, nu)) * active, pull + nu
+    if not dense.all():
+        sparse = filled(np.flatnonzero(~dense))
+        h[:, sparse] = own = subsystems(gram, active.take(sparse, 1), b.take(sparse, 1))
+        g[:, sparse] = c.take(sparse, 1) - product(gram, own)
+    return h, g
 
 
-def subsystems(matrices: Tensor, which: Tensor, members: Tensor, b: Tensor) -> Tensor:
-    """x with M_JJ x_J = b_J for each row's own M and J, zero elsewhere: (rows, K).
+def subsystems(matrix: np.ndarray, members: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """x with M_JJ x_J = b_J for each sample's own J, zero elsewhere: (K, samples).
 
-    M is one of ``matrices`` (M, K, K) by ``which`` (rows,), J where ``members`` (rows, K) is true.
-    Systems are padded with ones on the diagonal to a power of two, which depends on the size of J
-    alone; LAPACK then solves one after the other.
+    M is ``matrix`` (K, K), symmetric and positive definite, J where ``members`` (K, samples) is
+    true. Systems are padded with ones on the diagonal: large ones to a power of two, which depends
+    on the size of J alone, small ones as far as others need, which does not change a bit.
     """
-    n, counts = matrices.shape[1], members.sum(1)
-    x = torch.zeros_like(b)
-    framed = torch.nn.functional.pad(matrices, (0, 1, 0, 1))
-    low, high = 0, 4
-    while low < n:
-        rows = ((counts > low) & (counts <= high)).nonzero()[:, 0]
-        if len(rows):
-            row, column = members.index_select(0, rows).nonzero(as_tuple=True)
-            size = counts.index_select(0, rows)
-            place = torch.arange(len(row)) - (size.cumsum(0) - size)[row]
-            index = torch.full((len(rows), high), n)
-            index[row, place] = column
-            above = (which.index_select(0, rows)[:, None] * (n + 1) + index) * (n + 1)
-            systems = framed.take(above[:, :, None] + index[:, None, :])
-            systems.diagonal(dim1=1, dim2=2).add_((index == n).to(b.dtype))
-            right = b.new_zeros(len(rows), high, 1)
-            right[row, place, 0] = b[rows[row], column]
-            factor, failed = torch.linalg.cholesky_ex(systems)
-            solution = torch.cholesky_solve(right, factor)[:, :, 0]
-            solution[failed > 0] = torch.nan
-            x[rows[row], column] = solution[row, place]
+    n, samples = b.shape
+    counts = members.sum(0)
+    most, size = int(counts.max()), SMALLEST
+    while size < most:
+        size *= 2
+    # The atoms of each J, of which atom n is none.
+    index = np.full((size, samples), n)
+    flat = np.flatnonzero(members.T)
+    sample = flat // n
+    index[np.arange(len(flat)) - (counts.cumsum() - counts)[sample], sample] = flat - sample * n
+    framed = np.zeros((n + 1, n + 1))
+    framed[:n, :n] = matrix
+    x = np.zeros((n + 1, samples))
+    low, high = 0, SMALLEST
+    while low < most:
+        own = np.flatnonzero((counts > low) & (counts <= high))
+        if len(own):
+            width = min(high, most) if high <= ELIMINATED else high
+            atoms = index[:width].take(own, 1)
+            none = atoms == n
+            systems = np.empty((width, width + 1, len(own)))
+            systems[:, :width] = framed.take((atoms * (n + 1))[:, None] + atoms)
+            systems.reshape(-1, len(own))[:: width + 2] += none
+            systems[:, width] = b.take(atoms * samples + own, mode="clip")
+            systems[:, width][none] = 0
+            solve = solved_side_by_side if high <= ELIMINATED else solved_one_by_one
+            x[atoms, own] = solve(systems)
         low, high = high, 2 * high
-    return x
+    return x[:n]
+
+
+def solved_side_by_side(systems: np.ndarray) -> np.ndarray:
+    """The solutions (n, samples) of definite ``systems`` (n, n + 1, samples), right sides last.
+
+    By Gauss's elimination. ``systems`` is overwritten.
+    """
+    n, right = len(systems), systems[:, -1]
+    for j in range(n):
+        row = systems[j, j + 1 :]
+        row /= systems[j, j]
+        if j + 1 < n:
+            systems[j + 1 :, j + 1 :] -= systems[j + 1 :, j, None] * row
+    for j in range(n - 1, 0, -1):
+        right[:j] -= systems[:j, j] * right[j]
+    return right
+
+
+def solved_one_by_one(systems: np.ndarray) -> np.ndarray:
+    """The same by Cholesky factors; NaN where there is none."""
+    apart = torch.from_numpy(np.ascontiguousarray(systems.transpose(2, 0, 1)))
+    factor, failed = torch.linalg.cholesky_ex(apart[:, :, :-1])
+    solution = torch.cholesky_solve(apart[:, :, -1:], factor)[:, :, 0]
+    solution[failed > 0] = torch.nan
+    return solution.T.numpy()

@@ -96,8 +96,3 @@ def padded(z: Tensor) -> Tensor:
     """``z`` (samples, dim) with rows of zeros up to a multiple of ``LANES``."""
     missing = -len(z) % LANES
     return torch.nn.functional.pad(z, (0, 0, 0, missing)) if missing else z
-
-
-def filled(rows: Tensor) -> Tensor:
-    """``rows``, numbers (n,) of at least one row, with the first repeated to fill ``LANES``."""
-    return torch.cat([rows, rows[:1].expand(-len(rows) % LANES)])

@@ -1,11 +1,13 @@
-"""Lasso codes of many samples at once: accelerated proximal gradient, finished by exact steps.
+"""Lasso codes of many samples at once: exact steps, and accelerated proximal gradient between them.
 
 For each sample z the code is argmin over h of 1/2 ||z - D h||^2 + l1 ||h||_1, the M(Z, theta) of
-Dieuleveut et al. 2025, section 2.3. All samples share the Gram matrix DᵀD, so an iteration is one
-matrix product. Bursts of FISTA (Beck and Teboulle 2009), with the momentum of strong convexity
-where the Gram matrix has full rank, alternate with exact steps on the support found so far
-(``active_set``). What has converged leaves the batch. The length of a burst depends on the
-dictionary alone and a sample's arithmetic never on the others.
+Dieuleveut et al. 2025, section 2.3. Where the Gram matrix DᵀD has full rank, block pivots from the
+least-squares codes find most supports (``active_set.pivoted``). For the rest, and where it is
+singular, bursts of FISTA (Beck and Teboulle 2009), with the momentum of strong convexity where
+there is one, alternate with exact steps on the support found so far (``active_set.refined``). All
+samples share the Gram matrix, so an iteration is one matrix product. What has converged leaves the
+batch. The length of a burst depends on the dictionary alone and a sample's arithmetic never on the
+others.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, softshrink
+from torch.nn.functional import softshrink
 
 from mpifed.errors import InputError, RunError
 from mpifed.local.invariance import LANES
-from mpifed.surrogates.active_set import Quadratic, refined
-from mpifed.surrogates.base import filled, padded
+from mpifed.surrogates.active_set import pivoted, refined
+from mpifed.surrogates.base import padded
+from mpifed.surrogates.lasso_problem import Quadratic, Samples, product, quadratic
 
 FIRST_BURST = (25, 60)
 """Least and most iterations before the first look at the duality gap and the first exact step."""
@@ -30,36 +34,9 @@ GROWTH = 1.5
 """By how much bursts grow from then on."""
 EXACT_STEPS = 2
 """Exact steps after each burst."""
-RANK_TOLERANCE = 1e-10
-"""A Gram matrix is singular where its extreme eigenvalues have a smaller ratio."""
-DAMPING = 1e-7
-"""What exact steps add to a singular Gram matrix, relative to its largest eigenvalue."""
-COLUMNS = 8
-"""Products are faster for a multiple of as many atoms: up to a tenth is added, all zero."""
 MOST_ITERATIONS = 100_000
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Samples still at work, padded to a multiple of ``LANES``; the first ``count`` are real.
-
-    ``owner`` (rows,) numbers them in the input; ``h`` are the codes so far, ``c`` = Dᵀ z, both
-    (rows, K); ``energy`` is ||z||^2 and ``limit`` the duality gap to reach, both (rows,).
-    """
-
-    count: int
-    owner: Tensor
-    h: Tensor
-    c: Tensor
-    energy: Tensor
-    limit: Tensor
-
-    def at(self, rows: Tensor, h: Tensor) -> Samples:
-        """The samples ``rows`` (not empty) with the codes ``h`` of all."""
-        all_rows = filled(rows)
-        parts = (self.owner, h, self.c, self.energy, self.limit)
-        kept = (part.index_select(0, all_rows) for part in parts)
-        return Samples(len(rows), *kept)
+NUMBERS = 1 << 15
+"""Numbers of codes that are pivoted at once, to stay in a core's cache."""
 
 
 def codes(
@@ -78,81 +55,110 @@ def codes(
     """
     if not l1 > 0:
         raise InputError(f"l1 is {l1}; a lasso needs a penalty above 0")
-    problem = quadratic(dictionary.double(), l1, nonnegative)
-    found = problem.gram.new_zeros(len(z), len(problem.gram))
+    dictionary, z = dictionary.double(), z.double()
+    problem = quadratic(dictionary, l1, nonnegative)
     if not len(z):
-        return found
-    z, full = z.double(), len(z) - len(z) % LANES
-    parts = [z[:full], padded(z[full:])]  # pads a few rows instead of copying all
-    c = torch.cat([part @ dictionary.double() for part in parts])
-    energy = torch.cat([(part * part).sum(1) for part in parts])
-    limit = 0.5 * tolerance * energy
-    samples = Samples(len(z), torch.arange(len(c)), torch.zeros_like(c), c, energy, limit)
-    iterations, burst, following = 0, first_burst(problem), float(SECOND_BURST)
-    while iterations < MOST_ITERATIONS:
-        left = descend(problem, samples, burst, found)
-        for _ in range(EXACT_STEPS):
-            left = exact_step(problem, left, found) if left is not None else None
-        if left is None:
-            return found
-        iterations, samples = iterations + burst, left
-        burst, following = int(following), GROWTH * following
-    raise RunError(
-        f"the codes of {samples.count} samples did not reach a relative duality gap of "
-        f"{tolerance:g} in {MOST_ITERATIONS} iterations; a larger tolerance or l1 may help"
+        return dictionary.new_zeros(0, dictionary.shape[1])
+    samples = described(dictionary, z, tolerance)
+    with np.errstate(all="ignore"):  # what is not finite is never good enough
+        found, unfinished = begun(problem, samples)
+        left = samples.where(unfinished)
+        stuck = finish(problem, left[0], found) if left is not None else 0
+        if stuck:
+            raise RunError(
+                f"the codes of {stuck} samples did not reach a relative duality gap of "
+                f"{tolerance:g} in {MOST_ITERATIONS} iterations; a larger tolerance or l1 may help"
+            )
+    return torch.from_numpy(found)[: len(z)]
+
+
+def described(dictionary: Tensor, z: Tensor, tolerance: float) -> Samples:
+    """The samples ``z`` (samples, p) by their products with the atoms and with themselves."""
+    full = len(z) - len(z) % LANES
+    parts = [part for part in (z[:full], padded(z[full:])) if len(part)]  # copies few rows
+    c = torch.cat([torch.mm(dictionary.T, part.T) for part in parts], 1).numpy()
+    energy = np.concatenate(
+        [np.einsum("ij,ij->i", part, part) for part in map(Tensor.numpy, parts)]
     )
+    return Samples(len(z), np.arange(len(energy)), c, energy, 0.5 * tolerance * energy)
 
 
-def quadratic(dictionary: Tensor, l1: float, nonnegative: bool) -> Quadratic:
-    """The problem of ``dictionary`` (p, K); raises ``RunError`` if that is not finite."""
-    gram = dictionary.T @ dictionary
-    if not torch.isfinite(gram).all():
-        raise RunError("the dictionary has a value that is not finite or too large: it diverged")
-    eigenvalues = torch.linalg.eigvalsh(gram)
-    largest, smallest = eigenvalues[-1].item(), eigenvalues[0].item()
-    regular = smallest > RANK_TOLERANCE * largest
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram)) if regular else None
-    # A dictionary of zeros has the codes zero, by any step.
-    smoothness, convexity = largest or 1.0, smallest if regular else 0.0
-    damping = DAMPING * smoothness
-    return Quadratic(gram, inverse, damping, smoothness, convexity, l1, nonnegative)
+def begun(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
+    """Codes (samples, K) by block pivots, and who has none that are good enough, (samples,)."""
+    atoms, count = samples.c.shape
+    if problem.inverse is None:
+        return np.empty((count, atoms)), np.ones(count, bool)
+    width = max(LANES, NUMBERS // atoms // LANES * LANES)
+    if count <= width:
+        return pivoted(problem, samples)
+    slices = (slice(first, min(first + width, count)) for first in range(0, count, width))
+    parts = [pivoted(problem, samples.part(columns)) for columns in slices]
+    return np.concatenate([h for h, _ in parts]), np.concatenate([bad for _, bad in parts])
 
 
-def duality_gaps(problem: Quadratic, h: Tensor, g: Tensor, c: Tensor, energy: Tensor) -> Tensor:
-    """Objective minus the dual value at the scaled residual, (rows,), for g = c - G h = Dᵀ r.
+def finish(problem: Quadratic, samples: Samples, found: np.ndarray) -> int:
+    """Fills ``found`` (all samples, K) by proximal gradient and exact steps.
 
-    The dual point is a r with the largest a <= 1 that is feasible. Written as
-    1/2 (1 - a)^2 ||r||^2 + l1 ||h||_1 - a hᵀ g, nothing cancels.
+    Returns how many of ``samples`` have no good codes after ``MOST_ITERATIONS``.
     """
-    steepest = (g if problem.nonnegative else g.abs()).amax(1)
-    scale = torch.where(steepest > problem.l1, problem.l1 / steepest, 1.0)
-    residual = (energy - (h * (c + g)).sum(1)).clamp(min=0)
-    return 0.5 * (1 - scale) ** 2 * residual + problem.l1 * h.abs().sum(1) - scale * (h * g).sum(1)
+    steps = step_sizes(problem)
+    h = np.zeros_like(samples.c)
+    iterations, burst, following = 0, first_burst(steps), float(SECOND_BURST)
+    while iterations < MOST_ITERATIONS:
+        for exact in (False, *[True] * EXACT_STEPS):
+            if exact:
+                h, done = refined(problem, samples, h)
+            else:
+                h = descend(problem, steps, samples.c, h, burst)
+                done = samples.reached(problem, h, samples.c - product(problem.gram, h))
+            found[samples.owner] = h.T
+            left = samples.where(~done)
+            if left is None:
+                return 0
+            samples, columns = left
+            h = h.take(columns, 1)
+        iterations += burst
+        burst, following = int(following), GROWTH * following
+    return samples.count
 
 
-def first_burst(problem: Quadratic) -> int:
+@dataclass(frozen=True)
+class Steps:
+    """What FISTA needs of a problem: the extreme eigenvalues of G, the smaller 0 if singular."""
+
+    smoothness: float
+    convexity: float
+
+
+def step_sizes(problem: Quadratic) -> Steps:
+    """Those of ``problem``."""
+    eigenvalues = torch.linalg.eigvalsh(torch.from_numpy(problem.gram))
+    smallest = 0.0 if problem.inverse is None else max(0.0, eigenvalues[0].item())
+    # A dictionary of zeros has the codes zero, by any step.
+    return Steps(eigenvalues[-1].item() or 1.0, smallest)
+
+
+def first_burst(steps: Steps) -> int:
     """About as many iterations as a good share of the samples needs, by the condition number."""
     least, most = FIRST_BURST
-    if not problem.convexity:
+    if not steps.convexity:
         return most
-    return min(most, max(least, math.ceil(6 * math.sqrt(problem.smoothness / problem.convexity))))
+    return min(most, max(least, math.ceil(6 * math.sqrt(steps.smoothness / steps.convexity))))
 
 
-def descend(problem: Quadratic, samples: Samples, count: int, found: Tensor) -> Samples | None:
-    """``count`` iterations of FISTA; writes what is good enough and returns the others."""
-    root = math.sqrt(problem.convexity / problem.smoothness)
+def descend(
+    problem: Quadratic, steps: Steps, c: np.ndarray, start: np.ndarray, count: int
+) -> np.ndarray:
+    """``count`` iterations of FISTA from ``start``: (K, samples)."""
+    root = math.sqrt(steps.convexity / steps.smoothness)
     most = (1 - root) / (1 + root)
-    n = len(problem.gram)
-    wide = (0, -n % COLUMNS if 10 * (-n % COLUMNS) < n else 0)
-    matrix = torch.eye(n, dtype=problem.gram.dtype) - problem.gram / problem.smoothness
-    matrix = pad(matrix, wide + wide)
-    threshold = problem.l1 / problem.smoothness
-    shift = pad(samples.c / problem.smoothness, wide)
-    h = pad(samples.h, wide)
+    matrix = torch.from_numpy(np.eye(len(problem.gram)) - problem.gram / steps.smoothness)
+    threshold = problem.l1 / steps.smoothness
+    shift, h = torch.from_numpy(c / steps.smoothness), torch.from_numpy(start)
     point, target = h.clone(), torch.empty_like(h)
     t = 1.0
     for _ in range(count):
-        torch.addmm(shift, point, matrix, out=target)
+        torch.addmm(shift, matrix, point, out=target)
         if problem.nonnegative:
             after = (target - threshold).clamp_(min=0)
         else:
@@ -160,28 +166,4 @@ def descend(problem: Quadratic, samples: Samples, count: int, found: Tensor) -> 
         following = (1 + math.sqrt(1 + 4 * t * t)) / 2
         torch.lerp(h, after, 1 + min((t - 1) / following, most), out=point)
         h, t = after, following
-    h = h[:, :n].contiguous()
-    g = samples.c - h @ problem.gram
-    done = duality_gaps(problem, h, g, samples.c, samples.energy) <= samples.limit
-    return _leave(samples, h, done, found)
-
-
-def exact_step(problem: Quadratic, samples: Samples, found: Tensor) -> Samples | None:
-    """One exact step; writes what it finishes and returns the others."""
-    h, done = refined(
-        problem,
-        samples.h,
-        samples.c,
-        lambda h, g: duality_gaps(problem, h, g, samples.c, samples.energy) <= samples.limit,
-    )
-    return _leave(samples, h, done, found)
-
-
-def _leave(samples: Samples, h: Tensor, done: Tensor, found: Tensor) -> Samples | None:
-    real = done[: samples.count]
-    finished = real.nonzero()[:, 0]
-    found.index_copy_(0, samples.owner.index_select(0, finished), h.index_select(0, finished))
-    if len(finished) == samples.count:
-        return None
-    rows = (~real).nonzero()[:, 0]
-    return samples.at(rows, h)
+    return h.numpy()

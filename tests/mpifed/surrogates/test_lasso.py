@@ -12,8 +12,14 @@ from sklearn.decomposition import sparse_encode
 from sklearn.linear_model import Lasso
 
 from mpifed.errors import InputError, RunError
-from mpifed.surrogates.active_set import Quadratic, face_minimum, subsystems
-from mpifed.surrogates.lasso import MOST_ITERATIONS, codes
+from mpifed.surrogates.active_set import (
+    face_minimum,
+    pivoted,
+    solved_side_by_side,
+    subsystems,
+)
+from mpifed.surrogates.lasso import MOST_ITERATIONS, codes, described
+from mpifed.surrogates.lasso_problem import Quadratic, quadratic
 
 
 def problem(p, n_atoms, samples, seed=0, correlation=0.0):
@@ -40,7 +46,10 @@ def relative_gap(dictionary, z, h, l1, nonnegative=False):
     return (primal - energy + 0.5 * ((z - dual) ** 2).sum(1)) / np.maximum(energy, 1e-300)
 
 
-SHAPES = [(20, 15, 0.0), (8, 15, 0.0), (30, 12, 3.0), (60, 40, 1.0), (5, 1, 0.0), (20, 30, 0.5)]
+SHAPES = [
+    *((20, 15, 0.0), (8, 15, 0.0), (30, 12, 3.0), (60, 40, 1.0), (5, 1, 0.0), (20, 30, 0.5)),
+    *((52, 50, 0.0), (200, 50, 0.0)),
+]
 
 
 @pytest.mark.parametrize(("p", "n_atoms", "correlation"), SHAPES)
@@ -59,6 +68,36 @@ def test_gaps_and_kkt_conditions_hold(p, n_atoms, correlation, l1, nonnegative):
     used = h != 0
     assert torch.allclose(slopes[used], l1 * h.sign()[used], atol=scale)
     assert not nonnegative or (h >= 0).all()
+
+
+@pytest.mark.parametrize(("l1", "share"), [(0.01, 0.0), (0.1, 0.6), (1.0, 0.9)])
+def test_what_pivots_leave_unfinished_is_finished_all_the_same(l1, share):
+    """Nearly as many atoms as dimensions: the condition number is 10^4."""
+    dictionary, z = problem(52, 50, 150)
+    samples = described(dictionary, z, 1e-8)
+    h, unfinished = pivoted(quadratic(dictionary, l1, False), samples)
+    done = torch.from_numpy(~unfinished[:150])
+    assert float((~done).double().mean()) == pytest.approx(share, abs=0.2)
+    found = codes(dictionary, z, l1)
+    assert torch.equal(found[done], torch.from_numpy(h[:150])[done])
+    assert relative_gap(dictionary, z, found, l1).max() <= 1.01e-8
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 8])
+def test_padding_of_small_systems_does_not_change_a_bit(size):
+    generator = np.random.default_rng(size)
+    square = generator.standard_normal((size, size + 3, 40))
+    systems = np.zeros((8, 9, 40))
+    systems[range(8), range(8)] = 1
+    systems[:size, :size] = np.einsum("ikn,jkn->ijn", square, square)
+    systems[:size, 8] = generator.standard_normal((size, 40))
+    bare = np.delete(systems[:size], range(size, 8), 1)
+    expected = np.linalg.solve(bare[:, :-1].transpose(2, 0, 1), bare[:, -1].T[:, :, None])
+    alone = solved_side_by_side(bare[:, :, 7:8].copy())
+    found = solved_side_by_side(bare)
+    assert np.allclose(found.T, expected[:, :, 0], rtol=1e-8)
+    assert np.array_equal(found[:, 7:8], alone)
+    assert np.array_equal(solved_side_by_side(systems)[:size], found)
 
 
 def test_codes_are_those_of_scikit_learn():
@@ -111,12 +150,15 @@ def test_the_minimum_on_a_face_solves_its_system(n_atoms, rows, density, seed, f
     expected = np.zeros((rows, n_atoms))
     for i, own in enumerate(active):
         expected[i, own] = np.linalg.solve(gram[np.ix_(own, own)], b[i, own])
-    tensors = [torch.from_numpy(v) for v in (gram, active, b)]
-    found = subsystems(tensors[0][None], torch.zeros(rows, dtype=torch.long), *tensors[1:])
+    columns = [np.ascontiguousarray(part.T) for part in (active, b)]
+    found = subsystems(gram, *columns)
     if full:
-        signs = torch.from_numpy(np.where(active, np.sign(b), 0.0))
-        problem = Quadratic(tensors[0], torch.linalg.inv(tensors[0]), 0.0, 1.0, 1.0, 0.5, False)
-        found = face_minimum(problem, signs, 0 * tensors[2], tensors[2] + 0.5 * signs)
+        signs = np.where(columns[0], np.sign(columns[1]), 0.0)
+        problem = Quadratic(gram, np.linalg.inv(gram), 0.0, 0.5, False)
+        c = columns[1] + 0.5 * signs
+        found, g = face_minimum(problem, signs, c)
+        assert np.allclose(g, c - gram @ found, rtol=1e-6, atol=1e-7)
+    found = found.T
     assert np.allclose(found, expected, rtol=1e-6, atol=1e-8)
 
 
