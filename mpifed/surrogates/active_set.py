@@ -73,7 +73,9 @@ def pivoted(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarra
         patience = np.where(wrong < fewest, PATIENCE, patience - 1)
         fewest = np.minimum(fewest, wrong)
         going = ~done & (wrong > 0) & (patience > 0)
-        signs = signs * ~leaving + np.sign(g) * entering
+        signs = signs * ~leaving
+        if entering.any():
+            signs += np.sign(g) * entering
     return found, unfinished
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated, Literal
 
 import numpy as np
@@ -78,19 +77,21 @@ class Dictionary:
         )
 
     def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
-        z, bounds = z.double(), offsets.tolist()
-        clients = list(pairwise(bounds))
+        z, sizes = z.double(), np.diff(offsets).tolist()
+        parts = z.split(sizes)
         if theta.dim() == 1:
-            h = self.code(z, self._matrix(theta))
-            coded = ((z[a:b], h[a:b]) for a, b in clients)
+            coded = self.code(z, self._matrix(theta)).split(sizes)
         else:
-            coded = (
-                (z[a:b], self.code(z[a:b], self._matrix(own)))
-                for (a, b), own in zip(clients, theta, strict=True)
+            coded = tuple(
+                self.code(own, self._matrix(row)) for own, row in zip(parts, theta, strict=True)
             )
-        found = z.new_empty(len(clients), self.size)
-        for row, (own_z, own_h) in zip(found, coded, strict=True):
-            _moments(own_z, own_h, row)
+        found, square = z.new_empty(len(sizes), self.size), self.n_atoms**2
+        first = found[:, :square].unflatten(1, (self.n_atoms, self.n_atoms))
+        second = found[:, square:].unflatten(1, (self.dimension, self.n_atoms))
+        for own, h, row, s1, s2 in zip(parts, coded, found, first, second, strict=True):
+            torch.mm(h.T, h, out=s1)
+            torch.mm(own.T, h, out=s2)
+            row.div_(len(h))
         return found
 
     def minimiser(self, s: Tensor) -> Tensor:
@@ -148,12 +149,6 @@ class Dictionary:
         square = self.n_atoms**2
         first = s[:square].view(self.n_atoms, self.n_atoms)
         return first, s[square:].view(self.dimension, self.n_atoms)
-
-
-def _moments(z: Tensor, h: Tensor, out: Tensor) -> None:
-    """Means of h hᵀ and z hᵀ, flat, in ``out``."""
-    # The products have memory of their own: rows of ``out`` are not aligned alike.
-    torch.cat([(h.T @ h).view(-1), (z.T @ h).view(-1)], out=out).div_(len(z))
 
 
 def _factor(matrix: Tensor) -> Tensor:
