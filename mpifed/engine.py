@@ -62,6 +62,8 @@ class Engine:
         shared = states.shared_tensors(first)
         memory = setup.exchange.remember(shared, len(self.everyone), setup.dtype)
         self.state = states.RunState(first, memory)
+        self._own: list[torch.Tensor] = []
+        """Tensors of the state that ``_merged`` made, and so nobody else keeps."""
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
@@ -192,9 +194,21 @@ class Engine:
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
         after = states.RunState(moved, channel.memory)
-        after = after if everyone else states.merge(self.state, after, rows, is_rows)
+        if everyone:
+            self._own = []
+        else:
+            after = self._merged(after, rows)
         spent = time.perf_counter() - began
         self.clock.seconds["local"] += spent - (self.clock.seconds["exchange"] - exchanged)
+        return after
+
+    def _merged(self, part: states.RunState, rows: torch.Tensor) -> states.RunState:
+        """The state after the clients at ``rows`` of the hosted ones moved on to ``part``."""
+        is_rows = self.setup.exchange.shared_is_rows
+        after = states.merge(self.state, part, rows, is_rows, self._own)
+        # A round that may be run again needs the state before it.
+        if self.setup.configuration.on_divergence != "drop":
+            self._own = [tensor for _, tensor, owned in states.tensors(after, is_rows) if owned]
         return after
 
     def agree(self, stop: bool) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -108,12 +108,27 @@ def select(state: State, rows: Tensor, shared_is_rows: bool) -> State:
     return replace_tensors(state, chosen)
 
 
-def merge(state: State, part: State, rows: Tensor, shared_is_rows: bool) -> State:
-    """``state`` after the clients at positions ``rows`` moved on to ``part``."""
+def merge(
+    state: State,
+    part: State,
+    rows: Tensor,
+    shared_is_rows: bool,
+    overwritten: Sequence[Tensor] = (),
+) -> State:
+    """``state`` after the clients at positions ``rows`` moved on to ``part``.
+
+    Its tensors are new, but those of ``state`` that are among ``overwritten`` get the new rows in
+    place: nobody else may need what they hold.
+    """
     values = {}
     new = {name: tensor for name, tensor, _ in tensors(part, shared_is_rows)}
     for name, tensor, is_rows in tensors(state, shared_is_rows):
-        values[name] = tensor.index_copy(0, rows, new[name]) if is_rows else new[name]
+        if not is_rows:
+            values[name] = new[name]
+        elif any(tensor is own for own in overwritten):
+            values[name] = tensor.index_copy_(0, rows, new[name])
+        else:
+            values[name] = tensor.index_copy(0, rows, new[name])
     return replace_tensors(state, values)
 
 

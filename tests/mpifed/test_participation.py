@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from commands import TINY, call, rows, summary_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import unlike_one_rank
 
+from mpifed.algorithms.local import LocalState
 from mpifed.experiment import parse_overrides
 from mpifed.local.minibatches import work_of
+from mpifed.local.solver import OptimizerState
 from mpifed.participation import _uniform, efforts, inclusion, present
+from mpifed.state import merge
 
 RATES = st.floats(0, 0.9)
 RECOVERIES = st.floats(0.02, 1)
@@ -123,6 +127,40 @@ def test_unreliable_runs_resume_as_if_uninterrupted(participation, exchange, tmp
     plain = [word for word in words if not word.startswith("participation")]
     assert call([*plain, reliable, "rounds=6"], capfd).code == 0
     assert summary_of(reliable)["state_digest"] != summary_of(whole)["state_digest"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["algorithm.name=fedem", "local.momentum=0.9"],
+        ["algorithm.name=local", "local.momentum=0.9"],
+        ["algorithm.name=fedavg", "compression=top_k"],
+        ["exchange=gossip"],
+    ],
+)
+def test_rows_written_in_place_are_those_of_a_copy(words, tmp_path, capfd):
+    """A run that may leave out clients that diverge keeps the state before each round."""
+    common = [*TINY, *words, "participation={name: bernoulli, p: 0.7}", "clients=4", "rounds=12"]
+    common += ["evaluation.every=1", "--quiet", "on_divergence=stop", "--output", tmp_path / "stop"]
+    assert call(common, capfd).code == 0
+    assert (
+        call([*common[:-3], "on_divergence=drop", "--output", tmp_path / "drop"], capfd).code == 0
+    )
+    assert rows(tmp_path / "stop") == rows(tmp_path / "drop")
+    assert {"4", "3"} <= {row["active_clients"] for row in rows(tmp_path / "stop")[1:]}
+
+
+def test_a_merge_overwrites_only_what_it_may():
+    whole = LocalState(torch.zeros(3, 2), OptimizerState(torch.zeros(3, 1), torch.zeros(3)))
+    part = LocalState(torch.ones(1, 2), OptimizerState(torch.ones(1, 1), torch.ones(1)))
+    at = torch.tensor([1])
+    first = merge(whole, part, at, False)
+    again = merge(first, part, at + 1, False, [first.models])
+    assert not whole.models.any() and not whole.optimizer.epochs.any()
+    assert again.models is first.models
+    assert again.models.tolist() == [[0, 0], [1, 1], [1, 1]]
+    assert first.optimizer.epochs.tolist() == [0, 1, 0]
+    assert again.optimizer.epochs.tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize(
