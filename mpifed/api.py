@@ -22,7 +22,7 @@ from mpifed.agreement import agree
 from mpifed.assembly import make, plan_lines
 from mpifed.clock import Clock
 from mpifed.communicator import Communicator, world
-from mpifed.config import resolve, to_yaml
+from mpifed.config import decided, resolve, to_yaml
 from mpifed.request import (
     DEFAULT_EXPERIMENT,
     Request,
@@ -119,6 +119,9 @@ def execute(
             agree(communicator, lambda: understand(request) if first else None)
         )
         configuration = agree(communicator, lambda: resolve(task.mapping, communicator.size))
+        # What is settled by the environment, which nodes need not share, is settled by one rank.
+        configuration = communicator.broadcast_object(configuration)
+        task.remarks.extend(decided(task.mapping, configuration))
         agree(communicator, lambda: check_resume(configuration, task))
         done = first and _nothing_left(request, task, configuration.rounds)
         if communicator.broadcast_object(done):

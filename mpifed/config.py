@@ -45,6 +45,7 @@ __all__ = [
     "Configuration",
     "apply_overrides",
     "completed",
+    "decided",
     "differences",
     "experiment_names",
     "parse_overrides",
@@ -183,6 +184,18 @@ def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
     section = stored.get("evaluation")
     given = section if isinstance(section, Mapping) else {}
     return {**stored, "evaluation": {**dataclasses.asdict(EvaluationOptions()), **given}}
+
+
+def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:
+    """A line for each option that ``mapping`` leaves at ``auto`` and ``configuration`` settles."""
+    lines = []
+    for section, default in DEFAULTS.items():
+        given, found = mapping.get(section, default), getattr(configuration, section)
+        asked = without_name(given) if isinstance(given, Mapping) else {}
+        for key, option in options_of(_find(section, found["name"])).items():
+            if asked.get(key, option.default) == "auto" and found.get(key) not in (None, "auto"):
+                lines.append(f"{section}.{key} is auto, which is {found[key]} here")
+    return lines
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:

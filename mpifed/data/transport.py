@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -14,14 +14,15 @@ from mpifed.data.delivery import agreed
 from mpifed.data.generated import make_shards, no_targets
 from mpifed.random import stream
 from mpifed.schema import AtLeast
-from mpifed.transport.benchmark import Name, find_benchmark
+from mpifed.transport.benchmark import Name, automatic, find_benchmark
 
 
 class Transport:
     """Optimal transport: samples of P, unlabelled (Dieuleveut et al. 2025, section 7.2).
 
     ``benchmark`` is a pair (P, Q) whose optimal map is known: ``gaussian``, ``random_icnn``,
-    ``mix3tomix10`` (trained potentials in ``raw`` or ``$MPIFED_DATA/w2-benchmark``), or ``auto``.
+    ``mix3tomix10`` (trained potentials in ``raw`` or ``$MPIFED_DATA/w2-benchmark``), or ``auto``:
+    the last where they are at hand, else ``random_icnn``. A configuration keeps which it was.
     ``samples`` of P for each client are cut by k-means into equal clusters (``kmeans``), so that
     clients differ, or are each client's own draws (``iid``). ``seed`` null is the run's.
     """
@@ -67,6 +68,13 @@ class Transport:
             task="unlabelled",
             problem=self.benchmark,
         )
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """The options with what ``auto`` means here, which another environment need not repeat."""
+        if options["benchmark"] != "auto":
+            return options
+        return {**options, "benchmark": automatic(options["dimension"], options["raw"])}
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """The shards of ``client_ids``."""

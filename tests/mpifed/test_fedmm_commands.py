@@ -1,0 +1,56 @@
+"""FedMM's methods and transport as commands: what runs, what is refused, what a resume repeats."""
+
+from __future__ import annotations
+
+import yaml
+from commands import call, rows
+
+from mpifed.config import apply_overrides, parse_overrides, read_experiment, resolve, to_yaml
+
+TRANSPORT = (
+    "transport-fedmm-ot",
+    "clients=3",
+    "rounds=4",
+    "data.dimension=2",
+    "data.samples=40",
+    "model.hidden=[8,8]",
+    "local.batch_size=32",
+    "algorithm.pretraining=20",
+    "evaluation.every=2",
+    "checkpoint.every=2",
+)
+
+
+def test_what_auto_means_is_settled_by_the_first_start(tmp_path, capfd, monkeypatch):
+    monkeypatch.delenv("MPIFED_DATA", raising=False)
+    said = call([*TRANSPORT, "--dry-run"], capfd).out
+    assert "data.benchmark is auto, which is random_icnn here" in said
+    assert "benchmark: random_icnn" in said
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert call([*TRANSPORT, "--output", whole], capfd).code == 0
+    assert call([*TRANSPORT, "rounds=2", "--output", cut], capfd).code == 0
+    stored = yaml.safe_load((cut / "config.yaml").read_text())
+    assert stored["data"]["benchmark"] == "random_icnn"
+    assert "data.benchmark is auto" in (cut / "log.txt").read_text()
+    # Another environment, in which auto would be another problem.
+    (tmp_path / "w2-benchmark").mkdir()
+    monkeypatch.setenv("MPIFED_DATA", str(tmp_path))
+    refused = call([*TRANSPORT, "--output", cut, "--resume"], capfd)
+    assert refused.code == 2
+    assert "data.benchmark: 'random_icnn' in the run, 'mix3tomix10' now" in refused.err
+    assert call(["rounds=4", "--output", cut, "--resume"], capfd).code == 0
+    assert rows(cut) == rows(whole)
+
+
+def test_a_run_on_published_potentials_does_not_go_on_without_them(tmp_path, capfd, monkeypatch):
+    (tmp_path / "w2-benchmark").mkdir()
+    monkeypatch.setenv("MPIFED_DATA", str(tmp_path))
+    mapping = apply_overrides(read_experiment(TRANSPORT[0]), parse_overrides(TRANSPORT[1:]))
+    stored = to_yaml(resolve(mapping))
+    assert "mix3tomix10" in stored
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text(stored)
+    monkeypatch.delenv("MPIFED_DATA")
+    refused = call(["--output", run, "--resume"], capfd)
+    assert refused.code == 2 and "MPIFED_DATA is not set" in refused.err
