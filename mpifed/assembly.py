@@ -115,6 +115,11 @@ def make(
         model, solver, **configuration.options("algorithm")
     )
     _check_task(configuration, description, algorithm)
+    if getattr(algorithm, "online", False) and getattr(dataset, "fresh", None) is None:
+        raise InputError(
+            f"algorithm.online is true, but data.name '{configuration.data['name']}' cannot draw "
+            "fresh samples; allowed: dictionary, poisson, gaussian_mixture"
+        )
     if begins and hasattr(algorithm, "inspect"):
         algorithm.inspect(_dtype(configuration))
     if unseen.any() and not hasattr(algorithm, "adapt"):

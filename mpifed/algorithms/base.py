@@ -17,7 +17,8 @@ parameters are its options. A round is one communication:
 Attributes say what an algorithm is like where it is not like most: ``exchanges`` it goes with
 (``("server",)``), ``compressors`` of its messages ("any", "unbiased" or "none"), ``communicates =
 False`` (it sends nothing), ``uses_model = False`` (what it trains is no predictor), ``steps_alone =
-True`` (the server moves even in a round in which no client takes part).
+True`` (the server moves even in a round in which no client takes part), ``online = True`` (it draws
+fresh samples, by ``Shards.fresh``).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class FedAdamState:
 class FedAdam:
     """FedAdam: local SGD from a global model, Adam at the server."""
 
-    tasks = ("classification", "multi_label", "regression", "unlabelled")
+    tasks: tuple[str, ...] = ("classification", "multi_label", "regression")
     exchanges = ("server",)
     compressors = "unbiased"
 
@@ -82,6 +82,7 @@ class FedAdam:
             self.objective = Objective(model, "w2gn", lambda_cycle, cycle)
             self.benchmark: Benchmark = model.problem
             self.columns = ("l2_uvp", "cosine")
+            self.tasks = ("unlabelled",)
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:

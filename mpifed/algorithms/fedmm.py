@@ -177,11 +177,7 @@ class FedMM:
     def samples(self, clients: Clients, draws: Draws) -> Split:
         """What each client sees this round: its shard, a batch of it, or fresh samples."""
         if self.online:
-            if clients.shards.fresh is None:
-                raise InputError(
-                    "algorithm.online is true, but this data set cannot draw fresh samples; "
-                    "allowed: dictionary, poisson, gaussian_mixture"
-                )
+            assert clients.shards.fresh is not None
             return clients.shards.fresh(clients.ids, draws.round, self.batch or 1)
         if self.batch is None:
             return self.shards(clients)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 from commands import call, rows
 
@@ -54,3 +55,36 @@ def test_a_run_on_published_potentials_does_not_go_on_without_them(tmp_path, cap
     monkeypatch.delenv("MPIFED_DATA")
     refused = call(["--output", run, "--resume"], capfd)
     assert refused.code == 2 and "MPIFED_DATA is not set" in refused.err
+
+
+FRESH = "cannot draw fresh samples; allowed: dictionary, poisson, gaussian_mixture"
+ONLINE = ["algorithm.online=true", "algorithm.batch=5", "clients=4"]
+REFUSED = {
+    "fedadam on a dictionary": (
+        ["synthetic-fedem", "algorithm=fedadam", "data=dictionary", "clients=4"],
+        "whose task is unlabelled, but algorithm 'fedadam' learns from: classification",
+    ),
+    "fedadam on a mixture": (
+        ["synthetic-fedem", "algorithm=fedadam", "data=gaussian_mixture", "model=mlp"],
+        "whose task is unlabelled, but algorithm 'fedadam' learns from: classification",
+    ),
+    "fresh digits": (["fedmm-heterogeneous", "data=digits", *ONLINE], f"'digits' {FRESH}"),
+    "fresh samples of a transport": (
+        ["fedmm-heterogeneous", "data={name: transport, dimension: 2, samples: 9}", *ONLINE],
+        f"'transport' {FRESH}",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_data_cannot_serve_is_refused_before_anything_is_written(case, tmp_path, capfd):
+    words, reason = REFUSED[case]
+    for more in ([], ["--dry-run"]):
+        outcome = call([*words, "--output", tmp_path / "run", *more], capfd)
+        assert outcome.code == 2 and reason in outcome.err, outcome.err
+        assert not (tmp_path / "run").exists()
+
+
+def test_who_can_draw_samples_runs_online(tmp_path, capfd):
+    words = ["fedmm-homogeneous", "rounds=2", "data.samples=20", "data.dim=4", "data.atoms=3"]
+    assert call([*words, *ONLINE, "--output", tmp_path / "run"], capfd).code == 0
