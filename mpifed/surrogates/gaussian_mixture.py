@@ -7,6 +7,9 @@ posterior probability of component l,
     weights and covariances known:  S̄ = (r_l z, r_l),       T(s)_l = (s2_l I + lambda C_l)^-1 s1_l
     all learnt:                     S̄ = (r_l z, r_l, r_l z zᵀ)
 
+S has s2 in the simplex; where all is learnt each [[s3, s1], [s1ᵀ, s2]] is positive semidefinite,
+as the means of r_l (z, 1) (z, 1)ᵀ are.
+
 The penalty is lambda / 2 sum ||m_l||^2 where only means are learnt, lambda / 2 sum m_lᵀ C_l^-1 m_l
 where all is, which keeps T in closed form. Learnt covariances have no eigenvalue below a floor:
 that is a constraint of the problem, and T its exact minimiser (eigenvalues are clipped), so the
@@ -27,6 +30,7 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.schema import Above, AtLeast
 from mpifed.surrogates.base import client_means, each_row, padded
+from mpifed.surrogates.moments import semidefinite_with_shares
 from mpifed.surrogates.projections import simplex
 
 WEIGHT_FLOOR = 1e-9
@@ -157,13 +161,24 @@ class GaussianMixture:
         return (raised + raised.T) / 2
 
     def project(self, s: Tensor) -> Tensor:
-        """s2 to the simplex, s3 to symmetric matrices; T is unique for any s1 and s3."""
+        """s2 to the simplex; where all is learnt, the moments M_l = [[s3, s1], [s1ᵀ, s2]] to
+        positive semidefinite matrices besides, for then s3 - s1 s1ᵀ / s2 is a scatter.
+
+        That is the nearest point of S in the sum of ||M_l||_F^2, which counts s1 twice, as M_l has
+        it (the paper's projection in the norm of a B).
+        """
         return each_row(self._project, s)
 
     def _project(self, s: Tensor) -> Tensor:
         first, second, third = self._blocks(s)
-        symmetric = (third + third.mT) / 2
-        return torch.cat([first.flatten(), simplex(second, WEIGHT_FLOOR), symmetric.flatten()])
+        if not self.learn_all:
+            return torch.cat([first.flatten(), simplex(second, WEIGHT_FLOOR)])
+        above = torch.cat([third, first[:, :, None]], 2)
+        below = torch.cat([first, second[:, None]], 1)
+        moments = torch.cat([above, below[:, None]], 1)
+        m = semidefinite_with_shares(moments, WEIGHT_FLOOR)
+        parts = (m[:, -1, :-1], m[:, -1, -1], m[:, :-1, :-1])
+        return torch.cat([part.flatten() for part in parts])
 
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
         """-ln p(z), the negative log-likelihood."""

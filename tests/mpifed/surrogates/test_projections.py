@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from surrogate_problems import REGULARISERS
 
+from mpifed.surrogates.moments import semidefinite_with_shares
 from mpifed.surrogates.projections import columns_in_unit_ball, positive_semidefinite, simplex
 from mpifed.surrogates.proximal import regulariser
 
@@ -55,6 +56,58 @@ def test_the_semidefinite_projection_is_nearest(seed, n):
 def _clip(symmetric):
     values, vectors = np.linalg.eigh(symmetric.numpy())
     return torch.from_numpy((vectors * np.maximum(values, 0)) @ vectors.T)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=SEEDS,
+    count=st.integers(1, 4),
+    n=st.integers(1, 4),
+    floor=st.sampled_from([1e-9, 0.1]),
+    shift=st.sampled_from([0.0, 3.0, -3.0]),
+)
+def test_the_projection_on_moments_is_nearest(seed, count, n, floor, shift):
+    """A set of matrices like that which random ones are drawn from is no nearer."""
+    generator = np.random.default_rng(seed)
+    given = torch.from_numpy(generator.standard_normal((count, n, n)))
+    given[:, -1, -1] += shift
+    found = semidefinite_with_shares(given, floor)
+    assert torch.equal(found, found.mT)
+    assert float(torch.linalg.eigvalsh(found).min()) >= -1e-12 * (1 + float(found.abs().max()))
+    assert float(found[:, -1, -1].sum()) == pytest.approx(1, abs=1e-12)
+    assert float(found[:, -1, -1].min()) >= floor
+    assert torch.allclose(semidefinite_with_shares(found, floor), found, atol=1e-11)
+    for scale in (1e-3, 0.1, 1.0):
+        for _ in range(10):
+            other = _moments_near(found, scale, floor, generator)
+            # The nearest point of a convex set sees every other at an obtuse angle.
+            assert float(((given - found) * (other - found)).sum()) <= 1e-8
+
+
+def _moments_near(found, scale, floor, generator):
+    """Other matrices of the set: semidefinite ones with their last entries set to shares."""
+    nudge = torch.from_numpy(generator.standard_normal(found.shape)) * scale
+    other = torch.stack([_clip(one) for one in found + nudge + nudge.mT])
+    shares = simplex(other[:, -1, -1], floor)
+    before = other[:, -1, -1].clamp(min=1e-300)
+    factors = torch.ones(other.shape[:2], dtype=torch.float64)
+    factors[:, -1] = (shares / before).sqrt()
+    # Rows and columns scaled alike stay semidefinite; where nothing was, a share is added.
+    scaled = other * factors[:, :, None] * factors[:, None, :]
+    scaled[:, -1, -1] = shares
+    return scaled
+
+
+def test_moments_of_samples_keep_all_but_the_rounding_of_their_shares():
+    z = np.random.default_rng(0).standard_normal((50, 3))
+    z[:, 2] = 1
+    gram = torch.from_numpy(z.T @ z / 50)
+    moments = torch.stack([0.25 * gram, 0.75 * gram])
+    moments = (moments + moments.mT) / 2
+    found = semidefinite_with_shares(moments, 1e-9)
+    assert torch.equal(found[:, -1, -1], simplex(moments[:, -1, -1], 1e-9))
+    found[:, -1, -1] = moments[:, -1, -1]
+    assert torch.equal(found, moments)
 
 
 def test_a_semidefinite_matrix_stays_and_an_asymmetric_one_becomes_its_symmetric_part():

@@ -1,0 +1,61 @@
+"""The moments of a mixture, sum to one and semidefinite: the set, and the projection on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from mpifed.surrogates.projections import positive_semidefinite, simplex
+
+
+def semidefinite_with_shares(matrices: Tensor, floor: float) -> Tensor:
+    """The nearest (L, n, n) to ``matrices`` in Frobenius norm of which each is symmetric positive
+    semidefinite and the last diagonal entries sum to 1, none below ``floor`` (at most 1/L).
+
+    With a price nu on that entry the nearest semidefinite matrix is the clipped A - nu E, and its
+    entry falls as nu rises; one nu makes the sum 1. A matrix whose entry would be below the floor
+    has a nu of its own, which makes it the floor.
+    """
+    symmetric = (matrices + matrices.mT) / 2
+    shares = symmetric[:, -1, -1]
+    kept = symmetric.clone()
+    kept[:, -1, -1] = simplex(shares, floor)
+    if all(torch.equal(positive_semidefinite(one), one) for one in kept):
+        return kept
+
+    def clipped(prices: Tensor) -> Tensor:
+        lowered = symmetric.clone()
+        lowered[:, -1, -1] -= prices
+        values, vectors = torch.linalg.eigh(lowered)
+        raised = (vectors * values.clamp(min=0)[:, None]) @ vectors.mT
+        return (raised + raised.mT) / 2
+
+    def share_of(one: int, price: float) -> float:
+        return float(clipped(torch.full_like(shares, price))[one, -1, -1])
+
+    def total(price: float) -> float:
+        at = clipped(torch.full_like(shares, price))[:, -1, -1]
+        return float(at.clamp(min=floor).sum()) - 1
+
+    # Clipping adds to a diagonal entry, so that each is at least A - nu.
+    price = _root(total, float(shares.sum() - 1) / len(shares))
+    prices = torch.full_like(shares, price)
+    for one in (clipped(prices)[:, -1, -1] < floor).nonzero()[:, 0].tolist():
+        low = float(shares[one]) - floor
+        prices[one] = _root(lambda nu, one=one: share_of(one, nu) - floor, low)  # type: ignore[misc]
+    found = clipped(prices)
+    found[:, -1, -1] = found[:, -1, -1].clamp(min=floor)
+    return found
+
+
+def _root(falling: Callable[[float], float], low: float) -> float:
+    """Where ``falling``, at least 0 at ``low`` but for rounding, is 0."""
+    if falling(low) <= 0:
+        return low
+    step = 1.0
+    while falling(low + step) > 0:
+        step *= 2
+    return float(brentq(falling, low, low + step, xtol=1e-15, rtol=1e-15))
