@@ -191,8 +191,8 @@ class FedMM:
         return chosen(clients.shards.train, [np.arange(first, last) for first, last in spans])
 
     def project(self, s: Tensor) -> Tensor:
-        """On S; under gossip a rank may have no row."""
-        return self.surrogate.project(s) if len(s) else s
+        """On S; under gossip a rank may have no row. What is not finite is left to be found."""
+        return self.surrogate.project(s) if len(s) and bool(torch.isfinite(s).all()) else s
 
     def weights(self, clients: Clients) -> Tensor:
         """mu_i, float64 (clients,)."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from mpifed.algorithms.fedmm import FedMM
 from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
+from mpifed.surrogates.base import onto_domain
 
 
 class FedMMTheta(FedMM):
@@ -31,9 +32,8 @@ class FedMMTheta(FedMM):
         return self.surrogate.minimiser(self.statistics(theta, self.samples(clients, draws)))
 
     def project(self, s: Tensor) -> Tensor:
-        """On the domain of theta, where the surrogate has one."""
-        onto = getattr(self.surrogate, "project_parameters", None)
-        return s if onto is None or not len(s) else onto(s)
+        """On Theta, as far as the surrogate has one; see ``onto_domain``."""
+        return onto_domain(self.surrogate, s) if len(s) and bool(torch.isfinite(s).all()) else s
 
     def parameters(self, s: Tensor) -> Tensor:
         return s

@@ -70,6 +70,19 @@ class Surrogate(Protocol):
     def phi(self, theta: Tensor) -> Tensor:
         """phi for one theta: (size,)."""
 
+    # A surrogate whose theta has a domain other than R^n has ``project_parameters`` as well:
+    # the Euclidean projection on it, (..., n_parameters), row by row. See ``onto_domain``.
+
+
+def onto_domain(surrogate: Surrogate, theta: Tensor) -> Tensor:
+    """``theta`` (..., n_parameters) projected on the surrogate's Theta.
+
+    Theta is what T(S) and its closure fill, or where g is finite; all of R^n, and ``theta`` as it
+    is, where the surrogate has no ``project_parameters``.
+    """
+    onto: Callable[[Tensor], Tensor] | None = getattr(surrogate, "project_parameters", None)
+    return theta if onto is None else onto(theta)
+
 
 def client_means(
     mean: Callable[[Tensor, Tensor], Tensor], z: Tensor, theta: Tensor, offsets: np.ndarray

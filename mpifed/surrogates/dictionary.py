@@ -113,6 +113,13 @@ class Dictionary:
         first, second = self._blocks(s)
         return torch.cat([positive_semidefinite(first).flatten(), second.flatten()])
 
+    def project_parameters(self, theta: Tensor) -> Tensor:
+        """Atoms in the unit ball, where they are to be."""
+        return theta if self.ridge is not None else each_row(self._project_atoms, theta)
+
+    def _project_atoms(self, theta: Tensor) -> Tensor:
+        return columns_in_unit_ball(self._matrix(theta)).flatten()
+
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
         """min over h of factor / 2 ||z - theta h||^2 + chi(h)."""
         rows, dictionary = padded(z.double()), self._matrix(theta)

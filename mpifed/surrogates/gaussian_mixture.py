@@ -34,7 +34,7 @@ from mpifed.surrogates.moments import semidefinite_with_shares
 from mpifed.surrogates.projections import simplex
 
 WEIGHT_FLOOR = 1e-9
-"""Projections keep each component's weight in s at least here, so that T is unique."""
+"""Each component's weight in s is at least this, so that T is unique."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,10 @@ class GaussianMixture:
         return torch.cat([part.flatten() for part in parts])
 
     def minimiser(self, s: Tensor) -> Tensor:
-        """T(s), needing s2 > 0, or lambda > 0 where only means are learnt."""
+        """T(s), needing s2 > 0, or lambda > 0 where only means are learnt.
+
+        Where all is learnt, a component that a client's samples do not know has the least weight.
+        """
         return each_row(self._minimiser, s)
 
     def _minimiser(self, s: Tensor) -> Tensor:
@@ -145,6 +148,7 @@ class GaussianMixture:
             return torch.cat(
                 [torch.linalg.solve(a, b) for a, b in zip(systems, first, strict=True)]
             )
+        second = second.clamp(min=WEIGHT_FLOOR)
         means = first / (second + self.ridge)[:, None]
         scatters = (third + third.mT) / 2 - first[:, :, None] * means[:, None, :]
         covariances = [
@@ -180,6 +184,18 @@ class GaussianMixture:
         parts = (m[:, -1, :-1], m[:, -1, -1], m[:, :-1, :-1])
         return torch.cat([part.flatten() for part in parts])
 
+    def project_parameters(self, theta: Tensor) -> Tensor:
+        """Learnt weights to the simplex, covariances to matrices without eigenvalues below the
+        floor, in Frobenius norm.
+        """
+        return each_row(self._project_parameters, theta) if self.learn_all else theta
+
+    def _project_parameters(self, theta: Tensor) -> Tensor:
+        mixture = self.split(theta)
+        symmetric = (mixture.covariances + mixture.covariances.mT) / 2
+        floored = torch.stack([self._floored(one) for one in symmetric])
+        return self.join(Mixture(mixture.means, floored, simplex(mixture.weights, WEIGHT_FLOOR)))
+
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
         """-ln p(z), the negative log-likelihood."""
         return -torch.logsumexp(self.log_joint(padded(z.double()), theta), 1)[: len(z)]
@@ -189,7 +205,8 @@ class GaussianMixture:
         if not self.learn_all:
             return 0.5 * self.ridge * float((theta * theta).sum())
         lowest = float(torch.linalg.eigvalsh(mixture.covariances).min())
-        if lowest < self.covariance_floor * (1 - 1e-6):
+        rounding = 1e-14 * float(mixture.covariances.abs().max())
+        if lowest < self.covariance_floor * (1 - 1e-6) - rounding:
             return math.inf
         solved = torch.linalg.solve(mixture.covariances, mixture.means[:, :, None])[:, :, 0]
         return 0.5 * self.ridge * float((mixture.means * solved).sum())

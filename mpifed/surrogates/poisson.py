@@ -77,6 +77,12 @@ class Poisson:
         effect = s[-1:].clamp(max=-FLOOR)
         return effect if self.mean is not None else torch.cat([s[:1].clamp(min=FLOOR), effect])
 
+    def project_parameters(self, theta: Tensor) -> Tensor:
+        """With a known mean T(S) lies below ln(mean / lambda), and so does the minimiser."""
+        if self.mean is None:
+            return theta
+        return theta.clamp(max=math.log(self.mean / (self.penalty_rate + FLOOR)))
+
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
         """-log p(Z | theta), by ``as_printed`` without exp(Z h) and without log Z!."""
         z, y = z.double()[:, 0], torch.exp(theta)
@@ -89,7 +95,7 @@ class Poisson:
 
     def penalty(self, theta: Tensor) -> float:
         """lambda exp(theta)."""
-        return self.penalty_rate * math.exp(float(theta))
+        return self.penalty_rate * float(torch.exp(theta))
 
     def surrogate_of(self, theta: Tensor) -> Tensor:
         """Raises ``InputError`` for a theta that no s gives, possible with a known mean only."""

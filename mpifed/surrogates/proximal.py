@@ -20,12 +20,14 @@ from mpifed.errors import InputError
 class Regulariser:
     """g on flat vectors (d,): ``value(theta)``, ``prox(s, rho)``, ``preimage(theta, rho)``.
 
-    ``preimage`` gives an s with prox(s, rho) = theta, for theta in the domain of g.
+    ``preimage`` gives an s with prox(s, rho) = theta, for theta in the domain of g. ``onto_domain``
+    is the Euclidean projection on that domain.
     """
 
     value: Callable[[Tensor], float]
     prox: Callable[[Tensor, float], Tensor]
     preimage: Callable[[Tensor, float], Tensor]
+    onto_domain: Callable[[Tensor], Tensor] = lambda theta: theta
 
 
 SLACK = 1e-12
@@ -57,19 +59,17 @@ def ridge(strength: float) -> Regulariser:
 
 def box(radius: float) -> Regulariser:
     """The indicator of |theta_j| <= radius: clipping."""
-    return Regulariser(
-        lambda theta: _indicator(float(theta.abs().max()), radius),
-        lambda s, rho: s.clamp(-radius, radius),
-        lambda theta, rho: theta,
+    return _indicating(
+        lambda theta: float(theta.abs().max()), lambda v: v.clamp(-radius, radius), radius
     )
 
 
 def ball(radius: float) -> Regulariser:
     """The indicator of ||theta|| <= radius: scaling to the sphere from outside."""
-    return Regulariser(
-        lambda theta: _indicator(float(torch.linalg.vector_norm(theta)), radius),
-        lambda s, rho: s / (torch.linalg.vector_norm(s) / radius).clamp(min=1),
-        lambda theta, rho: theta,
+    return _indicating(
+        lambda theta: float(torch.linalg.vector_norm(theta)),
+        lambda v: v / (torch.linalg.vector_norm(v) / radius).clamp(min=1),
+        radius,
     )
 
 
@@ -114,5 +114,13 @@ def regulariser(
     }[name]()
 
 
-def _indicator(size: float, radius: float) -> float:
-    return 0.0 if size <= radius * (1 + SLACK) else math.inf
+def _indicating(
+    size: Callable[[Tensor], float], onto: Callable[[Tensor], Tensor], radius: float
+) -> Regulariser:
+    """The indicator of ``size`` <= ``radius``, whose proximal map is the projection ``onto``."""
+    return Regulariser(
+        lambda theta: 0.0 if size(theta) <= radius * (1 + SLACK) else math.inf,
+        lambda s, rho: onto(s),
+        lambda theta, rho: theta,
+        onto,
+    )

@@ -102,6 +102,10 @@ class QuadraticSurrogate:
     def project(self, s: Tensor) -> Tensor:
         return s
 
+    def project_parameters(self, theta: Tensor) -> Tensor:
+        """On the box or the ball, where the regulariser is the indicator of one."""
+        return each_row(self.regulariser.onto_domain, theta)
+
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
         return self.loss.values(padded(z.double()), theta)[: len(z)]
 

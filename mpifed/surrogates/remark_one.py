@@ -20,7 +20,7 @@ from mpifed.errors import InputError
 from mpifed.surrogates.base import client_means
 
 FLOOR = 1e-12
-"""S is open; projections stop here."""
+"""S and Theta are open; projections stop here."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ class RemarkOne:
 
     def project(self, s: Tensor) -> Tensor:
         return s.clamp(min=FLOOR)
+
+    def project_parameters(self, theta: Tensor) -> Tensor:
+        return theta.clamp(min=FLOOR)
 
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
         return z.double()[:, 0] * theta + 1 / theta

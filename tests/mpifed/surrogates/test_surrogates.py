@@ -12,6 +12,7 @@ from surrogate_problems import PROBLEMS, everyone, mean_statistic, mm, objective
 
 from mpifed.components import find, summary
 from mpifed.errors import InputError
+from mpifed.surrogates.base import onto_domain
 from mpifed.surrogates.projections import columns_in_unit_ball
 
 SEEDS = st.integers(0, 10_000)
@@ -186,3 +187,36 @@ def test_surrogates_are_components_with_a_summary():
     assert "argmin" not in summary(find("surrogate", "poisson"))
     with pytest.raises(InputError, match="did you mean 'dictionary'"):
         find("surrogate", "dictionnary")
+
+
+@EVERY
+@settings(max_examples=10, deadline=None)
+@given(seed=SEEDS)
+def test_parameters_are_projected_on_where_the_penalty_is_finite(name, seed):
+    """On Theta: what T gives stays, what does not lie there becomes its nearest point."""
+    surrogate = PROBLEMS[name].make()
+    generator = torch.Generator().manual_seed(seed)
+    inside = start(surrogate, seed)
+    assert torch.allclose(onto_domain(surrogate, inside), inside, rtol=0, atol=1e-12)
+    out = inside + 2 * torch.randn(4, len(inside), generator=generator, dtype=torch.float64)
+    once = onto_domain(surrogate, out)
+    assert once.shape == out.shape
+    assert torch.allclose(onto_domain(surrogate, once), once, rtol=0, atol=1e-12)
+    assert all(surrogate.penalty(row) < np.inf for row in once)
+    # The nearest point of a convex set sees every other at an obtuse angle.
+    others = onto_domain(surrogate, inside + 0.5 * (out.flip(0) - inside))
+    for other in (inside, once.flip(0), others):
+        assert (((out - once) * (other - once)).sum(-1) <= 1e-9).all()
+    assert torch.equal(onto_domain(surrogate, out[1]), once[1])
+
+
+DOMAINS = ["squares_box", "squares_ball", "mixture_all", "balls", "remark_one", "poisson_known"]
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_these_parameters_have_a_domain(name):
+    surrogate = PROBLEMS[name].make()
+    far = start(surrogate, 0) + 100 * torch.tensor([(-1.0) ** k for k in range(64)])[
+        : surrogate.n_parameters
+    ].double() * (1 if name == "poisson_known" else -1)
+    assert not torch.equal(onto_domain(surrogate, far), far)
