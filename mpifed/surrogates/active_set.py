@@ -31,7 +31,7 @@ MOST_EXCHANGES = 12
 """Block pivots of a sample, at most."""
 PATIENCE = 3
 """Block pivots in a row that need not leave fewer numbers on the wrong side than ever before."""
-MOST_UNUSED = 16
+MOST_UNUSED = 24
 """Atoms that a sample may leave unused for a pivot; with more, gradient steps are cheaper."""
 SMALLEST = 4
 """Systems up to this size are solved together, then those up to twice this size, and so on."""
