@@ -58,10 +58,13 @@ def all_diverged(communicator: Communicator, error: Diverged | PeerDiverged) -> 
 def of_the_server(round: int) -> Diverged:
     """The failure of a run whose shared state is not finite, though every client's update was."""
     return Diverged(
-        f"the server's state after round {round} is not finite: the training diverged; a smaller "
-        "local.lr may help",
-        [],
+        f"the server's state after round {round} is not finite: the training diverged", []
     )
+
+
+def advice(algorithm: Any) -> str:
+    """What may help where numbers have grown too large: the step that the method has, smaller."""
+    return f"a smaller {getattr(algorithm, 'step_option', 'local.lr')} may help"
 
 
 def report(clients: list[int], round: int) -> None:

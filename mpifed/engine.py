@@ -303,7 +303,9 @@ class Engine:
             recorder.row(self.scores)
             recorder.clients(results)
             if not self.has_infinite_losses:
-                self.has_infinite_losses = warn_of_losses(results, self.round)
+                self.has_infinite_losses = warn_of_losses(
+                    results, self.round, divergence.advice(self.setup.algorithm)
+                )
         if progress is not None:
             progress.scores(self.round, self.scores)
 

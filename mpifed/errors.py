@@ -60,8 +60,7 @@ def raise_first_diverged(first: float, own: list[int], where: str) -> None:
     if not own or own[0] != first:
         raise PeerDiverged(own)
     raise Diverged(
-        f"client {own[0]} has a value in its {where} that is not finite: the training diverged; a "
-        "smaller local.lr may help",
+        f"client {own[0]} has a value in its {where} that is not finite: the training diverged",
         own,
     )
 

@@ -163,8 +163,11 @@ def _average(values: np.ndarray, counts: np.ndarray, among: np.ndarray) -> float
     return float((values[scored] * counts[scored]).sum() / counts[scored].sum())
 
 
-def warn_of_losses(results: ClientResults, round: int) -> bool:
-    """Says in the log whose loss is not finite although the state is; whether there was any."""
+def warn_of_losses(results: ClientResults, round: int, advice: str) -> bool:
+    """Says in the log whose loss is not finite although the state is; whether there was any.
+
+    ``advice`` is what may help.
+    """
     loss = results.train_loss
     scored = np.isfinite(loss).any() or np.isfinite(results.train_accuracy).any()
     bad = np.flatnonzero(~np.isfinite(loss) & (results.n_train > 0) & ~results.unseen)
@@ -173,6 +176,6 @@ def warn_of_losses(results: ClientResults, round: int) -> bool:
     others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
     logging.getLogger("mpifed").warning(
         f"after round {round} the training loss of client {bad[0]}{others} is not finite: numbers "
-        "have grown too large, and a smaller local.lr may help"
+        f"have grown too large, and {advice}"
     )
     return True

@@ -16,6 +16,7 @@ from mpifed.agreement import agree
 from mpifed.assembly import Setup, describe_versions
 from mpifed.clock import Clock
 from mpifed.config import to_yaml
+from mpifed.divergence import advice
 from mpifed.engine import Engine, columns_of
 from mpifed.errors import Diverged, InputError, PeerDiverged, PeerFailure, RunError
 from mpifed.evaluation import VALIDATION_COLUMNS
@@ -64,7 +65,8 @@ def train(
         except Exception as error:
             if recorder is not None and isinstance(error, Diverged):
                 recorder.finish(_diverged(setup, engine))
-            raise RunError(f"round {engine.round}: {_in_words(error)}") from error
+            more = f"; {advice(setup.algorithm)}" if isinstance(error, Diverged) else ""
+            raise RunError(f"round {engine.round}: {_in_words(error)}{more}") from error
         every = communicator.gather_object(heard)
         summary = _summary(setup, engine, status)
         if recorder is not None and progress is not None and every is not None:

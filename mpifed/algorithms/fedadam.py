@@ -78,11 +78,13 @@ class FedAdam:
         self.pretraining = pretraining
         self.objective = None
         self.columns: tuple[str, ...] = ()
+        self.step_option = "local.lr"
         if isinstance(model, DenseICNN):
             self.objective = Objective(model, "w2gn", lambda_cycle, cycle)
             self.benchmark: Benchmark = model.problem
             self.columns = ("l2_uvp", "cosine")
             self.tasks = ("unlabelled",)
+            self.step_option = "algorithm.server_lr"
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:

@@ -52,6 +52,7 @@ class FedMGS:
     compressors = "none"
     tasks = ("unlabelled",)
     columns = ("objective",)
+    step_option = "scale of the data"
 
     def __init__(
         self,

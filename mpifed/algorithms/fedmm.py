@@ -21,6 +21,12 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.breakdown import (
+    at_the_server,
+    mean_loss_or_nan,
+    rows_or_nan,
+    statistics_or_nan,
+)
 from mpifed.algorithms.server_messages import message_variance, refuse_biased
 from mpifed.components import find
 from mpifed.data.base import Description, Split
@@ -85,6 +91,9 @@ class FedMM:
         """
         self.surrogate = make_surrogate(surrogate, model)
         self.step_rule, self.step = step_rule, step
+        self.step_option = "algorithm.step"
+        if step_rule.startswith("inverse"):
+            self.step_option += ", with step_rule constant or sqrt,"
         self.rate, self.batch, self.online = control_variate_rate, batch, online
         self.client_weights = client_weights
         if online and batch is None:
@@ -134,7 +143,8 @@ class FedMM:
     ) -> FedMMState:
         gamma = self.gamma(draws.round)
         start = channel.broadcast(state.surrogate)
-        oracle = self.oracle(start, clients, draws, channel.shared_is_rows)
+        theta = self.shared_parameters(state.surrogate, start, channel.shared_is_rows)
+        oracle = self.oracle(start, theta, clients, draws)
         weights = self.weights(clients)
         if channel.shared_is_rows:
             moved = self.project(start + gamma * (oracle - start))
@@ -164,15 +174,21 @@ class FedMM:
         }
         return float(rules[self.step_rule](round))
 
-    def oracle(self, start: Tensor, clients: Clients, draws: Draws, by_row: bool) -> Tensor:
-        """S_i: each client's mean statistics under T(S), (clients, q)."""
+    def shared_parameters(self, s: Tensor, start: Tensor, by_row: bool) -> Tensor:
+        """T(S), (n_parameters,), or of each client's own S in ``start`` a row."""
+        if not by_row:
+            # On ranks without a client too: where it fails, all ranks shall know.
+            return self.parameters(s)
+        return rows_or_nan(self.surrogate.minimiser, start, self.surrogate.n_parameters)
+
+    def oracle(self, start: Tensor, theta: Tensor, clients: Clients, draws: Draws) -> Tensor:
+        """S_i: each client's mean statistics under theta, (clients, q)."""
         if not len(clients):
             return start.clone()
-        theta = self.surrogate.minimiser(start if by_row else start[0])
         return self.statistics(theta, self.samples(clients, draws))
 
     def statistics(self, theta: Tensor, split: Split) -> Tensor:
-        return self.surrogate.statistics(inputs_of(split), theta, split.offsets)
+        return statistics_or_nan(self.surrogate, inputs_of(split), theta, split.offsets)
 
     def samples(self, clients: Clients, draws: Draws) -> Split:
         """What each client sees this round: its shard, a batch of it, or fresh samples."""
@@ -216,7 +232,8 @@ class FedMM:
 
     def parameters(self, s: Tensor) -> Tensor:
         """theta of what is iterated."""
-        return self.surrogate.minimiser(s)
+        with at_the_server("T(S)"):
+            return self.surrogate.minimiser(s)
 
     def deploy(self, state: FedMMState, clients: Clients, draws: Draws) -> Predictor:
         """Nothing is predicted: theta describes the data."""
@@ -241,7 +258,7 @@ class FedMM:
         for i, row in enumerate(clients.rows):
             part = slice(int(train.offsets[row]), int(train.offsets[row + 1]))
             z = inputs_of(Split(train.x[part], train.y[part], train.offsets[:1]))
-            means[i] = self.surrogate.losses(z, theta).mean()
+            means[i] = mean_loss_or_nan(self.surrogate, z, theta)
         risk = float(total(clients, means, self.weights(clients))[0])
         return risk + self.surrogate.penalty(theta)
 

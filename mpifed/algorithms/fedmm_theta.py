@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mpifed.algorithms.breakdown import rows_or_nan
 from mpifed.algorithms.fedmm import FedMM
 from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
@@ -24,12 +25,15 @@ class FedMMTheta(FedMM):
     def message_size(self) -> int:
         return self.surrogate.n_parameters
 
-    def oracle(self, start: Tensor, clients: Clients, draws: Draws, by_row: bool) -> Tensor:
+    def shared_parameters(self, s: Tensor, start: Tensor, by_row: bool) -> Tensor:
+        return start if by_row else s
+
+    def oracle(self, start: Tensor, theta: Tensor, clients: Clients, draws: Draws) -> Tensor:
         """theta_i = T(mean statistics under theta), (clients, n_parameters)."""
         if not len(clients):
             return start.clone()
-        theta = start if by_row else start[0]
-        return self.surrogate.minimiser(self.statistics(theta, self.samples(clients, draws)))
+        found = self.statistics(theta, self.samples(clients, draws))
+        return rows_or_nan(self.surrogate.minimiser, found, self.message_size())
 
     def project(self, s: Tensor) -> Tensor:
         """On Theta, as far as the surrogate has one; see ``onto_domain``."""

@@ -50,6 +50,7 @@ Fraction = Annotated[float, AtLeast(0), AtMost(1)]
 class Flix:
     """FLIX by distributed gradient descent: mixtures of a local optimum and a shared model."""
 
+    step_option = "algorithm.step"
     columns = ("objective", "objective_gap", "deployed_distance", "up_floats")
     compressors = "any"
 

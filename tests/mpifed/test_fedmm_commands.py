@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from commands import call, rows
+from commands import call, rows, summary_of
 
 from mpifed.config import apply_overrides, parse_overrides, read_experiment, resolve, to_yaml
 
@@ -88,3 +88,27 @@ def test_what_the_data_cannot_serve_is_refused_before_anything_is_written(case, 
 def test_who_can_draw_samples_runs_online(tmp_path, capfd):
     words = ["fedmm-homogeneous", "rounds=2", "data.samples=20", "data.dim=4", "data.atoms=3"]
     assert call([*words, *ONLINE, "--output", tmp_path / "run"], capfd).code == 0
+
+
+SIGNED = (
+    "fedmm-homogeneous",
+    "clients=4",
+    "rounds=3",
+    "participation=1.0",
+    "compression=none",
+    "data={name: gaussian_mixture, dimension: 1, sharding: sorted, n_train: 10}",
+    "algorithm={name: fedmm_theta, surrogate: remark_one}",
+)
+
+
+def test_a_client_that_diverges_is_named_with_the_step_that_the_method_has(tmp_path, capfd):
+    """Negative means have no T; a client that has one is left out on request."""
+    outcome = call([*SIGNED, "--quiet", "--output", tmp_path / "run"], capfd)
+    assert outcome.code == 1 and outcome.messages == [
+        "mpifed: round 1: client 0 has a value in its update that is not finite: the training "
+        "diverged; a smaller algorithm.step may help"
+    ]
+    assert summary_of(tmp_path / "run")["status"] == "diverged"
+    dropped = [*SIGNED, "on_divergence=drop", "--quiet", "--output", tmp_path / "dropped"]
+    assert call(dropped, capfd).code == 0
+    assert float(rows(tmp_path / "dropped")[-1]["active_clients"]) < 4

@@ -7,9 +7,12 @@ import pytest
 import torch
 from test_fedmm import CONSTANT, MIXTURE, Run, blobs, data_of, least_squares
 
+from mpifed.algorithms.breakdown import statistics_or_nan
 from mpifed.algorithms.fedmm import FedMM
 from mpifed.algorithms.fedmm_theta import FedMMTheta
-from mpifed.surrogates.base import onto_domain
+from mpifed.errors import Diverged, RunError
+from mpifed.surrogates.base import client_means, onto_domain
+from mpifed.surrogates.remark_one import RemarkOne
 
 FEW = {"name": "bernoulli", "p": 0.3}
 LOSSY = ("quantise", {"bits": 3})
@@ -48,3 +51,53 @@ def test_the_twin_stays_where_its_penalty_is_finite(surrogate, targets, compress
         theta = run.theta
         assert torch.allclose(onto_domain(run.method.surrogate, theta), theta, rtol=0, atol=1e-12)
         assert np.isfinite(run.objective())
+
+
+class Fragile(RemarkOne):
+    """Remark 1 by a factorisation: of samples, which fails below zero, and of s, above ten."""
+
+    def statistics(self, z, theta, offsets):
+        def mean(own, _):
+            return torch.linalg.cholesky(own.mean(0)[None])[0] ** 2
+
+        return client_means(mean, z, theta, offsets)
+
+    def minimiser(self, s):
+        if s.numel() and float(s.max()) > 10:
+            raise RunError("s is too large")
+        return super().minimiser(s)
+
+
+def fragile(data):
+    """A problem whose linear algebra fails on bad numbers."""
+    return Fragile()
+
+
+def fragile_run(kind, *means):
+    parts = [np.full((2, 1), mean) for mean in means]
+    return Run(kind, data_of(parts), "test_fedmm_domains:fragile", **CONSTANT)
+
+
+@pytest.mark.parametrize("kind", [FedMM, FedMMTheta])
+def test_linear_algebra_that_fails_is_a_client_that_diverged(kind):
+    with pytest.raises(Diverged, match="client 1 has a value in its update that is not") as caught:
+        fragile_run(kind, 1.0, -4.0, 2.0, -1.0).go()
+    assert caught.value.clients == [1, 3]
+
+
+def test_t_that_fails_is_the_clients_in_parameter_space_and_else_the_servers():
+    with pytest.raises(Diverged, match="client 1 has a value") as caught:
+        fragile_run(FedMMTheta, 1.0, 40.0).go()
+    assert caught.value.clients == [1]
+    run = fragile_run(FedMM, 1.0, 40.0).go()
+    with pytest.raises(Diverged, match=r"the server's T\(S\) cannot be computed.*s is too large"):
+        run.go()
+
+
+def test_the_statistics_of_the_others_are_as_they_were():
+    surrogate, z = Fragile(), torch.tensor([[1.0], [-1.0], [3.0], [5.0]]).double()
+    theta = torch.ones(1).double()
+    found = statistics_or_nan(surrogate, z, theta, np.array([0, 1, 2, 4]))
+    assert torch.isnan(found[1]).all()
+    expected = surrogate.statistics(z[2:], theta, np.array([0, 2]))
+    assert torch.equal(found[[2]], expected)
