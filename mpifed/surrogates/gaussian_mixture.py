@@ -212,6 +212,9 @@ class GaussianMixture:
         return 0.5 * self.ridge * float((mixture.means * solved).sum())
 
     def surrogate_of(self, theta: Tensor) -> Tensor:
+        """Not in S where all is learnt and a mean is so far from 0 that no samples come to it under
+        the ridge: where w^2 C is not at least lambda (w + lambda) m mᵀ.
+        """
         mixture = self.split(theta)
         if not self.learn_all:
             even = torch.full_like(self.weights, 1 / self.components)

@@ -82,7 +82,13 @@ PROBLEMS = {
         {"weights": [0.2, 0.3, 0.5], "covariances": COVARIANCES, "ridge": 0.05},
         clusters,
     ),
-    "mixture_all": Problem("gaussian_mixture", 2, {"learn": "all", "ridge": 0.02}, clusters),
+    "mixture_all": Problem(
+        # Starts with means that samples can have under the ridge.
+        "gaussian_mixture",
+        2,
+        {"learn": "all", "ridge": 0.02, "init_scale": 0.5},
+        clusters,
+    ),
     "lasso": Problem("dictionary", 8, {"n_atoms": 6}, sparse_mixes),
     "printed": Problem("dictionary", 8, {"n_atoms": 6, "objective": "as_printed"}, sparse_mixes),
     "overcomplete": Problem("dictionary", 8, {"n_atoms": 11, "code_penalty": 0.5}, sparse_mixes),
