@@ -11,7 +11,6 @@ the paper's: a client moves to S + gamma (its statistics - S) and averages the r
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -27,9 +26,10 @@ from mpifed.algorithms.breakdown import (
     rows_or_nan,
     statistics_or_nan,
 )
+from mpifed.algorithms.fedmm_samples import inputs_of, sample_of
 from mpifed.algorithms.server_messages import message_variance, refuse_biased
 from mpifed.components import find
-from mpifed.data.base import Description, Split
+from mpifed.data.base import Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
@@ -89,7 +89,18 @@ class FedMM:
         ``batch`` null takes whole shards; ``online`` draws ``batch`` fresh samples a round instead.
         ``client_weights`` are the mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
         """
-        self.surrogate = make_surrogate(surrogate, model)
+        named = complete("surrogate", surrogate, SECTION)
+        make = find("surrogate", named["name"])
+        self.with_target = getattr(make, "takes_target", False)
+        self.surrogate: Surrogate = make(
+            sample_of(model.data, self.with_target), **without_name(named)
+        )
+        self.unused = None
+        if model.data.task != "unlabelled" and not self.with_target:
+            self.unused = (
+                f"surrogate {named['name']} describes the inputs alone: the targets of "
+                f"'{model.data.source}' are not used"
+            )
         self.step_rule, self.step = step_rule, step
         self.step_option = "algorithm.step"
         if step_rule.startswith("inverse"):
@@ -188,7 +199,8 @@ class FedMM:
         return self.statistics(theta, self.samples(clients, draws))
 
     def statistics(self, theta: Tensor, split: Split) -> Tensor:
-        return statistics_or_nan(self.surrogate, inputs_of(split), theta, split.offsets)
+        z = inputs_of(split, self.with_target)
+        return statistics_or_nan(self.surrogate, z, theta, split.offsets)
 
     def samples(self, clients: Clients, draws: Draws) -> Split:
         """What each client sees this round: its shard, a batch of it, or fresh samples."""
@@ -215,15 +227,16 @@ class FedMM:
         return clients.weights if self.client_weights == "samples" else clients.equal_weights
 
     def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
-        """What Theorem 1 asks of the control variates' rate."""
+        """What is learnt from, and what Theorem 1 asks of the control variates' rate."""
+        lines = [self.unused] if self.unused else []
         if exchange.shared_is_rows:
-            return ["fedmm by gossip is a variant of mpifed's own, not of the paper"]
+            return [*lines, "fedmm by gossip is a variant of mpifed's own, not of the paper"]
         omega = message_variance(exchange.compressor, clients.federation, self.message_size())
         largest = 1 / (1 + omega)
-        lines = [
+        lines.append(
             f"messages vary with omega_p {omega:.4g}; Theorem 1 asks for a control_variate_rate of "
             f"at most {largest:.4g}"
-        ]
+        )
         if self.rate > largest:
             lines.append(f"warning: algorithm.control_variate_rate is {self.rate:g}, above that")
         return lines
@@ -257,7 +270,8 @@ class FedMM:
         means = torch.zeros(len(clients), 1, dtype=torch.float64)
         for i, row in enumerate(clients.rows):
             part = slice(int(train.offsets[row]), int(train.offsets[row + 1]))
-            z = inputs_of(Split(train.x[part], train.y[part], train.offsets[:1]))
+            own = Split(train.x[part], train.y[part], train.offsets[:1])
+            z = inputs_of(own, self.with_target)
             means[i] = mean_loss_or_nan(self.surrogate, z, theta)
         risk = float(total(clients, means, self.weights(clients))[0])
         return risk + self.surrogate.penalty(theta)
@@ -272,24 +286,3 @@ class FedMM:
 
     def payload(self) -> int:
         return self.message_size()
-
-
-def make_surrogate(section: Any, model: NoModel) -> Surrogate:
-    """The surrogate that a section asks for, on the data that ``model`` stands for."""
-    named = complete("surrogate", section, SECTION)
-    return find("surrogate", named["name"])(_joined(model.data), **without_name(named))
-
-
-def _joined(data: Description) -> Description:
-    """The data as ``inputs_of`` gives them: targets are the last columns of a sample."""
-    targets = {"unlabelled": 0, "classification": 1}.get(data.task, data.n_classes)
-    shape = (math.prod(data.input_shape) + targets,)
-    return replace(data, input_shape=shape, n_classes=0, task="unlabelled")
-
-
-def inputs_of(split: Split) -> Tensor:
-    """z of every sample: its x, and its y as the last columns; float64 (samples, dim)."""
-    x, y = split.x.flatten(1).double(), split.y.double()
-    if y.dim() == 2 and not y.shape[1]:
-        return x
-    return torch.cat([x, y if y.dim() == 2 else y[:, None]], 1)

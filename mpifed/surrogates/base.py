@@ -17,13 +17,15 @@ Vectors are flat and float64. ``docs/surrogates.md`` shows how a user adds a pro
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed.local.invariance import LANES
+
+Make = TypeVar("Make", bound=Callable[..., Any])
 
 
 class Surrogate(Protocol):
@@ -72,6 +74,16 @@ class Surrogate(Protocol):
 
     # A surrogate whose theta has a domain other than R^n has ``project_parameters`` as well:
     # the Euclidean projection on it, (..., n_parameters), row by row. See ``onto_domain``.
+
+
+def with_target(make: Make) -> Make:
+    """Marks a function that makes surrogates as one that learns from labelled samples.
+
+    A sample is then z = (x, target), and the function gets the ``Description`` of such samples with
+    the data's own ``task`` and ``n_classes``. Without the mark z is x alone, whatever the labels.
+    """
+    make.takes_target = True  # type: ignore[attr-defined]
+    return make
 
 
 def onto_domain(surrogate: Surrogate, theta: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from mpifed.errors import InputError
 from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, logistic, loss_of, sigmoid
 from mpifed.schema import Above, AtLeast
-from mpifed.surrogates.base import client_means, each_row, padded
+from mpifed.surrogates.base import client_means, each_row, padded, with_target
 from mpifed.surrogates.proximal import Regulariser, regulariser
 
 
@@ -122,6 +122,7 @@ class QuadraticSurrogate:
         return theta / self.rho
 
 
+@with_target
 def quadratic(
     data: Description,
     *,
@@ -132,7 +133,14 @@ def quadratic(
     radius: Annotated[float, Above(0)] = 1.0,
     group_size: Annotated[int, AtLeast(1)] = 1,
 ) -> QuadraticSurrogate:
-    """Proximal gradient with step ``rho`` on linear or logistic regression, target last."""
+    """Proximal gradient with step ``rho`` on linear or logistic regression, target last.
+
+    The target is the label or the single target of a sample, the last column of unlabelled ones.
+    """
+    if data.task == "regression" and data.n_classes != 1:
+        raise InputError(
+            f"quadratic learns one target, but the samples of '{data.source}' have {data.n_classes}"
+        )
     dimension = math.prod(data.input_shape) - 1
     if dimension < 1:
         raise InputError(

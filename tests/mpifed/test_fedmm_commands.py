@@ -112,3 +112,24 @@ def test_a_client_that_diverges_is_named_with_the_step_that_the_method_has(tmp_p
     dropped = [*SIGNED, "on_divergence=drop", "--quiet", "--output", tmp_path / "dropped"]
     assert call(dropped, capfd).code == 0
     assert float(rows(tmp_path / "dropped")[-1]["active_clients"]) < 4
+
+
+LABELLED = ("data=digits", "clients=4", "rounds=2", "participation=1.0", "compression=none")
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "numbers", "says"),
+    [
+        ("{name: dictionary, n_atoms: 3}", 3 * (3 + 64), True),
+        ("{name: gaussian_mixture, components: 2}", 2 * (64 + 1), True),
+        ("{name: quadratic, rho: 0.01}", 64, False),
+    ],
+)
+def test_labels_are_learnt_by_who_takes_a_target_and_by_nobody_else(
+    surrogate, numbers, says, tmp_path, capfd
+):
+    words = ["fedmm-homogeneous", *LABELLED, f"algorithm={{name: fedmm, surrogate: {surrogate}}}"]
+    assert call([*words, "--output", tmp_path / "run"], capfd).code == 0
+    assert rows(tmp_path / "run")[-1]["up_bits"] == str(2 * 4 * 64 * numbers)
+    said = "describes the inputs alone: the targets of 'digits' are not used"
+    assert (tmp_path / "run" / "log.txt").read_text().count(said) == says

@@ -1,0 +1,28 @@
+"""What a sample is to a surrogate: its inputs, and its target where the surrogate learns one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from mpifed.data.base import Description, Split
+
+
+def sample_of(data: Description, with_target: bool) -> Description:
+    """The data as ``inputs_of`` gives them, with or without targets behind the inputs."""
+    width = math.prod(data.input_shape)
+    if not with_target:
+        return replace(data, input_shape=(width,), n_classes=0, task="unlabelled")
+    targets = {"unlabelled": 0, "classification": 1}.get(data.task, data.n_classes)
+    return replace(data, input_shape=(width + targets,))
+
+
+def inputs_of(split: Split, with_target: bool) -> Tensor:
+    """z of every sample: its x, and its y as the last columns on request; (samples, dim)."""
+    x, y = split.x.flatten(1).double(), split.y.double()
+    if not with_target or (y.dim() == 2 and not y.shape[1]):
+        return x
+    return torch.cat([x, y if y.dim() == 2 else y[:, None]], 1)
