@@ -151,8 +151,66 @@ def fedmm_round(name: str, dimension: int, atoms: int, z: Any, rounds: int) -> N
     )
 
 
+def unit_balls() -> None:
+    """Time T with atoms in unit balls along online dictionary learning, against descent."""
+    import torch
+
+    from mpifed.data.base import Description
+    from mpifed.surrogates.dictionary import dictionary
+
+    none = np.zeros(0, np.int64)
+    data = Description("bench", (20,), 0, none, none, none, "unlabelled")
+    surrogate = dictionary(data, n_atoms=15, code_penalty=PENALTY, atoms="unit_ball")
+    z = mixes(60, 20, 15)[1]
+    detail: dict[str, Any] = {}
+    for rule in ("inverse_kept", "inverse"):
+        theta = torch.from_numpy(surrogate.init(stream(0, "bench/init")))
+        s = surrogate.surrogate_of(theta)
+        ours, theirs, excess = [], [], []
+        for t, sample in enumerate(z, 1):
+            gamma = 1 / (t + (rule == "inverse_kept"))
+            seen = surrogate.statistics(sample[None], theta, np.array([0, 1]))[0]
+            s = surrogate.project(s + gamma * (seen - s))
+            ours += cpu_seconds(lambda s=s: surrogate.minimiser(s), 1)
+            theta = surrogate.minimiser(s)
+            if t % 6 == 0:
+                first, second = s[:225].view(15, 15).numpy(), s[225:].view(20, 15).numpy()
+                found: list[Any] = []
+                theirs += cpu_seconds(
+                    lambda a=first, b=second, to=found: to.append(descent(a, b)), 1
+                )
+                values = [
+                    0.5 * np.sum(d @ first * d) - np.sum(d * second)
+                    for d in (theta.view(20, 15).numpy(), found[0])
+                ]
+                excess.append((values[0] - values[1]) / abs(values[1]))
+        detail[rule] = {
+            "ms": round(1e3 * median(ours), 2),
+            "worst_ms": round(1e3 * max(ours), 2),
+            "descent_ms": round(1e3 * median(theirs), 1),
+            "ratio": round(median(theirs) / median(ours), 1),
+            "largest_excess": float(max(excess)),
+        }
+    worst = min(case["ratio"] for case in detail.values())
+    report("unit_balls", worst, "times faster, worst case", repeats=len(z), cases=detail)
+
+
+def descent(first: Any, second: Any) -> Any:
+    """Return the atoms in unit balls by exact minimisation over one after the other, in numpy."""
+    atoms, weights = np.zeros_like(second.T), first.diagonal()
+    for _ in range(2000):
+        before = atoms.copy()
+        for k in np.flatnonzero(weights > 0):
+            moved = atoms[k] + (second[:, k] - first[k] @ atoms) / weights[k]
+            atoms[k] = moved / max(1.0, float(np.sqrt(moved @ moved)))
+        if np.abs(atoms - before).max() <= 1e-12:
+            break
+    return atoms.T
+
+
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "lasso_codes": lasso_codes,
+    "unit_balls": unit_balls,
     "fedmm_round_small": lambda: fedmm_round("fedmm_round_small", 20, 15, mixes(500, 20, 15)[1], 0),
     "fedmm_round_small_trained": lambda: fedmm_round(
         "fedmm_round_small_trained", 20, 15, mixes(500, 20, 15)[1], 30

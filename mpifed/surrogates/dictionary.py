@@ -21,16 +21,17 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Description
-from mpifed.errors import RunError
 from mpifed.schema import Above, AtLeast
 from mpifed.surrogates import lasso
 from mpifed.surrogates.base import each_row, padded
-from mpifed.surrogates.projections import columns_in_unit_ball, positive_semidefinite
+from mpifed.surrogates.projections import (
+    cholesky,
+    columns_in_unit_ball,
+    positive_semidefinite,
+)
+from mpifed.surrogates.unit_ball import unit_ball_atoms
 
 Codes = Literal["lasso", "ridge", "nonnegative"]
-
-MOST_SWEEPS = 2000
-"""Passes over the atoms in T with unit balls, at most."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Dictionary:
         if self.codes == "ridge":
             gram = dictionary.T @ dictionary
             gram.diagonal().add_(penalty)
-            inverse = torch.cholesky_inverse(_factor(gram))
+            inverse = torch.cholesky_inverse(cholesky(gram))
             return (padded(z) @ (dictionary @ inverse))[: len(z)]
         return lasso.codes(
             dictionary, z, penalty, self.tolerance, nonnegative=self.codes == "nonnegative"
@@ -104,7 +105,7 @@ class Dictionary:
             return unit_ball_atoms(first, second).flatten()
         system = (first + first.T) / 2
         system.diagonal().add_(2 * self.ridge / self.factor)
-        return torch.cholesky_solve(second.T, _factor(system)).T.flatten()
+        return torch.cholesky_solve(second.T, cholesky(system)).T.flatten()
 
     def project(self, s: Tensor) -> Tensor:
         return each_row(self._project, s)
@@ -156,44 +157,6 @@ class Dictionary:
         square = self.n_atoms**2
         first = s[:square].view(self.n_atoms, self.n_atoms)
         return first, s[square:].view(self.dimension, self.n_atoms)
-
-
-def _factor(matrix: Tensor) -> Tensor:
-    """The Cholesky factor; raises ``RunError`` where there is none."""
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    if int(failed):
-        raise RunError(
-            "a statistic is not positive semidefinite or not finite: it was not projected, or the "
-            "training diverged"
-        )
-    return factor
-
-
-def unit_ball_atoms(
-    first: Tensor, second: Tensor, start: Tensor | None = None, tolerance: float = 1e-12
-) -> Tensor:
-    """argmin of 1/2 tr(theta s1 thetaᵀ) - <theta, s2> with atoms of norm at most 1: (p, K).
-
-    Block coordinate descent over the atoms (Mairal et al. 2010, algorithm 2) from ``start``, by
-    default the projected solution without constraint, until a pass moves no number by more than
-    ``tolerance`` or after ``MOST_SWEEPS``. An atom that no sample uses (s1_kk = 0) stays.
-    """
-    first = (first + first.T) / 2
-    if start is None:
-        damped = first.clone()
-        damped.diagonal().add_(1e-10 * first.diagonal().sum() + torch.finfo(first.dtype).tiny)
-        start = columns_in_unit_ball(torch.cholesky_solve(second.T, _factor(damped)).T)
-    # Atoms are rows here, so that each is contiguous.
-    atoms, target, used = start.T.contiguous(), second.T.contiguous(), first.diagonal().tolist()
-    for _ in range(MOST_SWEEPS):
-        before = atoms.clone()
-        for k, weight in enumerate(used):
-            if weight > 0:
-                moved = atoms[k] + (target[k] - first[k] @ atoms) / weight
-                atoms[k] = moved / torch.linalg.vector_norm(moved).clamp(min=1)
-        if float((atoms - before).abs().max()) <= tolerance:
-            break
-    return atoms.T.contiguous()
 
 
 def dictionary(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mpifed.errors import RunError
+
 SURE = 1e-10
 """A matrix is positive semidefinite beyond rounding if less so many times its trace it still is."""
 
@@ -44,3 +46,14 @@ def positive_semidefinite(matrix: Tensor) -> Tensor:
 def columns_in_unit_ball(matrix: Tensor) -> Tensor:
     """Each column of ``matrix`` (p, K) scaled to norm at most 1."""
     return matrix / torch.linalg.vector_norm(matrix, dim=0).clamp(min=1)
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """The Cholesky factor of a statistic; raises ``RunError`` where there is none."""
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if int(failed):
+        raise RunError(
+            "a statistic is not positive semidefinite or not finite: it was not projected, or the "
+            "training diverged"
+        )
+    return factor

@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import minimize
 from sklearn.decomposition import DictionaryLearning
 from surrogate_problems import PROBLEMS, build, mean_statistic, mm, objective, start
 
 from mpifed.errors import RunError
-from mpifed.surrogates.dictionary import unit_ball_atoms
 
 
 @pytest.mark.parametrize("name", ["lasso", "printed", "overcomplete", "factors", "nonnegative"])
@@ -77,31 +74,6 @@ def test_the_printed_factor_two_is_another_objective():
         expected = s2 @ torch.linalg.inv(s1 + shift * torch.eye(k, dtype=torch.float64))
         assert torch.allclose(surrogate.minimiser(s), expected.flatten(), atol=1e-10)
     assert float((half.minimiser(s) - printed.minimiser(s)).abs().max()) > 1e-3
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 1000), n_atoms=st.integers(1, 8), p=st.integers(1, 6))
-def test_unit_ball_atoms_satisfy_their_kkt_conditions(seed, n_atoms, p):
-    """theta s1 - s2 = -theta diag(nu) with nu >= 0, and nu_k = 0 inside the ball."""
-    generator = np.random.default_rng(seed)
-    h = generator.standard_normal((3 * n_atoms, n_atoms))
-    first = torch.from_numpy(h.T @ h / len(h))
-    second = torch.from_numpy(1.5 * generator.standard_normal((p, n_atoms)))
-    theta = unit_ball_atoms(first, second)
-    slope, norms = theta @ first - second, torch.linalg.vector_norm(theta, dim=0)
-    assert (norms <= 1 + 1e-12).all()
-    multipliers = -(theta * slope).sum(0)
-    assert torch.allclose(slope, -theta * multipliers, atol=1e-6)
-    assert (multipliers >= -1e-6).all()
-    assert (multipliers[norms < 1 - 1e-6].abs() <= 1e-6).all()
-
-
-def test_an_atom_that_nobody_uses_stays():
-    first = torch.diag(torch.tensor([1.0, 0.0], dtype=torch.float64))
-    second = torch.tensor([[0.5, 0.0], [0.0, 0.0]], dtype=torch.float64)
-    begin = torch.tensor([[0.0, 0.6], [1.0, 0.8]], dtype=torch.float64)
-    theta = unit_ball_atoms(first, second, begin)
-    assert theta.tolist() == [[0.5, 0.6], [0.0, 0.8]]
 
 
 def test_unit_ball_dictionaries_are_as_good_as_scikit_learns():
