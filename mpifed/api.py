@@ -68,9 +68,18 @@ class Result:
 
     @cached_property
     def clients(self) -> dict[str, np.ndarray]:
-        """The datasets of clients.h5."""
+        """The datasets of clients.h5, a number or row for each client."""
         with h5py.File(self.directory / "clients.h5", "r") as file:
-            return {name: data[()] for name, data in file.items()}
+            return {name: data[()] for name, data in file.items() if name != "learnt"}
+
+    @cached_property
+    def learnt(self) -> dict[str, np.ndarray]:
+        """What was learnt and belongs to no client, by name: a dictionary, means, potentials.
+
+        The group ``learnt`` of clients.h5; empty for methods whose models are in the checkpoint.
+        """
+        with h5py.File(self.directory / "clients.h5", "r") as file:
+            return {name: data[()] for name, data in file.get("learnt", {}).items()}
 
 
 def run(

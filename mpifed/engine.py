@@ -271,13 +271,25 @@ class Engine:
         algorithm = self.setup.algorithm
         if not getattr(algorithm, "columns", ()):
             return {}
+        draws = Draws(self.seed, self.round)
+        measure = algorithm.measure  # type: ignore[attr-defined]
+        return measure(self._trained(), self.training, self.setup.exchange, draws)
+
+    def learnt(self) -> dict[str, np.ndarray]:
+        """What the algorithm shows of its state in clients.h5, by name; collective."""
+        learnt = getattr(self.setup.algorithm, "learnt", None)
+        if learnt is None:
+            return {}
+        found = learnt(self._trained(), self.setup.exchange)
+        return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in found.items()}
+
+    def _trained(self) -> Any:
+        """The algorithm's state, without the rows of unseen clients."""
         state = self.state.algorithm
         if len(self.unseen):
             rows = torch.from_numpy(self.training.rows)
             state = states.select(state, rows, self.setup.exchange.shared_is_rows)
-        draws = Draws(self.seed, self.round)
-        measure = algorithm.measure  # type: ignore[attr-defined]
-        return measure(state, self.training, self.setup.exchange, draws)
+        return state
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
         with self.clock.measure("evaluation"), torch.no_grad():
@@ -287,6 +299,7 @@ class Engine:
             distance = exchange.consensus_distance(shared) if shared else None
             digest = self.digest()
             measured = self.measure()
+            learnt = self.learnt()
             if recorder is None or results is None:
                 return
             self.scores = {
@@ -301,7 +314,7 @@ class Engine:
                 **measured,
             }
             recorder.row(self.scores)
-            recorder.clients(results)
+            recorder.clients(results, learnt)
             if not self.has_infinite_losses:
                 self.has_infinite_losses = warn_of_losses(
                     results, self.round, divergence.advice(self.setup.algorithm)

@@ -140,11 +140,13 @@ class Recorder:
             raise ValueError("the recorder is closed")
         self._guard(_append, self._log, line + "\n")
 
-    def clients(self, results: ClientResults) -> None:
-        """Writes clients.h5."""
-        self._guard(self._clients, results)
+    def clients(self, results: ClientResults, learnt: Mapping[str, np.ndarray]) -> None:
+        """Writes clients.h5: a dataset for each kind of result, and in the group ``learnt`` what
+        belongs to no client, if there is anything.
+        """
+        self._guard(self._clients, results, learnt)
 
-    def _clients(self, results: ClientResults) -> None:
+    def _clients(self, results: ClientResults, learnt: Mapping[str, np.ndarray]) -> None:
         final = self.directory / "clients.h5"
         partial = final.with_name(f".{final.name}.partial")
         try:
@@ -154,6 +156,8 @@ class Recorder:
                 for name, values in {**known, **results.more}.items():
                     if values is not None:
                         file[name] = values
+                for name, part in learnt.items():
+                    file[f"learnt/{name}"] = part
         except (OSError, RuntimeError):
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)

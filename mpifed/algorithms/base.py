@@ -12,6 +12,8 @@ parameters are its options. A round is one communication:
     deploy   each client's predictor, for evaluation
     adapt    the predictor of a client that took no part in training (optional)
     measure  what the method adds to metrics.csv, under the names in ``columns`` (optional)
+    learnt   what was learnt and belongs to no client, by name and in its own shape; clients.h5 has
+             it in the group ``learnt`` (optional; collective)
     remarks  lines for the log before the first round: constants, what theory foretells (optional)
 
 Attributes say what an algorithm is like where it is not like most: ``exchanges`` it goes with

@@ -176,6 +176,13 @@ class FedAdam:
         """Unseen clients deploy the global model."""
         return self.deploy(state, clients, draws)
 
+    def learnt(self, state: FedAdamState, exchange: Exchange) -> dict[str, Tensor]:
+        """On the transport benchmark ``potential`` and ``conjugate``, (P,) each; else nothing."""
+        if self.objective is None:
+            return {}
+        omega, theta = state.model.view(2, -1)
+        return {"potential": omega, "conjugate": theta}
+
     def measure(
         self, state: FedAdamState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:

@@ -166,6 +166,10 @@ class FedMGS:
         """Nothing is predicted: W and H describe the data."""
         return Predictor(None)
 
+    def learnt(self, state: FedMGSState, exchange: Exchange) -> dict[str, Tensor]:
+        """``dictionary`` W (p, K); the codes stay with the clients."""
+        return {"dictionary": state.atoms}
+
     def measure(
         self, state: FedMGSState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:

@@ -39,7 +39,7 @@ from mpifed.local.solver import LocalSGD
 from mpifed.models.none import NoModel
 from mpifed.schema import Above, AtLeast, AtMost
 from mpifed.section import complete, without_name
-from mpifed.surrogates.base import Surrogate
+from mpifed.surrogates.base import Surrogate, parts_of
 
 SECTION = "algorithm.surrogate"
 
@@ -251,6 +251,10 @@ class FedMM:
     def deploy(self, state: FedMMState, clients: Clients, draws: Draws) -> Predictor:
         """Nothing is predicted: theta describes the data."""
         return Predictor(None)
+
+    def learnt(self, state: FedMMState, exchange: Exchange) -> dict[str, Tensor]:
+        """theta, under gossip that of the mean S, in the parts that the surrogate names."""
+        return parts_of(self.surrogate, self.parameters(exchange.mean(state.surrogate)))
 
     def measure(
         self, state: FedMMState, clients: Clients, exchange: Exchange, draws: Draws

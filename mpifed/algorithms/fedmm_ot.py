@@ -166,6 +166,10 @@ class FedMMOT:
         """Nothing is predicted: the gradient of f_omega maps samples."""
         return Predictor(None)
 
+    def learnt(self, state: FedMMOTState, exchange: Exchange) -> dict[str, Tensor]:
+        """``potential`` omega and ``conjugate`` theta, parameters of the networks, (P,) each."""
+        return {"potential": state.omega, "conjugate": state.theta}
+
     def measure(
         self, state: FedMMOTState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:

@@ -11,7 +11,8 @@ and iterate in s: a client computes means of S̄ (``statistics``), a server mixe
 back (``minimiser``). Psi, phi, S and T must be the same on every client. ``statistics`` with
 ``minimiser`` is then plain MM: s <- E S̄(Z, T(s)), which cannot increase f + g.
 
-Vectors are flat and float64. ``docs/surrogates.md`` shows how a user adds a problem.
+Vectors are flat and float64. ``docs/surrogates.md`` shows how a user adds a problem. A surrogate
+may besides have ``parts(theta)``, which names what one theta consists of; see ``parts_of``.
 """
 
 from __future__ import annotations
@@ -94,6 +95,15 @@ def onto_domain(surrogate: Surrogate, theta: Tensor) -> Tensor:
     """
     onto: Callable[[Tensor], Tensor] | None = getattr(surrogate, "project_parameters", None)
     return theta if onto is None else onto(theta)
+
+
+def parts_of(surrogate: Surrogate, theta: Tensor) -> dict[str, Tensor]:
+    """What ``theta`` (n_parameters,) consists of, by name and in its own shape.
+
+    That is ``surrogate.parts(theta)``, or the whole as ``parameters`` if there is no such method.
+    """
+    parts = getattr(surrogate, "parts", None)
+    return {"parameters": theta} if parts is None else dict(parts(theta))
 
 
 def client_means(

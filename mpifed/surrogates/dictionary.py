@@ -143,6 +143,10 @@ class Dictionary:
         scale = 1.0 if self.ridge is None else 1 + 2 * self.ridge / self.factor
         return torch.cat([identity, scale * theta])
 
+    def parts(self, theta: Tensor) -> dict[str, Tensor]:
+        """``dictionary`` (p, K), atoms as columns."""
+        return {"dictionary": self._matrix(theta)}
+
     def psi(self, theta: Tensor) -> Tensor:
         return torch.zeros_like(theta[0])
 

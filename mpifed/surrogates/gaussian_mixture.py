@@ -227,6 +227,10 @@ class GaussianMixture:
         )
         return torch.cat([first.flatten(), mixture.weights, third.flatten()])
 
+    def parts(self, theta: Tensor) -> dict[str, Tensor]:
+        """``means`` (L, p), ``covariances`` (L, p, p) and ``weights`` (L,), known ones too."""
+        return dict(vars(self.split(theta)))
+
     def psi(self, theta: Tensor) -> Tensor:
         return torch.zeros_like(theta[0])
 

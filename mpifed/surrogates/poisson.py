@@ -109,6 +109,10 @@ class Poisson:
             )
         return s
 
+    def parts(self, theta: Tensor) -> dict[str, Tensor]:
+        """``theta`` and ``intensity`` exp(theta), scalars: Z given h has mean intensity exp(h)."""
+        return {"theta": theta[0], "intensity": torch.exp(theta[0])}
+
     def psi(self, theta: Tensor) -> Tensor:
         return torch.zeros_like(theta[0]) if self.mean is None else -self.mean * theta[0]
 

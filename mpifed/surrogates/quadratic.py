@@ -115,6 +115,10 @@ class QuadraticSurrogate:
     def surrogate_of(self, theta: Tensor) -> Tensor:
         return self.regulariser.preimage(theta, self.rho)
 
+    def parts(self, theta: Tensor) -> dict[str, Tensor]:
+        """``coefficients`` (d,), one for each input."""
+        return {"coefficients": theta}
+
     def psi(self, theta: Tensor) -> Tensor:
         return theta @ theta / (2 * self.rho)
 

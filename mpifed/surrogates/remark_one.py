@@ -56,6 +56,10 @@ class RemarkOne:
     def surrogate_of(self, theta: Tensor) -> Tensor:
         return 1 / theta**2
 
+    def parts(self, theta: Tensor) -> dict[str, Tensor]:
+        """``theta``, a scalar."""
+        return {"theta": theta[0]}
+
     def psi(self, theta: Tensor) -> Tensor:
         return 1 / theta[0]
 

@@ -47,7 +47,9 @@ def unlike_one_rank(overrides: dict[str, Any], tmp_path: Path, experiment="synth
 def same_after_a_resume(
     overrides: dict[str, Any], tmp_path: Path, experiment="synthetic-fedem", rounds=6
 ) -> bool:
-    """Whether a run that one rank began and these go on with is the uninterrupted one."""
+    """Whether a run that one rank began and these go on with is the uninterrupted one, down to what
+    was learnt.
+    """
     communicator, folder, found = world(), folder_of(tmp_path), None
     whole = {**overrides, "rounds": rounds}
     if communicator.rank == 0:
@@ -56,7 +58,9 @@ def same_after_a_resume(
     communicator.barrier()
     run(experiment, whole, folder / "cut", communicator, resume=True)
     if communicator.rank == 0:
-        found = rows(folder / "cut") == rows(folder / "whole")
+        cut, whole_one = (content(folder / name / "clients.h5") for name in ("cut", "whole"))
+        found = rows(folder / "cut") == rows(folder / "whole") and {*cut} == {*whole_one}
+        found = found and all(cut[key].tobytes() == whole_one[key].tobytes() for key in cut)
     return communicator.broadcast_object(found)
 
 
