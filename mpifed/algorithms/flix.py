@@ -92,7 +92,8 @@ class Flix:
         published code starts from ones. ``start_from`` is the directory of a run of the same model
         whose newest x is the start, whatever point ``start`` names. x no longer moves once the norm
         of the objective's gradient is below ``stop_at``; ``stop_rule: paper`` takes
-        (1/n) sum_i grad f_i(T_i(x)) for it, without alpha_i, as the paper's text has it.
+        (1/n) sum_i grad f_i(T_i(x)) for it, without alpha_i, as the paper's text has it, and
+        ``published_code`` asks for a loss below 1e-4 besides.
 
         ``local_start`` null is zeros for linear models and independent draws for networks.
         ``optima_from`` is the directory of a run of the same problem whose x_i are taken.
@@ -161,7 +162,9 @@ class Flix:
             optima, norms = stored_optima(self.optima_from, state.optima, clients.ids)
         else:
             how = self.local_solver, self.local_tolerance, self.local_iterations
-            optima, norms = local_optima(self.model, clients, self.regulariser, state.optima, *how)
+            optima, norms = local_optima(
+                self.model, clients, self.regulariser, state.optima, draws, *how
+            )
         made = replace(state, optima=optima, gradient_norm=norms)
         if self.start_from is not None:
             x = stored_model(self.start_from, state.model[:1].reshape(1, -1))

@@ -8,6 +8,7 @@ each of them clients send the loss at what they received. All of it is booked.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -17,8 +18,9 @@ from mpifed.algorithms.flix_objective import FlixObjective
 from mpifed.exchange.base import Channel
 from mpifed.federation import Clients, Draws
 from mpifed.local.optima import FIRST_SMOOTHNESS, MOST_SMOOTHNESS
+from mpifed.local.stochastic_optima import SMALL_LOSS
 
-StopRule = Literal["objective", "paper"]
+StopRule = Literal["objective", "paper", "published_code"]
 Stuck = Literal["stay", "redraw"]
 
 
@@ -43,36 +45,31 @@ class Descent:
         uniform = clients.sampled_weights
         alpha = torch.from_numpy(self.objective.alpha(clients.ids))
         gradient = channel.sum(sent, uniform * alpha)
+        value = partial(self._value, optima=optima, clients=clients, channel=channel)
+        before: float | None = None
         if self.stop_at is not None:
             judged = channel.sum(sent, uniform) if self.stop_rule == "paper" else gradient
-            if float(judged.norm()) < self.stop_at:
+            met = float(judged.norm()) < self.stop_at
+            if met and self.stop_rule == "published_code":
+                before = value(x)
+                met = before < SMALL_LOSS
+            if met:
                 return model, True
         if self.step is not None:
             return (model.double() - self.step * gradient).to(model), False
-        return self._searched(model, gradient, optima, clients, channel, draws), False
-
-    def _searched(
-        self,
-        model: Tensor,
-        gradient: Tensor,
-        optima: Tensor,
-        clients: Clients,
-        channel: Channel,
-        draws: Draws,
-    ) -> Tensor:
-        """x - g / L for the first L of 0.1, 0.2, 0.4, ... at which f~ is less than at x."""
-
-        def value(x: Tensor) -> float:
-            losses = self.objective.losses(optima, x, clients)[:, None]
-            return float(channel.sum(channel.send(losses, whole=True), clients.sampled_weights)[0])
-
-        before, guess = value(model[0]), FIRST_SMOOTHNESS
+        before = value(x) if before is None else before
+        guess = FIRST_SMOOTHNESS
         while guess <= MOST_SMOOTHNESS:
             moved = (model.double() - gradient / guess).to(model)
             if value(channel.broadcast(moved)[:, 0]) < before:
-                return moved
+                return moved, False
             guess *= 2
         if self.stuck == "stay":
-            return model
+            return model, False
         fresh = draws.stream("redrawn").standard_normal(model.shape[1])
-        return torch.from_numpy(fresh).to(model)[None]
+        return torch.from_numpy(fresh).to(model)[None], False
+
+    def _value(self, x: Tensor, optima: Tensor, clients: Clients, channel: Channel) -> float:
+        """f~(x), from the losses that clients send."""
+        losses = self.objective.losses(optima, x, clients)[:, None]
+        return float(channel.sum(channel.send(losses, whole=True), clients.sampled_weights)[0])

@@ -1,8 +1,9 @@
 """Pure local models: x_i = argmin f_i, which every client finds alone (Gasanov et al. 2021, 3.1).
 
 Gradient descent is the paper's, for all clients at once; L-BFGS and Newton's method are for those
-who want the minimiser itself. Non-convex f_i have several minima: which one is found is decided by
-where the solver starts, and the one found is part of the run's state.
+who want the minimiser itself, and ``stochastic_optima`` is the published code's way. Non-convex f_i
+have several minima: which one is found is decided by where the solver starts, and the one found is
+part of the run's state.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from torch import Tensor
 from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import hessian, objective_of, smoothness
 from mpifed.local.objective import Objective, Regulariser
+from mpifed.local.stochastic_optima import stochastic_optima
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 
-Solver = Literal["gd", "lbfgs", "newton"]
+Solver = Literal["gd", "lbfgs", "newton", "published_code"]
 Start = Literal["zeros", "shared", "independent"]
 FIRST_SMOOTHNESS = 0.1
 """Where a line search begins to guess L (published code of FLIX)."""
@@ -47,6 +49,7 @@ def local_optima(
     clients: Clients,
     regulariser: Regulariser,
     start: Tensor,
+    draws: Draws,
     solver: Solver,
     tolerance: float,
     most_iterations: int,
@@ -60,6 +63,11 @@ def local_optima(
         return start.clone(), torch.zeros(0, dtype=torch.float64)
     if solver == "gd":
         return _descend(model, clients, regulariser, start, tolerance, most_iterations)
+    whole = objective_of(model, clients, regulariser)
+    if solver == "published_code":
+        limits = tolerance, most_iterations
+        found = stochastic_optima(model, clients, regulariser, start, draws, *limits)
+        return found, _norms(whole.gradients(found))
     found = start.clone()
     for i in range(len(clients)):
         alone = Clients(clients.federation, clients.shards, clients.rows[i : i + 1])
@@ -71,7 +79,6 @@ def local_optima(
             found[i] = _newton(
                 model, alone, regulariser, objective, start[i], tolerance, most_iterations
             )
-    whole = objective_of(model, clients, regulariser)
     return found, _norms(whole.gradients(found))
 
 

@@ -10,18 +10,22 @@ from mpifed.federation import Clients, Draws
 from mpifed.random import shuffles
 
 
-def batches(clients: Clients, draws: Draws, purpose: str, size: int) -> list[np.ndarray]:
-    """Rows of ``clients.shards.train``, int64, for each client: ``size`` of its own at random.
+def batches(
+    clients: Clients, draws: Draws, purpose: str, size: int | np.ndarray
+) -> list[np.ndarray]:
+    """Rows of ``clients.shards.train``, int64, for each client: ``size`` of its own at random, one
+    number or int64 (clients,).
 
     Without replacement; a client with fewer gives all. A client's rows depend on ``purpose``, the
     seed, the round and itself.
     """
     counts = clients.n_train
     order = shuffles(draws.client_keys(purpose, clients.ids), counts)
-    begins = (np.cumsum(counts) - counts).tolist()
+    begins = np.cumsum(counts) - counts
+    ends = begins + np.minimum(size, counts)
     return [
-        order[begin : begin + min(size, count)] + start
-        for begin, count, start in zip(begins, counts.tolist(), clients.starts, strict=True)
+        order[begin:end] + start
+        for begin, end, start in zip(begins.tolist(), ends.tolist(), clients.starts, strict=True)
     ]
 
 

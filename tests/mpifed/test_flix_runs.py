@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from commands import call, checkpoints, rows
-from convex import Run, clients_of, logistic
+from convex import Run, clients_of, logistic, quadratics
 
 from mpifed.algorithms import flix
 from mpifed.algorithms.flix import Flix
@@ -111,6 +111,20 @@ def test_x_stays_and_nothing_is_sent_once_the_rule_to_stop_is_met(rule, step):
     run.go(3)
     assert (run.x == x).all()
     assert vars(run.server.ledger) == sent
+
+
+@pytest.mark.parametrize("step", [None, "line_search"])
+def test_the_published_rule_to_stop_asks_for_a_small_loss_too(step):
+    centres = np.random.default_rng(2).normal(size=(3, 2))
+    for spread, stops in ((0.0, True), (1.0, False)):
+        # With one centre for all f~ falls to 0, with several it does not.
+        data = quadratics([np.eye(2)] * 3, [centres[0] + spread * c for c in centres])
+        options = {"stop_at": 1e-2, "stop_rule": "published_code", "step": step}
+        run = Run(Flix, data, flix_alpha=1.0, start="zeros", **options)
+        run.go(60)
+        objective = run.method.objective
+        loss = float(objective.losses(run.flix.optima, run.flix.model[0], run.clients).mean())
+        assert (loss < 1e-4) == bool(int(run.flix.stopped)) == stops
 
 
 def test_a_run_starts_from_another_and_takes_its_optima(tmp_path, capfd):

@@ -1,0 +1,112 @@
+"""Pure local models as the published code of FLIX finds them: SGD on a random part of the samples.
+
+Each step takes 70 % of a client's samples. A client with validation samples stops where its loss on
+these has not fallen for 200 steps and keeps the best of them; one without where its gradient is
+small and its loss on all samples is as well. The paper has gradient descent instead (``optima``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.federation import Clients, Draws
+from mpifed.local.linear_objective import objective_of
+from mpifed.local.objective import Objective, Regulariser, sampled_gradients
+from mpifed.local.sampling import batches
+from mpifed.models.base import Model
+
+STEP = 1e-2
+PART = 0.7
+SMALL_LOSS = 1e-4
+"""A loss below it is small."""
+PATIENCE = 200
+"""Steps without a smaller validation loss."""
+
+
+def stochastic_optima(
+    model: Model,
+    clients: Clients,
+    regulariser: Regulariser,
+    start: Tensor,
+    draws: Draws,
+    tolerance: float,
+    most_steps: int,
+) -> Tensor:
+    """x_i, (clients, P), from ``start`` (clients, P), after at most ``most_steps`` steps.
+
+    Which samples a client's step takes depends on the seed, the step and the client alone.
+    """
+    x, found, watch = start.clone(), start.clone(), Watch.begun(len(clients))
+    here = left = np.arange(len(clients))
+    some, objectives = clients, _objectives(model, clients, regulariser)
+    running = np.ones(len(here), bool)
+    for step in range(most_steps + 1):
+        # Rebuilt as clients finish, so that the last ones do not carry the others along.
+        if len(left) <= len(here) // 2:
+            some = Clients(clients.federation, clients.shards, clients.rows[left])
+            objectives = _objectives(model, some, regulariser)
+            here, running = left, np.ones(len(left), bool)
+        done = _judged(objectives, some, x, here, found, watch, tolerance)
+        running &= ~done
+        left = here[running]
+        if not len(left) or step == most_steps:
+            break
+        sizes = np.ceil(PART * some.n_train).astype(np.int64)
+        rows = batches(some, draws, f"local step {step}", sizes)
+        gradients = sampled_gradients(model, some, regulariser, x[here], rows)
+        moved = x[here] - STEP * gradients
+        x[here] = torch.where(torch.from_numpy(running)[:, None], moved, x[here])
+    return found
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The least validation loss of each client, and the steps since, both (clients,)."""
+
+    least: np.ndarray
+    since: np.ndarray
+
+    @classmethod
+    def begun(cls, count: int) -> Watch:
+        return cls(np.full(count, np.inf), np.zeros(count, np.int64))
+
+
+def _objectives(
+    model: Model, clients: Clients, regulariser: Regulariser
+) -> tuple[Objective, Objective]:
+    """f_i on the training samples, and the loss alone on the validation samples."""
+    validation = objective_of(model, clients, Regulariser(), clients.shards.val)
+    return objective_of(model, clients, regulariser), validation
+
+
+def _judged(
+    objectives: tuple[Objective, Objective],
+    clients: Clients,
+    x: Tensor,
+    here: np.ndarray,
+    found: Tensor,
+    watch: Watch,
+    tolerance: float,
+) -> np.ndarray:
+    """Who has finished, bool (len(here),); notes in ``found`` what is to be kept so far."""
+    training, validation = objectives
+    validates = clients.shards.val.counts[clients.rows] > 0
+    done = np.zeros(len(here), bool)
+    kept = ~validates
+    if validates.any():
+        losses = validation.losses(x[here]).numpy()
+        better = losses < watch.least[here]
+        watch.least[here] = np.where(better, losses, watch.least[here])
+        watch.since[here] = np.where(better, 0, watch.since[here] + 1)
+        done |= validates & (watch.since[here] >= PATIENCE)
+        kept |= better
+    if not validates.all():
+        norms = training.gradients(x[here]).double().square().sum(1).sqrt().numpy()
+        small = (norms < tolerance) & (training.losses(x[here]).numpy() < SMALL_LOSS)
+        done |= ~validates & small
+    found[here[kept]] = x[here[kept]]
+    return done
