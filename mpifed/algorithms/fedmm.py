@@ -11,7 +11,8 @@ the paper's: a client moves to S + gamma (its statistics - S) and averages the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -26,7 +27,8 @@ from mpifed.algorithms.breakdown import (
     rows_or_nan,
     statistics_or_nan,
 )
-from mpifed.algorithms.fedmm_samples import inputs_of, sample_of
+from mpifed.algorithms.fedmm_facts import recalled, told
+from mpifed.algorithms.fedmm_samples import inputs_of, sample_of, shard_of, shards_of
 from mpifed.algorithms.server_messages import message_variance, refuse_biased
 from mpifed.components import find
 from mpifed.data.base import Split
@@ -39,7 +41,7 @@ from mpifed.local.solver import LocalSGD
 from mpifed.models.none import NoModel
 from mpifed.schema import Above, AtLeast, AtMost
 from mpifed.section import complete, without_name
-from mpifed.surrogates.base import Surrogate, parts_of
+from mpifed.surrogates.base import Asking, Surrogate, parts_of
 
 SECTION = "algorithm.surrogate"
 
@@ -50,13 +52,15 @@ StepRule = Literal["constant", "sqrt", "inverse", "inverse_kept"]
 class FedMMState:
     """``surrogate`` S (q,), the one before it, the control variates V_i (clients, q) and V (q,).
 
-    All float64. ``previous`` serves the measures of metrics.csv.
+    All float64. ``previous`` serves the measures of metrics.csv; ``known`` is what the surrogate
+    was told of the data, where it cannot do without.
     """
 
     surrogate: Tensor = state.shared()
     previous: Tensor = state.follows()
     variates: Tensor = state.client()
     variate: Tensor = state.server()
+    known: Any = field(default_factory=state.Nothing, metadata={"owner": "server"})
 
 
 class FedMM:
@@ -134,11 +138,14 @@ class FedMM:
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedMMState:
+        self.surrogate, known = told(
+            self.surrogate, clients, self.weights(clients), partial(self.own_samples, clients)
+        )
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
         first = exchange.spread(self.first(theta))
         size = self.message_size()
         zeros = torch.zeros(len(clients), size, dtype=torch.float64)
-        return FedMMState(first, first.clone(), zeros, zeros.new_zeros(size))
+        return FedMMState(first, first.clone(), zeros, zeros.new_zeros(size), known)
 
     def first(self, theta: Tensor) -> Tensor:
         """What is iterated, from theta_0: an S with T(S) = theta_0."""
@@ -147,11 +154,16 @@ class FedMM:
     def message_size(self) -> int:
         return self.surrogate.size
 
+    def recall(self, state: FedMMState) -> None:
+        """Tells the surrogate what it was told before a resume; else it knows."""
+        self.surrogate = recalled(self.surrogate, state.known)
+
     # -- rounds
 
     def round(
         self, state: FedMMState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedMMState:
+        self.recall(state)
         gamma = self.gamma(draws.round)
         start = channel.broadcast(state.surrogate)
         theta = self.shared_parameters(state.surrogate, start, channel.shared_is_rows)
@@ -173,6 +185,7 @@ class FedMM:
             state.surrogate,
             arrived.mul_(self.rate / p).add_(state.variates) if self.rate else state.variates,
             state.variate + self.rate * summed,
+            state.known,
         )
 
     def gamma(self, round: int) -> float:
@@ -208,15 +221,12 @@ class FedMM:
             assert clients.shards.fresh is not None
             return clients.shards.fresh(clients.ids, draws.round, self.batch or 1)
         if self.batch is None:
-            return self.shards(clients)
+            return shards_of(clients)
         return chosen(clients.shards.train, batches(clients, draws, "samples", self.batch))
 
-    def shards(self, clients: Clients) -> Split:
-        """The whole shards of ``clients``."""
-        if len(clients) == len(clients.shards.train.counts):
-            return clients.shards.train
-        spans = zip(clients.starts, clients.starts + clients.n_train, strict=True)
-        return chosen(clients.shards.train, [np.arange(first, last) for first, last in spans])
+    def own_samples(self, clients: Clients, i: int) -> Tensor:
+        """z of all training samples of the i-th of ``clients``, (samples, dim)."""
+        return inputs_of(shard_of(clients, i), self.with_target)
 
     def project(self, s: Tensor) -> Tensor:
         """On S; under gossip a rank may have no row. What is not finite is left to be found."""
@@ -228,7 +238,10 @@ class FedMM:
 
     def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
         """What is learnt from, and what Theorem 1 asks of the control variates' rate."""
+        self.recall(state)
         lines = [self.unused] if self.unused else []
+        if isinstance(self.surrogate, Asking):
+            lines += self.surrogate.remarks()
         if exchange.shared_is_rows:
             return [*lines, "fedmm by gossip is a variant of mpifed's own, not of the paper"]
         omega = message_variance(exchange.compressor, clients.federation, self.message_size())
@@ -260,6 +273,7 @@ class FedMM:
         self, state: FedMMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
         """The objective on all training data, and the normalised updates of the last round."""
+        self.recall(state)
         now, before = exchange.mean(state.surrogate), exchange.mean(state.previous)
         found: dict[str, float | None] = {"objective": self.objective(now, clients)}
         if draws.round:
@@ -270,13 +284,10 @@ class FedMM:
 
     def objective(self, now: Tensor, clients: Clients) -> float:
         """sum_i mu_i f_i(theta) + g(theta); collective."""
-        theta, train = self.parameters(now), clients.shards.train
+        theta = self.parameters(now)
         means = torch.zeros(len(clients), 1, dtype=torch.float64)
-        for i, row in enumerate(clients.rows):
-            part = slice(int(train.offsets[row]), int(train.offsets[row + 1]))
-            own = Split(train.x[part], train.y[part], train.offsets[:1])
-            z = inputs_of(own, self.with_target)
-            means[i] = mean_loss_or_nan(self.surrogate, z, theta)
+        for i in range(len(clients)):
+            means[i] = mean_loss_or_nan(self.surrogate, self.own_samples(clients, i), theta)
         risk = float(total(clients, means, self.weights(clients))[0])
         return risk + self.surrogate.penalty(theta)
 

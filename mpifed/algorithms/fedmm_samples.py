@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed.data.base import Description, Split
+from mpifed.federation import Clients
+from mpifed.local.sampling import chosen
 
 
 def sample_of(data: Description, with_target: bool) -> Description:
@@ -18,6 +21,22 @@ def sample_of(data: Description, with_target: bool) -> Description:
         return replace(data, input_shape=(width,), n_classes=0, task="unlabelled")
     targets = {"unlabelled": 0, "classification": 1}.get(data.task, data.n_classes)
     return replace(data, input_shape=(width + targets,))
+
+
+def shards_of(clients: Clients) -> Split:
+    """The whole training shards of ``clients``."""
+    train = clients.shards.train
+    if len(clients) == len(train.counts):
+        return train
+    spans = zip(clients.starts, clients.starts + clients.n_train, strict=True)
+    return chosen(train, [np.arange(first, last) for first, last in spans])
+
+
+def shard_of(clients: Clients, i: int) -> Split:
+    """The training shard of the i-th of ``clients``."""
+    train, row = clients.shards.train, clients.rows[i]
+    part = slice(int(train.offsets[row]), int(train.offsets[row + 1]))
+    return Split(train.x[part], train.y[part], np.array([0, part.stop - part.start]))
 
 
 def inputs_of(split: Split, with_target: bool) -> Tensor:

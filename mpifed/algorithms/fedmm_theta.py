@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mpifed.algorithms.breakdown import rows_or_nan
 from mpifed.algorithms.fedmm import FedMM
+from mpifed.algorithms.fedmm_samples import shards_of
 from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
 from mpifed.surrogates.base import onto_domain
@@ -46,7 +47,7 @@ class FedMMTheta(FedMM):
         """The move in the surrogates' space is that of the statistics of all data; collective."""
         moves = torch.zeros(len(clients), self.surrogate.size, dtype=torch.float64)
         if len(clients):
-            split = self.shards(clients)
+            split = shards_of(clients)
             moves = self.statistics(now, split) - self.statistics(before, split)
         return {
             "surrogate_update": float(total(clients, moves, self.weights(clients)).square().sum()),

@@ -18,7 +18,7 @@ may besides have ``parts(theta)``, which names what one theta consists of; see `
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -75,6 +75,37 @@ class Surrogate(Protocol):
 
     # A surrogate whose theta has a domain other than R^n has ``project_parameters`` as well:
     # the Euclidean projection on it, (..., n_parameters), row by row. See ``onto_domain``.
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A surrogate that wants to know something of all clients' training data before the run.
+
+    The mean of ``facts`` over clients is found block by block, exactly; ``conclude`` makes of it
+    what is to be known, on one rank, and ``knowing`` a surrogate that knows.
+    """
+
+    @property
+    def fact_blocks(self) -> tuple[int, ...]:
+        """How many numbers ``facts`` has in each block."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it cannot be used before; a run then keeps what was found in its state."""
+
+    def facts(self, z: Tensor, block: int) -> Tensor:
+        """What one client's samples z (samples, dim) tell: (fact_blocks[block],)."""
+
+    def conclude(self, means: Tensor) -> Tensor:
+        """What follows from the means of all blocks, one after the other: (k,) float64."""
+
+    def knowing(self, facts: Tensor) -> Surrogate:
+        """The surrogate that knows ``facts`` (k,); raises ``InputError`` for data that are none
+        of its own.
+        """
+
+    def remarks(self) -> list[str]:
+        """Lines for the log, of a surrogate that knows."""
 
 
 def with_target(make: Make) -> Make:

@@ -13,7 +13,7 @@ as_printed`` does so too, which gives a / (b + exp(tau)) and another loss.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -34,7 +34,8 @@ class Poisson:
     """theta, a scalar, and s = (E Z, -E exp(h)); of these only the second where ``mean`` is known.
 
     With ``mean`` = E Z over all clients, psi = -mean theta and phi = exp(theta); without, psi = 0
-    and phi = (theta, exp(theta)). ``penalty_rate`` is lambda.
+    and phi = (theta, exp(theta)). NaN stands for a mean that is still to be measured, and
+    ``measured`` says that it is. ``penalty_rate`` is lambda.
     """
 
     penalty_rate: float
@@ -42,6 +43,7 @@ class Poisson:
     rate: float
     mean: float | None
     counts_in_posterior: bool
+    measured: bool = False
 
     n_parameters: int = 1
 
@@ -113,6 +115,35 @@ class Poisson:
         """``theta`` and ``intensity`` exp(theta), scalars: Z given h has mean intensity exp(h)."""
         return {"theta": theta[0], "intensity": torch.exp(theta[0])}
 
+    @property
+    def fact_blocks(self) -> tuple[int, ...]:
+        """E Z, where it is to be measured (one exact sum in place of the client's own mean)."""
+        return (1,) if self.measured else ()
+
+    @property
+    def waits(self) -> bool:
+        return self.measured
+
+    def facts(self, z: Tensor, block: int) -> Tensor:
+        return z.double().mean(0)
+
+    def conclude(self, means: Tensor) -> Tensor:
+        return means
+
+    def knowing(self, facts: Tensor) -> Poisson:
+        if not self.measured:
+            return self
+        mean = float(facts[0])
+        if not mean > 0:
+            raise InputError(
+                f"algorithm.surrogate.mean is 'measured', but the mean of all counts is {mean:g}; "
+                "it must be above 0"
+            )
+        return replace(self, mean=mean)
+
+    def remarks(self) -> list[str]:
+        return [f"the mean of all counts is {self.mean:.17g}"] if self.measured else []
+
     def psi(self, theta: Tensor) -> Tensor:
         return torch.zeros_like(theta[0]) if self.mean is None else -self.mean * theta[0]
 
@@ -127,13 +158,19 @@ def poisson(
     penalty_rate: Annotated[float, Above(0)] = 0.5,
     shape: Annotated[float, Above(0)] = 2.0,
     rate: Annotated[float, Above(0)] = 3.0,
-    mean: Annotated[float, Above(0)] | None = None,
+    mean: Annotated[float, Above(0)] | Literal["measured"] | None = None,
     posterior: Literal["exact", "as_printed"] = "exact",
 ) -> Poisson:
-    """Poisson counts with a Gamma random effect; ``mean``, if known, is E Z over all clients."""
+    """Poisson counts with a Gamma random effect.
+
+    ``mean`` is E Z over all clients, a number or ``measured`` before the first round; null has E Z
+    in s.
+    """
     if math.prod(data.input_shape) != 1:
         raise InputError(
             "algorithm.surrogate.name is 'poisson', which needs one count a sample; data has shape "
             f"{data.input_shape}"
         )
-    return Poisson(penalty_rate, shape, rate, mean, posterior == "exact")
+    measured = mean == "measured"
+    known = math.nan if mean == "measured" else mean
+    return Poisson(penalty_rate, shape, rate, known, posterior == "exact", measured)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,10 @@ from test_fedmm import CONSTANT, MIXTURE, Run, blobs, data_of, least_squares
 
 from mpifed.algorithms.breakdown import statistics_or_nan
 from mpifed.algorithms.fedmm import FedMM
+from mpifed.algorithms.fedmm_facts import Known
 from mpifed.algorithms.fedmm_theta import FedMMTheta
-from mpifed.errors import Diverged, RunError
+from mpifed.errors import Diverged, InputError, RunError
+from mpifed.state import Nothing
 from mpifed.surrogates.base import client_means, onto_domain
 from mpifed.surrogates.remark_one import RemarkOne
 
@@ -101,3 +105,36 @@ def test_the_statistics_of_the_others_are_as_they_were():
     assert torch.isnan(found[1]).all()
     expected = surrogate.statistics(z[2:], theta, np.array([0, 2]))
     assert torch.equal(found[[2]], expected)
+
+
+COUNTS = [np.array([[0.0], [1.0], [5.0]]), np.array([[2.0], [3.0], [1.0], [7.0]])]
+
+
+@pytest.mark.parametrize(("rule", "mean"), [("uniform", 2.625), ("samples", 19 / 7)])
+def test_the_mean_of_all_counts_is_measured_where_it_is_asked_for(rule, mean):
+    options = {**CONSTANT, "client_weights": rule}
+    measured = Run(FedMM, data_of(COUNTS), {"name": "poisson", "mean": "measured"}, **options)
+    by_hand = Run(FedMM, data_of(COUNTS), {"name": "poisson", "mean": mean}, **options)
+    assert float(measured.state.known.facts) == pytest.approx(mean, abs=1e-15)
+    assert isinstance(by_hand.state.known, Nothing)
+    for _ in range(200):
+        measured.go()
+        by_hand.go()
+    assert torch.allclose(measured.theta, by_hand.theta, rtol=0, atol=1e-12)
+    # The two strategies of the paper have the same minimum.
+    in_s = Run(FedMM, data_of(COUNTS), {"name": "poisson"}, **options).go(200)
+    assert in_s.s.numel() == 2 and measured.s.numel() == 1
+    assert torch.allclose(measured.theta, in_s.theta, rtol=0, atol=1e-9)
+
+
+def test_what_was_measured_is_what_a_resumed_run_has():
+    run = Run(FedMM, data_of(COUNTS), {"name": "poisson", "mean": "measured"}, **CONSTANT)
+    run.state = replace(run.state, known=Known(torch.tensor([9.0]).double()))
+    assert "mean of all counts is 9" in run.method.remarks(run.state, run.everyone, run.server)[0]
+    run.go()
+    assert run.method.surrogate.mean == 9
+
+
+def test_counts_that_are_all_zero_have_no_mean_to_know():
+    with pytest.raises(InputError, match="the mean of all counts is 0; it must be above 0"):
+        Run(FedMM, data_of([np.zeros((3, 1))]), {"name": "poisson", "mean": "measured"})

@@ -48,6 +48,14 @@ CASES = {
         DICTIONARY,
         {"data": "gaussian_mixture", "algorithm.surrogate": MIXTURE, **QUANTISED},
     ),
+    "fedmm, counts of a measured mean": (
+        DICTIONARY,
+        {
+            "data": "poisson",
+            "algorithm.surrogate": {"name": "poisson", "mean": "measured"},
+            "algorithm.client_weights": "samples",
+        },
+    ),
     "fedmm by gossip": (DICTIONARY, {"exchange": "gossip", "participation": 0.7}),
     "fedmm by compressed gossip": (DICTIONARY, {"exchange": "gossip", "compression": "quantise"}),
     "fedmm_theta": (DICTIONARY, {"algorithm.name": "fedmm_theta", **QUANTISED}),
