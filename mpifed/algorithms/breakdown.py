@@ -22,6 +22,9 @@ LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 FAILURES = (LinAlgError, RunError)
 """What factorisations raise, torch's own and those of surrogates."""
 
+LARGEST_OBJECTIVE = 1e50
+"""Beyond this a run is taken to have diverged, though its numbers are still finite."""
+
 
 def rows_or_nan(function: Callable[[Tensor], Tensor], rows: Tensor, size: int) -> Tensor:
     """``function`` of ``rows`` (clients, n), row by row: (clients, size); NaN where it fails."""
@@ -67,6 +70,16 @@ def mean_loss_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
         return surrogate.losses(z, theta).mean()
     except LinAlgError:
         return theta.new_tensor(torch.nan)
+
+
+def bounded(objective: float) -> float:
+    """``objective``; raises ``Diverged`` where it is not finite or has no size that data have.
+
+    Every rank has the same.
+    """
+    if abs(objective) < LARGEST_OBJECTIVE:
+        return objective
+    raise Diverged(f"the objective is {objective:g}: the training diverged", [])
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from mpifed import state
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.breakdown import (
     at_the_server,
+    bounded,
     mean_loss_or_nan,
     rows_or_nan,
     statistics_or_nan,
@@ -237,22 +238,22 @@ class FedMM:
         return clients.weights if self.client_weights == "samples" else clients.equal_weights
 
     def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
-        """What is learnt from, and what Theorem 1 asks of the control variates' rate."""
+        """What Theorem 1 asks of the control variates' rate, and what is learnt from."""
         self.recall(state)
-        lines = [self.unused] if self.unused else []
+        about = [self.unused] if self.unused else []
         if isinstance(self.surrogate, Asking):
-            lines += self.surrogate.remarks()
+            about += self.surrogate.remarks()
         if exchange.shared_is_rows:
-            return [*lines, "fedmm by gossip is a variant of mpifed's own, not of the paper"]
+            return ["fedmm by gossip is a variant of mpifed's own, not of the paper", *about]
         omega = message_variance(exchange.compressor, clients.federation, self.message_size())
         largest = 1 / (1 + omega)
-        lines.append(
+        lines = [
             f"messages vary with omega_p {omega:.4g}; Theorem 1 asks for a control_variate_rate of "
             f"at most {largest:.4g}"
-        )
+        ]
         if self.rate > largest:
             lines.append(f"warning: algorithm.control_variate_rate is {self.rate:g}, above that")
-        return lines
+        return [*lines, *about]
 
     # -- what is measured
 
@@ -275,7 +276,7 @@ class FedMM:
         """The objective on all training data, and the normalised updates of the last round."""
         self.recall(state)
         now, before = exchange.mean(state.surrogate), exchange.mean(state.previous)
-        found: dict[str, float | None] = {"objective": self.objective(now, clients)}
+        found: dict[str, float | None] = {"objective": bounded(self.objective(now, clients))}
         if draws.round:
             squared = self.gamma(draws.round) ** 2
             steps = self.updates(now, before, clients)

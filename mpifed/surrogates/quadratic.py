@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -24,13 +24,28 @@ from mpifed.schema import Above, AtLeast
 from mpifed.surrogates.base import client_means, each_row, padded, with_target
 from mpifed.surrogates.proximal import Regulariser, regulariser
 
+MOST_MEASURED = 2048
+"""Parameters up to which L is measured: E x xᵀ is summed over clients, and has its square."""
+
+BAND = 1 << 16
+"""Numbers of E x xᵀ that are summed at a time, so that no rank holds all of it for every client."""
+
+LABELS = (-1, 0, 1)
+"""Targets that a logistic loss may meet, two of them at once."""
+
 
 @dataclass(frozen=True)
 class SmoothLoss:
-    """l(z, theta): ``values`` per sample, (samples,), and ``gradient``, the mean's, (d,)."""
+    """l(z, theta): ``values`` per sample, (samples,), and ``gradient``, the mean's, (d,).
+
+    ``curvature`` is the largest second derivative in the linear predictor x theta, None where there
+    is no such thing; ``labels`` whether targets are two labels, 0 and 1 or -1 and 1.
+    """
 
     values: Callable[[Tensor, Tensor], Tensor]
     gradient: Callable[[Tensor, Tensor], Tensor]
+    curvature: float | None = None
+    labels: bool = False
 
 
 def _least_squares_values(z: Tensor, theta: Tensor) -> Tensor:
@@ -42,18 +57,23 @@ def _least_squares_gradient(z: Tensor, theta: Tensor) -> Tensor:
     return x.T @ (x @ theta - z[:, -1]) / len(z)
 
 
+def _labels(z: Tensor) -> Tensor:
+    """1 for the label 1, 0 for the other, which is 0 or -1."""
+    return (z[:, -1] > 0).to(z)
+
+
 def _logistic_values(z: Tensor, theta: Tensor) -> Tensor:
-    return logistic(z[:, :-1] @ theta, z[:, -1])
+    return logistic(z[:, :-1] @ theta, _labels(z))
 
 
 def _logistic_gradient(z: Tensor, theta: Tensor) -> Tensor:
     x = z[:, :-1]
-    return x.T @ (sigmoid(x @ theta) - z[:, -1]) / len(z)
+    return x.T @ (sigmoid(x @ theta) - _labels(z)) / len(z)
 
 
 LOSSES = {
-    "least_squares": SmoothLoss(_least_squares_values, _least_squares_gradient),
-    "logistic": SmoothLoss(_logistic_values, _logistic_gradient),
+    "least_squares": SmoothLoss(_least_squares_values, _least_squares_gradient, curvature=1.0),
+    "logistic": SmoothLoss(_logistic_values, _logistic_gradient, curvature=0.25, labels=True),
 }
 
 
@@ -76,12 +96,18 @@ def model_loss(model: Model) -> SmoothLoss:
 
 @dataclass(frozen=True)
 class QuadraticSurrogate:
-    """``rho`` is the step, ``n_parameters`` the d of theta, which s has too."""
+    """``rho`` is the step, ``n_parameters`` the d of theta, which s has too.
+
+    NaN stands for a rho that is to be 1 / L, as ``measured`` says. ``smoothness`` is L of the mean
+    loss, NaN where it is not known.
+    """
 
     n_parameters: int
     rho: float
     loss: SmoothLoss
     regulariser: Regulariser
+    measured: bool = False
+    smoothness: float = math.nan
 
     @property
     def size(self) -> int:
@@ -119,6 +145,70 @@ class QuadraticSurrogate:
         """``coefficients`` (d,), one for each input."""
         return {"coefficients": theta}
 
+    @property
+    def fact_blocks(self) -> tuple[int, ...]:
+        """The shares of targets -1, 0, 1 and others, and E x xᵀ by bands of rows, as far as asked
+        for.
+        """
+        d, shares = self.n_parameters, (len(LABELS) + 1,) if self.loss.labels else ()
+        if self.loss.curvature is None or d > MOST_MEASURED:
+            return shares
+        return shares + tuple(d * (min(d, first + self._band) - first) for first in self._firsts)
+
+    @property
+    def waits(self) -> bool:
+        return self.measured
+
+    @property
+    def _band(self) -> int:
+        return max(1, BAND // self.n_parameters)
+
+    @property
+    def _firsts(self) -> range:
+        return range(0, self.n_parameters, self._band)
+
+    def facts(self, z: Tensor, block: int) -> Tensor:
+        z = z.double()
+        if self.loss.labels and block == 0:
+            is_one = [z[:, -1] == label for label in LABELS]
+            none = ~torch.stack(is_one).any(0)
+            return torch.stack([found.double().mean() for found in (*is_one, none)])
+        first, x = self._firsts[block - self.loss.labels], z[:, :-1]
+        return (x[:, first : first + self._band].T @ x).flatten() / len(z)
+
+    def conclude(self, means: Tensor) -> Tensor:
+        """L, and the shares of targets."""
+        shares = means[: len(LABELS) + 1] if self.loss.labels else means[:0]
+        rows = means[len(shares) :]
+        smoothness = torch.full((1,), torch.nan, dtype=torch.float64)
+        if self.loss.curvature is not None and len(rows):
+            gram = rows.view(self.n_parameters, self.n_parameters)
+            smoothness[0] = self.loss.curvature * torch.linalg.eigvalsh((gram + gram.T) / 2)[-1]
+        return torch.cat([smoothness, shares])
+
+    def knowing(self, facts: Tensor) -> QuadraticSurrogate:
+        if self.loss.labels:
+            _check_labels(facts[1:].tolist())
+        smoothness = float(facts[0])
+        known = replace(self, smoothness=smoothness)
+        if not self.measured:
+            return known
+        # Where all inputs are zero the loss is flat, and any step does.
+        return replace(known, rho=1 / smoothness if smoothness > 0 else 1.0)
+
+    def remarks(self) -> list[str]:
+        if math.isnan(self.smoothness):
+            return []
+        line = f"the mean loss has a gradient with Lipschitz constant L = {self.smoothness:.6g}"
+        if self.measured:
+            return [f"{line}; rho = {self.rho:.6g}, 1 / L"]
+        if self.rho * self.smoothness > 1 + 1e-9:
+            return [
+                f"warning: algorithm.surrogate.rho is {self.rho:g}, above 1 / L = "
+                f"{1 / self.smoothness:.6g}, up to which the surrogate majorises the loss"
+            ]
+        return [line]
+
     def psi(self, theta: Tensor) -> Tensor:
         return theta @ theta / (2 * self.rho)
 
@@ -126,12 +216,23 @@ class QuadraticSurrogate:
         return theta / self.rho
 
 
+def _check_labels(shares: list[float]) -> None:
+    """Refuses targets that are not of two kinds; ``shares`` are those of -1, 0, 1 and others."""
+    minus, zero, _, other = shares
+    if other or (minus and zero):
+        found = "others" if other else "all three of -1, 0 and 1"
+        raise InputError(
+            "algorithm.surrogate.loss is 'logistic', which needs targets in {0, 1} or in {-1, 1}, "
+            f"but there are {found}"
+        )
+
+
 @with_target
 def quadratic(
     data: Description,
     *,
     loss: Literal["least_squares", "logistic"] = "least_squares",
-    rho: Annotated[float, Above(0)] = 0.1,
+    rho: Annotated[float, Above(0)] | None = None,
     regularisation: Literal["none", "l1", "ridge", "box", "ball", "group"] = "none",
     strength: Annotated[float, AtLeast(0)] = 0.1,
     radius: Annotated[float, Above(0)] = 1.0,
@@ -140,6 +241,7 @@ def quadratic(
     """Proximal gradient with step ``rho`` on linear or logistic regression, target last.
 
     The target is the label or the single target of a sample, the last column of unlabelled ones.
+    ``rho`` null is 1 / L, for the L of the mean loss of all clients.
     """
     if data.task == "regression" and data.n_classes != 1:
         raise InputError(
@@ -150,5 +252,17 @@ def quadratic(
         raise InputError(
             f"quadratic needs inputs and a target in each sample; data has {data.input_shape}"
         )
+    if LOSSES[loss].labels and data.task == "classification" and data.n_classes != 2:
+        raise InputError(
+            f"algorithm.surrogate.loss is 'logistic', but '{data.source}' has {data.n_classes} "
+            "classes; it must have 2"
+        )
+    if rho is None and dimension > MOST_MEASURED:
+        raise InputError(
+            f"algorithm.surrogate.rho is empty, but L is measured for at most {MOST_MEASURED} "
+            f"parameters, not {dimension}; give a number, at most 1 / L"
+        )
     g = regulariser(regularisation, dimension, strength, radius, group_size)
-    return QuadraticSurrogate(dimension, rho, LOSSES[loss], g)
+    return QuadraticSurrogate(
+        dimension, math.nan if rho is None else rho, LOSSES[loss], g, measured=rho is None
+    )

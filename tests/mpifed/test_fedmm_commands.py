@@ -59,6 +59,7 @@ def test_a_run_on_published_potentials_does_not_go_on_without_them(tmp_path, cap
 
 FRESH = "cannot draw fresh samples; allowed: dictionary, poisson, gaussian_mixture"
 ONLINE = ["algorithm.online=true", "algorithm.batch=5", "clients=4"]
+LABELLED = ("data=digits", "clients=4", "rounds=2", "participation=1.0", "compression=none")
 REFUSED = {
     "fedadam on a dictionary": (
         ["synthetic-fedem", "algorithm=fedadam", "data=dictionary", "clients=4"],
@@ -72,6 +73,14 @@ REFUSED = {
     "fresh samples of a transport": (
         ["fedmm-heterogeneous", "data={name: transport, dimension: 2, samples: 9}", *ONLINE],
         f"'transport' {FRESH}",
+    ),
+    "ten labels for a logistic loss": (
+        ["fedmm-homogeneous", *LABELLED, "algorithm.surrogate={name: quadratic, loss: logistic}"],
+        "algorithm.surrogate.loss is 'logistic', but 'digits' has 10 classes; it must have 2",
+    ),
+    "more parameters than L is measured for": (
+        ["fedmm-homogeneous", "data.dim=3000", "data.samples=9", "algorithm.surrogate=quadratic"],
+        "algorithm.surrogate.rho is empty, but L is measured for at most 2048 parameters",
     ),
 }
 
@@ -114,9 +123,6 @@ def test_a_client_that_diverges_is_named_with_the_step_that_the_method_has(tmp_p
     assert float(rows(tmp_path / "dropped")[-1]["active_clients"]) < 4
 
 
-LABELLED = ("data=digits", "clients=4", "rounds=2", "participation=1.0", "compression=none")
-
-
 @pytest.mark.parametrize(
     ("surrogate", "numbers", "says"),
     [
@@ -133,3 +139,13 @@ def test_labels_are_learnt_by_who_takes_a_target_and_by_nobody_else(
     assert rows(tmp_path / "run")[-1]["up_bits"] == str(2 * 4 * 64 * numbers)
     said = "describes the inputs alone: the targets of 'digits' are not used"
     assert (tmp_path / "run" / "log.txt").read_text().count(said) == says
+
+
+def test_a_rho_far_too_large_ends_in_a_run_that_diverged(tmp_path, capfd):
+    words = ["fedmm-homogeneous", *LABELLED, "rounds=60", "evaluation.every=5", "--quiet"]
+    words.append("algorithm={name: fedmm, surrogate: {name: quadratic, rho: 5000}}")
+    outcome = call([*words, "--output", tmp_path / "run"], capfd)
+    assert outcome.code == 1 and "the objective is " in outcome.messages[0]
+    assert outcome.messages[0].endswith("the training diverged; a smaller algorithm.step may help")
+    assert summary_of(tmp_path / "run")["status"] == "diverged"
+    assert "warning: algorithm.surrogate.rho is 5000" in (tmp_path / "run" / "log.txt").read_text()

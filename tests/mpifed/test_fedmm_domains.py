@@ -14,6 +14,7 @@ from mpifed.algorithms.fedmm import FedMM
 from mpifed.algorithms.fedmm_facts import Known
 from mpifed.algorithms.fedmm_theta import FedMMTheta
 from mpifed.errors import Diverged, InputError, RunError
+from mpifed.federation import Draws
 from mpifed.state import Nothing
 from mpifed.surrogates.base import client_means, onto_domain
 from mpifed.surrogates.remark_one import RemarkOne
@@ -130,7 +131,8 @@ def test_the_mean_of_all_counts_is_measured_where_it_is_asked_for(rule, mean):
 def test_what_was_measured_is_what_a_resumed_run_has():
     run = Run(FedMM, data_of(COUNTS), {"name": "poisson", "mean": "measured"}, **CONSTANT)
     run.state = replace(run.state, known=Known(torch.tensor([9.0]).double()))
-    assert "mean of all counts is 9" in run.method.remarks(run.state, run.everyone, run.server)[0]
+    said = run.method.remarks(run.state, run.everyone, run.server)
+    assert said[-1] == "the mean of all counts is 9"
     run.go()
     assert run.method.surrogate.mean == 9
 
@@ -138,3 +140,93 @@ def test_what_was_measured_is_what_a_resumed_run_has():
 def test_counts_that_are_all_zero_have_no_mean_to_know():
     with pytest.raises(InputError, match="the mean of all counts is 0; it must be above 0"):
         Run(FedMM, data_of([np.zeros((3, 1))]), {"name": "poisson", "mean": "measured"})
+
+
+def smoothness(parts, weights, curvature):
+    """L by numpy alone."""
+    grams = [z[:, :-1].T @ z[:, :-1] / len(z) for z in parts]
+    return curvature * np.linalg.eigvalsh(np.tensordot(weights, grams, 1))[-1]
+
+
+@pytest.mark.parametrize("rule", ["uniform", "samples"])
+@pytest.mark.parametrize("band", [1 << 16, 12])
+def test_without_rho_it_is_one_over_the_measured_l(rule, band, monkeypatch):
+    monkeypatch.setattr("mpifed.surrogates.quadratic.BAND", band)
+    parts = [part[: 4 + i] for i, part in enumerate(least_squares())]
+    weights = np.full(6, 1 / 6)
+    if rule == "samples":
+        weights = np.array([len(part) for part in parts]) / sum(map(len, parts))
+    run = Run(FedMM, data_of(parts, targets=1), "quadratic", client_weights=rule, **CONSTANT)
+    expected = smoothness(parts, weights, 1.0)
+    surrogate = run.method.surrogate
+    assert surrogate.smoothness == pytest.approx(expected, rel=1e-13)
+    assert surrogate.rho == 1 / surrogate.smoothness and isinstance(run.state.known, Known)
+    said = run.method.remarks(run.state, run.everyone, run.server)[-1]
+    assert f"L = {expected:.6g}; rho = {1 / expected:.6g}, 1 / L" in said
+    values = [run.go().objective() for _ in range(30)]
+    assert (np.diff(values) <= 1e-14).all()
+    # By hand it is the same run, with nothing kept.
+    by_hand = Run(
+        FedMM,
+        data_of(parts, targets=1),
+        {"name": "quadratic", "rho": surrogate.rho},
+        client_weights=rule,
+        **CONSTANT,
+    ).go(30)
+    assert torch.equal(by_hand.s, run.s) and isinstance(by_hand.state.known, Nothing)
+
+
+def test_a_rho_above_one_over_l_is_warned_of_and_what_becomes_of_it_diverged():
+    data = data_of(least_squares(), targets=1)
+    run = Run(FedMM, data, {"name": "quadratic", "rho": 5000.0}, **CONSTANT)
+    said = run.method.remarks(run.state, run.everyone, run.server)[-1]
+    assert "warning: algorithm.surrogate.rho is 5000, above 1 / L = " in said
+    for _ in range(12):
+        run.go()
+    assert bool(torch.isfinite(run.s).all())
+    with pytest.raises(Diverged, match=r"the objective is \S+: the training diverged"):
+        run.method.measure(run.state, run.everyone, run.server, Draws(0, run.round))
+    good = Run(FedMM, data, {"name": "quadratic", "rho": 0.01}, **CONSTANT)
+    assert not any(
+        "warning" in line for line in good.method.remarks(good.state, *data[:1], good.server)
+    )
+
+
+LOGISTIC = {"name": "quadratic", "loss": "logistic"}
+
+
+def labelled(*kinds, n=4):
+    """Clients whose targets are of the given kinds; the first has but one."""
+    draw = np.random.default_rng(0)
+    parts = []
+    for i in range(n):
+        x = draw.normal(size=(9, 3))
+        y = np.where(x[:, 0] > 0, kinds[-1], kinds[0]) if i else np.full(9, kinds[-1])
+        parts.append(np.column_stack([x, y]))
+    parts[-1][: len(kinds), -1] = kinds
+    return parts
+
+
+def test_labels_of_minus_one_and_one_are_those_of_zero_and_one():
+    runs = [
+        Run(FedMM, data_of(labelled(low, 1.0), targets=1), LOGISTIC, **CONSTANT).go(20)
+        for low in (0.0, -1.0)
+    ]
+    assert torch.equal(runs[0].s, runs[1].s) and runs[0].objective() == runs[1].objective()
+    expected = smoothness(labelled(0.0, 1.0), np.full(4, 0.25), 0.25)
+    assert runs[0].method.surrogate.smoothness == pytest.approx(expected, rel=1e-13)
+    assert 0 < runs[0].objective() < np.log(2)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "found"),
+    [((0.0, 1.0, 2.0), "others"), ((-1.0, 0.0, 1.0), "all three of -1, 0 and 1")],
+)
+def test_a_logistic_loss_refuses_other_targets(kinds, found):
+    with pytest.raises(InputError, match=f"targets in {{0, 1}} or in {{-1, 1}}, .*{found}"):
+        Run(FedMM, data_of(labelled(*kinds), targets=1), {**LOGISTIC, "rho": 0.1})
+
+
+def test_several_targets_are_refused():
+    with pytest.raises(InputError, match=r"quadratic learns one target, but .* have 2"):
+        Run(FedMM, data_of(least_squares(), targets=2), "quadratic")

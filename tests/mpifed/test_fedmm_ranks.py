@@ -56,6 +56,14 @@ CASES = {
             "algorithm.client_weights": "samples",
         },
     ),
+    "fedmm, regression with a measured rho": (
+        DICTIONARY,
+        {
+            "data": {"name": "digits", "min_samples": 12},
+            "algorithm.surrogate": {"name": "quadratic"},
+            **QUANTISED,
+        },
+    ),
     "fedmm by gossip": (DICTIONARY, {"exchange": "gossip", "participation": 0.7}),
     "fedmm by compressed gossip": (DICTIONARY, {"exchange": "gossip", "compression": "quantise"}),
     "fedmm_theta": (DICTIONARY, {"algorithm.name": "fedmm_theta", **QUANTISED}),
