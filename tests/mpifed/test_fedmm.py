@@ -3,85 +3,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from fedmm_runs import Run, data_of
 
 from mpifed.algorithms.fedmgs import FedMGS
 from mpifed.algorithms.fedmm import FedMM
 from mpifed.algorithms.fedmm_theta import FedMMTheta
 from mpifed.algorithms.sa_ssmm import SaSsmm
-from mpifed.communicator import Alone
 from mpifed.components import find
-from mpifed.data.base import Description, Shards, Split
 from mpifed.exchange.server import Server
-from mpifed.federation import Clients, Draws, Federation, participants
+from mpifed.federation import Draws, participants
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import none
-from mpifed.state import merge, select
-
-
-def data_of(parts, participation=1.0, targets=0):
-    """Clients with the samples ``parts``; the last ``targets`` columns are what is regressed on."""
-    counts = np.array([len(part) for part in parts])
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    z = torch.from_numpy(np.concatenate(parts).astype(float))
-    width = z.shape[1] - targets
-    split = Split(z[:, :width], z[:, width:], offsets)
-    empty = Split(z[:0, :width], z[:0, width:], 0 * offsets)
-    ids, zeros = np.arange(len(parts)), 0 * counts
-    task = "regression" if targets else "unlabelled"
-    description = Description("test", (width,), targets, counts, zeros, zeros, task)
-    federation = Federation(Alone(), 0 * ids, ids < 0, counts, participation)
-    return Clients(federation, Shards(ids, split, empty, empty), ids), description
-
-
-class Run:
-    """A method round by round on one rank, with participation as the engine does it."""
-
-    def __init__(self, kind, data, surrogate, compressor=None, seed=0, **options):
-        self.everyone, description = data
-        model = none(description)
-        solver = LocalSGD(model, LocalOptions(), 1, 1, torch.device("cpu"))
-        self.method = kind(model, solver, surrogate=surrogate, **options)
-        if isinstance(compressor, tuple):
-            compressor = find("compression", compressor[0])(**compressor[1])
-        self.server = Server(self.everyone.federation, seed, None, compressor)
-        self.seed, self.round = seed, 0
-        self.state = self.method.init(self.everyone, self.server, Draws(seed, 0), torch.float64)
-
-    def go(self, rounds=1):
-        federation = self.everyone.federation
-        for _ in range(rounds):
-            self.round += 1
-            active = participants(federation, federation.participation, self.seed, self.round)
-            rows = np.flatnonzero(active)
-            clients = Clients(federation, self.everyone.shards, rows)
-            at = torch.from_numpy(rows)
-            part = self.method.round(
-                select(self.state, at, False),
-                clients,
-                self.server.at(self.round, active),
-                Draws(self.seed, self.round),
-            )
-            self.state = merge(self.state, part, at, False)
-        return self
-
-    def start_from(self, s, variates=None):
-        if variates is None:
-            variates = torch.zeros_like(self.state.variates)
-        weights = self.method.weights(self.everyone)
-        self.state = type(self.state)(s, s.clone(), variates, weights @ variates)
-        return self
-
-    @property
-    def s(self):
-        return self.state.surrogate
-
-    @property
-    def theta(self):
-        return self.method.parameters(self.s)
-
-    def objective(self):
-        return self.method.objective(self.s, self.everyone)
 
 
 def columns(*values):
@@ -279,21 +212,6 @@ def test_the_rate_of_control_variates_that_the_theorem_asks_for():
     said = run.method.remarks(run.state, run.everyone, run.server)
     assert "omega_p 1.2;" in said[0] and "at most 0.4545" in said[0]
     assert "control_variate_rate is 0.6" in said[1]
-
-
-@pytest.mark.parametrize("compressor", [("quantise", {}), ("rand_k", {"k": 2})])
-def test_the_direction_is_unbiased(compressor):
-    parts, trials = least_squares(n=4), 1000
-    data = data_of(parts, {"name": "bernoulli", "p": 0.5}, targets=1)
-    exact = Run(FedMM, data_of(parts, targets=1), quadratic(0.1), **CONSTANT)
-    field = (exact.go().s - exact.state.previous).numpy()
-    found = np.empty((trials, 5))
-    for seed in range(trials):
-        run = Run(FedMM, data, quadratic(0.1), compressor, seed=seed, **CONSTANT)
-        run.start_from(exact.state.previous)
-        found[seed] = (run.go().s - exact.state.previous).numpy()
-    error = found.std(0) / np.sqrt(trials)
-    assert (np.abs(found.mean(0) - field) < 4 * error).all()
 
 
 def test_the_first_oracle_is_forgotten_or_kept():
