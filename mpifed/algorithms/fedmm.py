@@ -112,6 +112,8 @@ class FedMM:
             self.step_option += ", with step_rule constant or sqrt,"
         self.rate, self.batch, self.online = control_variate_rate, batch, online
         self.client_weights = client_weights
+        if model.data.n_test.any():
+            self.columns = (*self.columns, "test_objective")
         if online and batch is None:
             raise InputError(
                 "algorithm.online is true, but algorithm.batch is empty; give a number"
@@ -227,7 +229,7 @@ class FedMM:
 
     def own_samples(self, clients: Clients, i: int) -> Tensor:
         """z of all training samples of the i-th of ``clients``, (samples, dim)."""
-        return inputs_of(shard_of(clients, i), self.with_target)
+        return inputs_of(shard_of(clients.shards.train, clients.rows[i]), self.with_target)
 
     def project(self, s: Tensor) -> Tensor:
         """On S; under gossip a rank may have no row. What is not finite is left to be found."""
@@ -277,6 +279,8 @@ class FedMM:
         self.recall(state)
         now, before = exchange.mean(state.surrogate), exchange.mean(state.previous)
         found: dict[str, float | None] = {"objective": bounded(self.objective(now, clients))}
+        if "test_objective" in self.columns:
+            found["test_objective"] = self.test_objective(now, clients)
         if draws.round:
             squared = self.gamma(draws.round) ** 2
             steps = self.updates(now, before, clients)
@@ -286,11 +290,29 @@ class FedMM:
     def objective(self, now: Tensor, clients: Clients) -> float:
         """sum_i mu_i f_i(theta) + g(theta); collective."""
         theta = self.parameters(now)
-        means = torch.zeros(len(clients), 1, dtype=torch.float64)
-        for i in range(len(clients)):
-            means[i] = mean_loss_or_nan(self.surrogate, self.own_samples(clients, i), theta)
+        means = self.risks(theta, clients.shards.train, clients)
         risk = float(total(clients, means, self.weights(clients))[0])
         return risk + self.surrogate.penalty(theta)
+
+    def test_objective(self, now: Tensor, clients: Clients) -> float | None:
+        """The same on test samples, of those clients that have any: weighted alike, or by their
+        numbers where training samples weigh the clients. None where nobody has; collective.
+        """
+        theta, counts = self.parameters(now), clients.shards.test.counts[clients.rows]
+        means = self.risks(theta, clients.shards.test, clients)
+        tested = torch.from_numpy(counts).double()
+        weights = tested if self.client_weights == "samples" else (tested > 0).double()
+        summed, mass = total(clients, torch.cat([means, torch.ones_like(means)], 1), weights)
+        return float(summed / mass) + self.surrogate.penalty(theta) if mass else None
+
+    def risks(self, theta: Tensor, split: Split, clients: Clients) -> Tensor:
+        """Each client's mean loss on its samples in ``split``, 0 without any: (clients, 1)."""
+        means = torch.zeros(len(clients), 1, dtype=torch.float64)
+        for i, row in enumerate(clients.rows):
+            if split.counts[row]:
+                z = inputs_of(shard_of(split, row), self.with_target)
+                means[i] = mean_loss_or_nan(self.surrogate, z, theta)
+        return means
 
     def updates(self, now: Tensor, before: Tensor, clients: Clients) -> dict[str, float]:
         """Squared norms of the last move in the surrogates' and in the parameters' space."""

@@ -32,11 +32,10 @@ def shards_of(clients: Clients) -> Split:
     return chosen(train, [np.arange(first, last) for first, last in spans])
 
 
-def shard_of(clients: Clients, i: int) -> Split:
-    """The training shard of the i-th of ``clients``."""
-    train, row = clients.shards.train, clients.rows[i]
-    part = slice(int(train.offsets[row]), int(train.offsets[row + 1]))
-    return Split(train.x[part], train.y[part], np.array([0, part.stop - part.start]))
+def shard_of(split: Split, row: int) -> Split:
+    """The samples of the client at ``row`` of a split."""
+    part = slice(int(split.offsets[row]), int(split.offsets[row + 1]))
+    return Split(split.x[part], split.y[part], np.array([0, part.stop - part.start]))
 
 
 def inputs_of(split: Split, with_target: bool) -> Tensor:

@@ -30,6 +30,7 @@ MEASURES = {
         "Validation recall at 5, over all clients", "Validation recall at 5", log=False
     ),
     "objective": Measure("Objective on the training data", "Objective"),
+    "test_objective": Measure("Objective on the test data", "Test objective"),
     "surrogate_update": Measure("Squared update of surrogates, over γ²", "Surrogate update"),
     "parameter_update": Measure("Squared update of parameters, over γ²", "Parameter update"),
     "l2_uvp": Measure("L2-UVP: unexplained variance of the map (%)", "L2-UVP (%)"),

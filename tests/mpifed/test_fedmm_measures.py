@@ -126,6 +126,27 @@ def test_measures_of_the_twin_take_whole_shards_where_rounds_take_batches():
         assert found["surrogate_update"] == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("weights", "mu"), [("uniform", [1 / 2, 1 / 2]), ("samples", [3 / 11, 8 / 11])]
+)
+def test_the_objective_on_test_samples_is_that_of_the_clients_that_have_any(weights, mu):
+    parts, tests = shards(), shards(1, (3, 1, 8))
+    tests[1] = tests[1][:0]
+    data = data_of(parts, targets=1, tests=tests)
+    run = Run(FedMM, data, L1, step_rule="constant", step=BETA, client_weights=weights).go(2)
+    assert run.method.columns[-1] == "test_objective"
+    expected = objective([tests[0], tests[2]], run.theta.numpy(), mu)
+    assert measured(run)["test_objective"] == pytest.approx(expected, rel=1e-12)
+    trained = objective(parts, run.theta.numpy(), MU[weights])
+    assert measured(run)["objective"] == pytest.approx(trained, rel=1e-12)
+
+
+def test_without_test_samples_there_is_no_such_column():
+    run = Run(FedMM, data_of(shards(), targets=1), L1)
+    assert run.method.columns == FedMM.columns
+    assert set(measured(run.go())) == set(FedMM.columns)
+
+
 DRAWS = 10_000
 
 
