@@ -31,6 +31,7 @@ MEASURED = (
     "validation_accuracy",
     "validation_recall_at_5",
     "objective",
+    "test_objective",
     "surrogate_update",
     "parameter_update",
     "l2_uvp",
