@@ -51,6 +51,7 @@ NO_DIFFERENCE = (
     "placement",
     "exchange.transport",
     "experiment",
+    "algorithm.optima_from",
 )
 # What a name leaves out, because it goes without saying.
 UNSAID = {"exchange.schedule.name": "static"}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mpifed.report.groups import NO_DIFFERENCE
 
-NO_PANEL = (*NO_DIFFERENCE, "rounds", "algorithm.start_from", "algorithm.optima_from")
+NO_PANEL = (*NO_DIFFERENCE, "rounds", "algorithm.start_from")
 """Keys that part no panels: how long a run was, and from where it took what it began with."""
 
 

@@ -58,6 +58,14 @@ def test_what_differs_stands_in_the_name(tmp_path: Path) -> None:
     }
 
 
+def test_where_optima_were_taken_from_is_no_difference(tmp_path: Path) -> None:
+    for seed in range(2):
+        algorithm = {"name": "flix", "optima_from": f"runs/{seed}-local"}
+        write_run(tmp_path / str(seed), seed=seed, algorithm=algorithm)
+    (group,) = group_runs(find_runs([tmp_path]))[0]
+    assert (group.method, len(group.runs)) == ("FLIX", 2)
+
+
 def test_table_has_the_shape_of_the_papers(tmp_path: Path) -> None:
     write_run(tmp_path / "a", final=0.75)
     write_run(tmp_path / "b", final=0.7, algorithm=FEDAVG)
