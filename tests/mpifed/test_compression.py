@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from mpifed.communicator import Alone, world
 from mpifed.exchange.compression import build
 from mpifed.exchange.compression.rounding import Quantise
+from mpifed.exchange.reduction import weighted_sum
 from mpifed.federation import Draws
 
 DTYPES = [torch.float32, torch.float64]
@@ -340,3 +342,29 @@ def test_constants_of_combined_compressors():
     assert gated.contraction(70) == 0.05
     l2 = build({"name": "quantise", "levels": 3, "norm": "l2"})
     assert l2.omega(4) == pytest.approx(4 / 9) and l2.omega(400) == pytest.approx(20 / 3)
+
+
+@pytest.mark.mpi
+def test_int8_levels_through_mpi_are_what_the_sum_is_made_of():
+    """Every rank sends its clients' messages as bytes; the first decodes them and adds up."""
+    communicator, each = world(), 3
+    n = communicator.size * each
+    ids = communicator.rank * each + np.arange(each)
+    rows = random_rows(n, 41, seed=9)[ids]
+    compressor, draws = Quantise(block=10), Draws(2, 3)
+    levels, scales = compressor.encode(rows, draws, ids)
+    decoded = compressor(rows, draws, ids)
+    summed = weighted_sum(communicator, decoded, np.ones(each), ids, n)
+    assert levels.dtype == np.int8
+    if communicator.rank:
+        communicator.mpi4py.Send(levels, dest=0, tag=1)
+        communicator.mpi4py.Send(scales, dest=0, tag=2)
+        return
+    arrived = [compressor.decode(levels, scales)]
+    for source in range(1, communicator.size):
+        communicator.mpi4py.Recv(levels, source=source, tag=1)
+        communicator.mpi4py.Recv(scales, source=source, tag=2)
+        arrived.append(compressor.decode(levels, scales))
+    everyone = torch.from_numpy(np.concatenate(arrived))
+    assert torch.equal(everyone, compressor(random_rows(n, 41, seed=9), draws, np.arange(n)))
+    assert np.array_equal(summed, weighted_sum(Alone(), everyone, np.ones(n), np.arange(n), n))
