@@ -24,18 +24,17 @@ from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.breakdown import (
     at_the_server,
     bounded,
-    mean_loss_or_nan,
     rows_or_nan,
     statistics_or_nan,
 )
 from mpifed.algorithms.fedmm_facts import recalled, told
+from mpifed.algorithms.fedmm_measures import test_objective, training_objective
 from mpifed.algorithms.fedmm_samples import inputs_of, sample_of, shard_of, shards_of
 from mpifed.algorithms.server_messages import message_variance, refuse_biased
 from mpifed.components import find
 from mpifed.data.base import Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
 from mpifed.local.sampling import batches, chosen
 from mpifed.local.solver import LocalSGD
@@ -270,6 +269,7 @@ class FedMM:
 
     def learnt(self, state: FedMMState, exchange: Exchange) -> dict[str, Tensor]:
         """theta, under gossip that of the mean S, in the parts that the surrogate names."""
+        self.recall(state)
         return parts_of(self.surrogate, self.parameters(exchange.mean(state.surrogate)))
 
     def measure(
@@ -278,41 +278,17 @@ class FedMM:
         """The objective on all training data, and the normalised updates of the last round."""
         self.recall(state)
         now, before = exchange.mean(state.surrogate), exchange.mean(state.previous)
-        found: dict[str, float | None] = {"objective": bounded(self.objective(now, clients))}
+        at = self.surrogate, self.parameters(now), clients
+        value = training_objective(*at, self.weights(clients), self.with_target)
+        found: dict[str, float | None] = {"objective": bounded(value)}
         if "test_objective" in self.columns:
-            found["test_objective"] = self.test_objective(now, clients)
+            by_samples = self.client_weights == "samples"
+            found["test_objective"] = test_objective(*at, by_samples, self.with_target)
         if draws.round:
             squared = self.gamma(draws.round) ** 2
             steps = self.updates(now, before, clients)
             found |= {name: value / squared for name, value in steps.items()}
         return found
-
-    def objective(self, now: Tensor, clients: Clients) -> float:
-        """sum_i mu_i f_i(theta) + g(theta); collective."""
-        theta = self.parameters(now)
-        means = self.risks(theta, clients.shards.train, clients)
-        risk = float(total(clients, means, self.weights(clients))[0])
-        return risk + self.surrogate.penalty(theta)
-
-    def test_objective(self, now: Tensor, clients: Clients) -> float | None:
-        """The same on test samples, of those clients that have any: weighted alike, or by their
-        numbers where training samples weigh the clients. None where nobody has; collective.
-        """
-        theta, counts = self.parameters(now), clients.shards.test.counts[clients.rows]
-        means = self.risks(theta, clients.shards.test, clients)
-        tested = torch.from_numpy(counts).double()
-        weights = tested if self.client_weights == "samples" else (tested > 0).double()
-        summed, mass = total(clients, torch.cat([means, torch.ones_like(means)], 1), weights)
-        return float(summed / mass) + self.surrogate.penalty(theta) if mass else None
-
-    def risks(self, theta: Tensor, split: Split, clients: Clients) -> Tensor:
-        """Each client's mean loss on its samples in ``split``, 0 without any: (clients, 1)."""
-        means = torch.zeros(len(clients), 1, dtype=torch.float64)
-        for i, row in enumerate(clients.rows):
-            if split.counts[row]:
-                z = inputs_of(shard_of(split, row), self.with_target)
-                means[i] = mean_loss_or_nan(self.surrogate, z, theta)
-        return means
 
     def updates(self, now: Tensor, before: Tensor, clients: Clients) -> dict[str, float]:
         """Squared norms of the last move in the surrogates' and in the parameters' space."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from mpifed.algorithms.fedmm_measures import training_objective
 from mpifed.communicator import Alone
 from mpifed.components import find
 from mpifed.data.base import Description, Shards, Split
@@ -84,4 +85,6 @@ class Run:
         return self.method.parameters(self.s)
 
     def objective(self):
-        return self.method.objective(self.s, self.everyone)
+        method, everyone = self.method, self.everyone
+        theta, weights = method.parameters(self.s), method.weights(everyone)
+        return training_objective(method.surrogate, theta, everyone, weights, method.with_target)
