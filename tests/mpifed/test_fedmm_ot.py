@@ -36,7 +36,7 @@ class Run:
         federation = Federation(Alone(), 0 * ids, ids < 0, counts, participation)
         self.everyone = Clients(federation, data.load(ids, dtype), ids)
         self.model = icnn(data.description, hidden=[8, 8])
-        chosen = LocalOptions(lr=LR, batch_size=BATCH, **(local or {}))
+        chosen = LocalOptions(**{"lr": LR, "batch_size": BATCH, **(local or {})})
         solver = LocalSGD(self.model, chosen, 1, BATCH, torch.device("cpu"))
         self.method = kind(self.model, solver, pretraining=300, **options)
         self.server, self.round = Server(federation, 0), 0
@@ -191,3 +191,86 @@ def test_fedadam_without_memory_or_tau_moves_by_signs():
     signs = classification(FedAdam, beta1=0.0, beta2=0.0, server_lr=0.3, tau=1e-300)
     expected = signs[0] + 0.3 * torch.sign(averaged[1] - averaged[0])
     assert same(signs[1], expected, 1e-12)
+
+
+def bent(run, vector):
+    """``vector`` with every fifth of the weights that must not be negative below 0."""
+    vector = vector.clone()
+    vector[run.model.n_skip :: 5] = -0.2
+    return vector
+
+
+@pytest.mark.parametrize("step", [1.0, 0.4])
+def test_the_potential_moves_by_gamma_and_stays_convex(step):
+    """With the options of the losses and of the server's Adam, of which all have an effect."""
+    options = {"theta_objective": "w2gn", "lambda_cycle": 0.5, "cycle": "both"}
+    run = Run(FedMMOT, step=step, conjugate_steps=2, conjugate_lr=0.05, **options)
+    omega = bent(run, run.state.omega)
+    theta = run.state.theta
+    run.state = replace(run.state, omega=omega)
+    objective, draws, benchmark = Objective(run.model, **options), Draws(0, 1), run.method.benchmark
+    x = torch.cat(batches_of(run.everyone, draws, "samples 0", BATCH))
+    y = benchmark.sample_target(draws.stream("target 0"), BATCH, torch.float64)
+    free = omega - step * LR * omega_gradient(objective, omega, theta, x, y)
+    assert (free[run.model.n_skip :] < 0).any()
+    generator, adam = draws.stream("conjugate"), Adam(0.05)
+    targets = [benchmark.sample_target(generator, BATCH, torch.float64) for _ in range(2)]
+    expected = run.model.convexify(free)
+    run.go()
+    assert same(run.state.omega, expected)
+    moved, _ = conjugate_steps(objective, expected, theta, adam, adam.init(theta), targets)
+    assert same(run.state.theta, moved)
+    assert not same(moved, theta, 0.01)
+
+
+def test_local_steps_are_gradient_steps_from_where_the_client_is_on_new_batches():
+    run = Run(FedMMOT, local={"steps": 3, "batch_size": BATCH // 2})
+    objective, draws, state = Objective(run.model), Draws(0, 1), run.state
+    rows = [state.omega] * CLIENTS
+    for step in range(3):
+        xs = batches_of(run.everyone, draws, f"samples {step}", BATCH // 2)
+        y = run.method.benchmark.sample_target(
+            draws.stream(f"target {step}"), BATCH // 2, torch.float64
+        )
+        rows = [
+            row - LR * omega_gradient(objective, row, state.theta, x, y)
+            for row, x in zip(rows, xs, strict=True)
+        ]
+    found = run.method.local_steps(state, run.everyone, draws)
+    assert same(found, torch.stack(rows))
+
+
+def test_fedadam_keeps_both_potentials_convex_and_takes_the_options_of_its_losses():
+    options = {"lambda_cycle": 0.5, "cycle": "both"}
+    run = Run(FedAdam, server_lr=0.01, beta1=0.0, beta2=0.0, tau=1.0, **options)
+    omega, theta = (bent(run, half) for half in run.state.model.view(2, -1))
+    run.state = replace(run.state, model=torch.cat([omega, theta])[None])
+    objective, draws = Objective(run.model, "w2gn", **options), Draws(0, 1)
+    y = run.method.benchmark.sample_target(draws.stream("target 0"), BATCH, torch.float64)
+    gradient = torch.stack(
+        [
+            torch.cat(joint_gradient(objective, omega, theta, x, y))
+            for x in batches_of(run.everyone, draws, "samples 0", BATCH)
+        ]
+    ).mean(0)
+    free = torch.cat([omega, theta]) - 0.01 * gradient / (gradient.abs() + 1)
+    halves = free.view(2, -1)
+    assert (halves[:, run.model.n_skip :] < 0).any(1).all()
+    expected = torch.cat([run.model.convexify(half) for half in halves])
+    assert same(run.go().state.model[0], expected)
+
+
+def test_scores_are_on_the_same_points_in_every_round():
+    run = Run(FedMMOT)
+    first = run.score()
+    run.round = 3
+    assert run.score() == first
+
+
+def test_fedadam_without_bias_correction_begins_with_tau_squared():
+    """x + eta m / (sqrt(v) + tau), m = (1 - beta1) D, v = beta2 tau^2 + (1 - beta2) D^2."""
+    averaged = classification(FedAvg)
+    adapted = classification(FedAdam, server_lr=0.3, beta1=0.9, beta2=0.8, tau=0.1)
+    delta = averaged[1] - averaged[0]
+    second = 0.8 * 0.1**2 + 0.2 * delta**2
+    assert same(adapted[1] - adapted[0], 0.3 * 0.1 * delta / (second.sqrt() + 0.1), 1e-14)
