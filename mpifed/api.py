@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -143,7 +144,8 @@ def execute(
     with limits:
         with clock.measure("startup"):
             stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
-            listen: AbstractContextManager[list[str]] = listening() if first else nullcontext([])
+            say = None if request.quiet else functools.partial(print, flush=True)
+            listen: AbstractContextManager[list[str]] = listening(say) if first else nullcontext([])
             with listen as heard:
                 setup = agree(
                     communicator, lambda: make(configuration, communicator, horizon, stored)

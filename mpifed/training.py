@@ -85,21 +85,29 @@ def train(
 
 
 class _Listener(logging.Handler):
-    """Notes what mpifed logs."""
+    """Notes what mpifed warns of, and says at once what it only tells."""
 
-    def __init__(self, heard: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self._heard = heard
+    def __init__(self, heard: list[str], say: Callable[[str], None] | None) -> None:
+        super().__init__(logging.INFO)
+        self._heard, self._say = heard, say
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._heard.append(record.getMessage())
+        if record.levelno >= logging.WARNING:
+            self._heard.append(record.getMessage())
+        elif self._say is not None:
+            self._say(record.getMessage())
 
 
 @contextmanager
-def listening() -> Iterator[list[str]]:
-    """A list of what is warned of, by Python's warnings or mpifed's own log, while it lasts."""
+def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
+    """A list of what is warned of, by Python's warnings or mpifed's own log, while it lasts.
+
+    What the log tells that is no warning goes to ``say``.
+    """
     heard: list[str] = []
-    listener, log = _Listener(heard), logging.getLogger("mpifed")
+    listener, log = _Listener(heard, say), logging.getLogger("mpifed")
+    level = log.level
+    log.setLevel(logging.INFO if say is not None else level)
     log.addHandler(listener)
     try:
         with warnings.catch_warnings():
@@ -107,6 +115,7 @@ def listening() -> Iterator[list[str]]:
             yield heard
     finally:
         log.removeHandler(listener)
+        log.setLevel(level)
 
 
 def _in_words(error: Exception) -> str:

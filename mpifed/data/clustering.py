@@ -10,6 +10,8 @@ solution (a price per cluster) starts the next assignment, which then has little
 from __future__ import annotations
 
 import itertools
+import logging
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,8 +26,20 @@ STARTS = 4
 MOST_STEPS = 100
 """Steps of one k-means, if it has not settled before."""
 
+FEW_STEPS = 3
+"""The same where clusters are found in two steps, in the first."""
+
 MOST_SWEEPS = 20
 """Passes over the clusters that bring prices close to those of an assignment, at most."""
+
+
+LARGE = 2.1e9
+"""Points times squared clusters above which clusters are found in two steps (``equal_parts``)."""
+
+TOLD = 1e8
+"""The same above which a line in the log says how far it is."""
+
+log = logging.getLogger("mpifed")
 
 
 @dataclass(frozen=True)
@@ -66,15 +80,59 @@ def equal_clusters(
         )
     if solver == "package":
         return _by_package(points, n_clusters, rng)
-    found = [_kmeans(points, n_clusters, rng) for _ in range(STARTS)]
+    return _best_of_starts(points, n_clusters, rng)
+
+
+def equal_parts(
+    points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
+) -> np.ndarray:
+    """The clusters of ``equal_clusters``, int64 (n,), for any number of points and clusters.
+
+    k-means into equal clusters takes time as the points times the squared clusters. Above ``LARGE``
+    of these ``own`` finds the square root of as many clusters first, in ``FEW_STEPS`` steps from
+    one start, and parts each of them.
+    """
+    if solver == "package" or len(points) * n_clusters**2 <= LARGE:
+        return equal_clusters(points, n_clusters, rng, solver).owner
+    smallest, larger = divmod(len(points), n_clusters)
+    each = np.array_split(smallest + (np.arange(n_clusters) < larger), math.isqrt(n_clusters))
+    sizes = np.array([part.sum() for part in each])
+    log.info(
+        f"k-means of {len(points)} samples into {n_clusters} clusters in two steps, since they are "
+        f"many: {len(sizes)} clusters first, then each into its own"
+    )
+    groups = _kmeans(points, len(sizes), rng, sizes, FEW_STEPS).owner
+    owner, first = np.empty(len(points), np.int64), 0
+    for group, part in enumerate(each):
+        members = np.flatnonzero(groups == group)
+        owner[members] = first + _kmeans(points[members], len(part), rng).owner
+        first += len(part)
+    return owner
+
+
+def _best_of_starts(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
+    found: list[Clusters] = []
+    for start in range(STARTS):
+        if len(points) * n_clusters**2 > TOLD:
+            what = f"k-means of {len(points)} samples into {n_clusters} clusters of equal size"
+            log.info(f"{what}: start {start + 1} of {STARTS}, of at most {MOST_STEPS} steps each")
+        found.append(_kmeans(points, n_clusters, rng))
     return min(found, key=lambda clusters: clusters.inertia)
 
 
-def _kmeans(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
+def _kmeans(
+    points: np.ndarray,
+    n_clusters: int,
+    rng: np.random.Generator,
+    sizes: np.ndarray | None = None,
+    steps: int = MOST_STEPS,
+) -> Clusters:
+    """k-means from one start, into clusters of ``sizes`` or of equal ones."""
     costs = _costs(points, _seeds(points, n_clusters, rng))
-    sizes = equal_sizes(np.bincount(costs.argmin(axis=1), minlength=n_clusters))
+    if sizes is None:
+        sizes = equal_sizes(np.bincount(costs.argmin(axis=1), minlength=n_clusters))
     owner, prices = assign(costs, sizes, np.zeros(n_clusters))
-    for _ in range(MOST_STEPS):
+    for _ in range(steps):
         centres = _means(points, owner, n_clusters)
         moved, prices = assign(_costs(points, centres), sizes, prices)
         settled = np.array_equal(moved, owner)
@@ -144,20 +202,64 @@ def _nearly_right(costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray) -> n
     many points as it should, the others' prices as they are. A hand-on looks at all points of its
     clusters, so that a thousand of them cost far more than this.
     """
-    prices, reduced = prices.copy(), costs - prices
+    prices, ranking = prices.copy(), None
     for _ in range(MOST_SWEEPS):
-        counts = np.bincount(reduced.argmin(axis=1), minlength=len(sizes))
+        if ranking is None:
+            counts = np.bincount((costs - prices).argmin(axis=1), minlength=len(sizes))
+        else:
+            counts = np.bincount(ranking.first, minlength=len(sizes))
         if np.abs(counts - sizes).sum() <= len(sizes):
             break
+        ranking = ranking or _Ranking(costs - prices)
         for cluster in np.argsort(-np.abs(counts - sizes)):
             size = int(sizes[cluster])
             if not 0 < size < len(costs):
                 continue
-            reduced[:, cluster] = np.inf
-            margin = costs[:, cluster] - reduced.min(axis=1)
+            margin = costs[:, cluster] - ranking.least_of_others(cluster)
             prices[cluster] = np.partition(margin, (size - 1, size))[size - 1 : size + 1].mean()
-            reduced[:, cluster] = costs[:, cluster] - prices[cluster]
+            ranking.replace(cluster, costs[:, cluster] - prices[cluster])
     return prices
+
+
+class _Ranking:
+    """The two clusters of least ``values`` (points, clusters) for each point, as columns change.
+
+    ``first`` and ``second`` are their numbers, the lower of equals before the higher. So a column
+    costs a look at every point and at the rows of those for which its cluster was one of the two,
+    not at the whole table.
+    """
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+        self.first = self.second = np.zeros(len(values), np.int64)
+        self.least = self.next = np.zeros(len(values))
+        self._rank(slice(None))
+
+    def _rank(self, points: Any) -> None:
+        rows = self.values[points]
+        every = np.arange(len(rows))
+        first = rows.argmin(axis=1)
+        least = rows[every, first]
+        rows = rows.copy() if isinstance(points, slice) else rows
+        rows[every, first] = np.inf
+        second = rows.argmin(axis=1)
+        if isinstance(points, slice):
+            self.first, self.least = first, least
+            self.second, self.next = second, rows[every, second]
+            return
+        self.first[points], self.least[points] = first, least
+        self.second[points], self.next[points] = second, rows[every, second]
+
+    def least_of_others(self, cluster: int) -> np.ndarray:
+        """The least value of each point without that of ``cluster``, (points,)."""
+        return np.where(self.first == cluster, self.next, self.least)
+
+    def replace(self, cluster: int, column: np.ndarray) -> None:
+        """``column`` (points,) becomes that of ``cluster``."""
+        self.values[:, cluster] = column
+        ranked = (self.first == cluster) | (self.second == cluster)
+        better = (column < self.next) | ((column == self.next) & (cluster < self.second))
+        self._rank(np.flatnonzero(ranked | better))
 
 
 class _Moves:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from mpifed.data.clustering import Solver, equal_clusters
+from mpifed.data.clustering import Solver, equal_parts
 from mpifed.errors import InputError, closest
 from mpifed.schema import AtLeast, AtMost, options_of
 
@@ -126,7 +126,7 @@ def kmeans(
     """
     _check_enough(len(points), n_clients, min_samples)
     points = points.reshape(len(points), -1).astype(np.float64)
-    return _grouped(equal_clusters(points, n_clients, rng, kmeans_solver).owner, n_clients)
+    return _grouped(equal_parts(points, n_clients, rng, kmeans_solver), n_clients)
 
 
 PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {

@@ -9,7 +9,7 @@ import torch
 
 from mpifed.communicator import Communicator
 from mpifed.data.base import Description, Shards
-from mpifed.data.clustering import Solver, equal_clusters
+from mpifed.data.clustering import Solver, equal_parts
 from mpifed.data.delivery import agreed
 from mpifed.data.generated import make_shards, no_targets
 from mpifed.random import stream
@@ -50,10 +50,8 @@ class Transport:
         if partition == "kmeans":
             self.owner = agreed(
                 communicator,
-                lambda: (
-                    equal_clusters(
-                        self._pool(), n_clients, stream(self.seed, "partition"), kmeans_solver
-                    ).owner
+                lambda: equal_parts(
+                    self._pool(), n_clients, stream(self.seed, "partition"), kmeans_solver
                 ),
             )
         counts = np.full(n_clients, samples)

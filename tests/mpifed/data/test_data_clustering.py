@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from mpifed.communicator import Alone
-from mpifed.data.clustering import assign, equal_clusters, equal_sizes
+from mpifed.data import clustering
+from mpifed.data.clustering import assign, equal_clusters, equal_parts, equal_sizes
 from mpifed.data.dictionary import Dictionary
 from mpifed.errors import InputError
 
@@ -96,3 +97,35 @@ def test_it_is_as_good_as_the_package():
     package = equal_clusters(points, 10, np.random.default_rng(0), "package")
     assert np.bincount(package.owner).tolist() == [60] * 10
     assert own.inertia <= 1.03 * package.inertia
+
+
+@pytest.mark.parametrize(("n", "k"), [(600, 30), (637, 30), (50, 50), (200, 7)])
+def test_many_clusters_are_found_in_two_steps_and_are_equal_too(n, k, monkeypatch):
+    points = np.random.default_rng(0).normal(size=(n, 3))
+    whole = equal_clusters(points, k, np.random.default_rng(1))
+    alike = equal_parts(points, k, np.random.default_rng(1))
+    assert np.array_equal(alike, whole.owner)
+    monkeypatch.setattr(clustering, "LARGE", 0)
+    parts = equal_parts(points, k, np.random.default_rng(1))
+    assert sorted(np.bincount(parts, minlength=k)) == sorted(np.bincount(whole.owner, minlength=k))
+    centres = np.array([points[parts == cluster].mean(0) for cluster in range(k)])
+    inertia = ((points - centres[parts]) ** 2).sum()
+    assert inertia <= 1.5 * whole.inertia + 1e-9
+    assert np.array_equal(parts, equal_parts(points, k, np.random.default_rng(1)))
+
+
+@given(problems())
+@settings(deadline=None, max_examples=100)
+def test_the_ranking_is_that_of_the_whole_table(problem):
+    """``_Ranking`` after changes of columns, against sorting."""
+    values, _, _ = problem
+    ranking = clustering._Ranking(values.copy())
+    rng = np.random.default_rng(len(values))
+    for _ in range(5):
+        cluster = int(rng.integers(values.shape[1]))
+        values[:, cluster] = rng.integers(0, 4, len(values))
+        ranking.replace(cluster, values[:, cluster].copy())
+        assert np.array_equal(ranking.first, values.argmin(axis=1))
+        for other in range(values.shape[1]):
+            rest = np.delete(values, other, axis=1).min(axis=1, initial=np.inf)
+            assert np.array_equal(ranking.least_of_others(other), rest)
