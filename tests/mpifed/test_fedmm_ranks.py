@@ -26,6 +26,7 @@ DICTIONARY = {
     "checkpoint": {"every": 2},
 }
 MIXTURE = {"name": "gaussian_mixture", "components": 3}
+MEANS = {"name": "gaussian_mixture", "n_test": 30}
 TRANSPORT = {
     "clients": 5,
     "rounds": 4,
@@ -46,7 +47,7 @@ CASES = {
     "fedmm, online": (DICTIONARY, {"algorithm.online": True, "data.variant": "homogeneous"}),
     "fedmm, mixture": (
         DICTIONARY,
-        {"data": "gaussian_mixture", "algorithm.surrogate": MIXTURE, **QUANTISED},
+        {"data": MEANS, "algorithm.surrogate": MIXTURE, **QUANTISED},
     ),
     "fedmm, counts of a measured mean": (
         DICTIONARY,
