@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,18 +25,11 @@ STARTS = 4
 MOST_STEPS = 100
 """Steps of one k-means, if it has not settled before."""
 
-FEW_STEPS = 3
-"""The same where clusters are found in two steps, in the first."""
-
 MOST_SWEEPS = 20
 """Passes over the clusters that bring prices close to those of an assignment, at most."""
 
-
-LARGE = 2.1e9
-"""Points times squared clusters above which clusters are found in two steps (``equal_parts``)."""
-
 TOLD = 1e8
-"""The same above which a line in the log says how far it is."""
+"""Points times squared clusters above which a line in the log says how far it is."""
 
 log = logging.getLogger("mpifed")
 
@@ -83,44 +75,17 @@ def equal_clusters(
     return _best_of_starts(points, n_clusters, rng)
 
 
-def equal_parts(
-    points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
-) -> np.ndarray:
-    """The clusters of ``equal_clusters``, int64 (n,), for any number of points and clusters.
-
-    k-means into equal clusters takes time as the points times the squared clusters. Above ``LARGE``
-    of these ``own`` finds the square root of as many clusters first, in ``FEW_STEPS`` steps from
-    one start, and parts each of them.
-    """
-    if solver == "package" or len(points) * n_clusters**2 <= LARGE:
-        return equal_clusters(points, n_clusters, rng, solver).owner
-    smallest, larger = divmod(len(points), n_clusters)
-    each = np.array_split(smallest + (np.arange(n_clusters) < larger), math.isqrt(n_clusters))
-    sizes = np.array([part.sum() for part in each])
-    log.info(
-        f"k-means of {len(points)} samples into {n_clusters} clusters in two steps, since they are "
-        f"many: {len(sizes)} clusters first, then each into its own"
-    )
-    groups = _kmeans(points, len(sizes), rng, sizes, FEW_STEPS).owner
-    owner, first = np.empty(len(points), np.int64), 0
-    for group, part in enumerate(each):
-        members = np.flatnonzero(groups == group)
-        owner[members] = first + _kmeans(points[members], len(part), rng).owner
-        first += len(part)
-    return owner
-
-
 def _best_of_starts(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
     found: list[Clusters] = []
     for start in range(STARTS):
         if len(points) * n_clusters**2 > TOLD:
             what = f"k-means of {len(points)} samples into {n_clusters} clusters of equal size"
             log.info(f"{what}: start {start + 1} of {STARTS}, of at most {MOST_STEPS} steps each")
-        found.append(_kmeans(points, n_clusters, rng))
+        found.append(kmeans(points, n_clusters, rng))
     return min(found, key=lambda clusters: clusters.inertia)
 
 
-def _kmeans(
+def kmeans(
     points: np.ndarray,
     n_clusters: int,
     rng: np.random.Generator,

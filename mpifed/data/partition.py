@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from mpifed.data.clustering import Solver, equal_parts
+from mpifed.data.clustering import Solver
+from mpifed.data.many_clusters import equal_parts
 from mpifed.errors import InputError, closest
 from mpifed.schema import AtLeast, AtMost, options_of
 

@@ -9,9 +9,10 @@ import torch
 
 from mpifed.communicator import Communicator
 from mpifed.data.base import Description, Shards
-from mpifed.data.clustering import Solver, equal_parts
+from mpifed.data.clustering import Solver
 from mpifed.data.delivery import agreed
 from mpifed.data.generated import make_shards, no_targets
+from mpifed.data.many_clusters import equal_parts
 from mpifed.random import stream
 from mpifed.schema import AtLeast
 from mpifed.transport.benchmark import Name, automatic, find_benchmark

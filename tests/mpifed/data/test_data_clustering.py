@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from mpifed.communicator import Alone
-from mpifed.data import clustering
-from mpifed.data.clustering import assign, equal_clusters, equal_parts, equal_sizes
+from mpifed.data import clustering, many_clusters
+from mpifed.data.clustering import assign, equal_clusters, equal_sizes
 from mpifed.data.dictionary import Dictionary
 from mpifed.errors import InputError
 
@@ -100,18 +100,18 @@ def test_it_is_as_good_as_the_package():
 
 
 @pytest.mark.parametrize(("n", "k"), [(600, 30), (637, 30), (50, 50), (200, 7)])
-def test_many_clusters_are_found_in_two_steps_and_are_equal_too(n, k, monkeypatch):
+def test_many_clusters_are_parted_again_and_again_and_are_equal_too(n, k, monkeypatch):
     points = np.random.default_rng(0).normal(size=(n, 3))
     whole = equal_clusters(points, k, np.random.default_rng(1))
-    alike = equal_parts(points, k, np.random.default_rng(1))
+    alike = many_clusters.equal_parts(points, k, np.random.default_rng(1))
     assert np.array_equal(alike, whole.owner)
-    monkeypatch.setattr(clustering, "LARGE", 0)
-    parts = equal_parts(points, k, np.random.default_rng(1))
+    monkeypatch.setattr(many_clusters, "LARGE", 0)
+    parts = many_clusters.equal_parts(points, k, np.random.default_rng(1))
     assert sorted(np.bincount(parts, minlength=k)) == sorted(np.bincount(whole.owner, minlength=k))
     centres = np.array([points[parts == cluster].mean(0) for cluster in range(k)])
     inertia = ((points - centres[parts]) ** 2).sum()
     assert inertia <= 1.5 * whole.inertia + 1e-9
-    assert np.array_equal(parts, equal_parts(points, k, np.random.default_rng(1)))
+    assert np.array_equal(parts, many_clusters.equal_parts(points, k, np.random.default_rng(1)))
 
 
 @given(problems())
