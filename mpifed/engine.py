@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpifed import checkpoint, divergence
+from mpifed import appraisal, checkpoint, divergence
 from mpifed import state as states
 from mpifed.agreement import introduce
 from mpifed.assembly import Setup
@@ -20,29 +19,13 @@ from mpifed.clock import Clock, TimedChannel
 from mpifed.config import to_mapping
 from mpifed.data.base import Shards
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
-from mpifed.evaluation import (
-    VALIDATION_COLUMNS,
-    ClientResults,
-    score_clients,
-    summarise,
-    task_columns,
-    warn_of_losses,
-)
+from mpifed.evaluation import warn_of_losses
 from mpifed.exchange.ledger import Ledger
 from mpifed.federation import Clients, Draws, participants
 from mpifed.heartbeat import at_round
 from mpifed.participation import efforts
 from mpifed.progress import Progress
-from mpifed.recorder import COLUMNS, UNSEEN_COLUMNS, Recorder
-
-
-def columns_of(setup: Setup) -> list[str]:
-    """The columns of this run's metrics.csv."""
-    unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
-    validates = setup.configuration.validates
-    validation = VALIDATION_COLUMNS if validates else []
-    added = getattr(setup.algorithm, "columns", ())
-    return [*COLUMNS, *unseen, *validation, *task_columns(setup.model, validates), *added]
+from mpifed.recorder import Recorder
 
 
 class Engine:
@@ -230,94 +213,33 @@ class Engine:
         return bool(answer[0])
 
     def digest(self) -> str | None:
-        """SHA-256 over the server's and each client's, in client order; on rank 0. Collective."""
-        is_rows = self.setup.exchange.shared_is_rows
-        federation = self.setup.federation
-        own = states.client_digests(self.state, is_rows, len(federation.hosted))
-        gathered = federation.communicator.gather_object(own)
-        if gathered is None:
-            return None
-        total = hashlib.sha256(states.server_digest(self.state, is_rows))
-        by_client: list[bytes] = [b""] * federation.n_clients
-        for rank, digests in enumerate(gathered):
-            for client, digest in zip(federation.hosted_of(rank), digests, strict=True):
-                by_client[client] = digest
-        for digest in by_client:
-            total.update(digest)
-        return total.hexdigest()
-
-    def score(self) -> ClientResults | None:
-        """Every client's scores under the predictors of this round; on rank 0. Collective."""
-        setup, draws = self.setup, Draws(self.seed, self.round)
-        is_rows = setup.exchange.shared_is_rows
-        state = self.state.algorithm
-        part = state
-        if len(self.unseen):
-            part = states.select(part, torch.from_numpy(self.training.rows), is_rows)
-        served = [(self.training, setup.algorithm.deploy(part, self.training, draws))]
-        if setup.federation.unseen.any():
-            adapt = setup.algorithm.adapt  # type: ignore[attr-defined]
-            served.append((self.unseen, adapt(state, self.unseen, setup.exchange, draws)))
-        validates = setup.configuration.validates
-        return score_clients(setup.federation, setup.model, served, validates)
+        """That of the state; on rank 0. Collective."""
+        return appraisal.digest(self.setup, self.state)
 
     def remarks(self) -> list[str]:
         """What the algorithm says of itself before its rounds begin; collective."""
-        say = getattr(self.setup.algorithm, "remarks", None)
-        return say(self.state.algorithm, self.training, self.setup.exchange) if say else []
-
-    def measure(self) -> dict[str, float | None]:
-        """What the algorithm adds to metrics.csv; collective."""
-        algorithm = self.setup.algorithm
-        if not getattr(algorithm, "columns", ()):
-            return {}
-        draws = Draws(self.seed, self.round)
-        measure = algorithm.measure  # type: ignore[attr-defined]
-        return measure(self._trained(), self.training, self.setup.exchange, draws)
-
-    def learnt(self) -> dict[str, np.ndarray]:
-        """What the algorithm shows of its state in clients.h5, by name; collective."""
-        learnt = getattr(self.setup.algorithm, "learnt", None)
-        if learnt is None:
-            return {}
-        found = learnt(self._trained(), self.setup.exchange)
-        return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in found.items()}
-
-    def _trained(self) -> Any:
-        """The algorithm's state, without the rows of unseen clients."""
-        state = self.state.algorithm
-        if len(self.unseen):
-            rows = torch.from_numpy(self.training.rows)
-            state = states.select(state, rows, self.setup.exchange.shared_is_rows)
-        return state
+        return appraisal.remarks(self.setup, self.state, self.training)
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
         with self.clock.measure("evaluation"), torch.no_grad():
-            exchange = self.setup.exchange
-            results = self.score()
-            shared = states.shared_tensors(self.state.algorithm)
-            distance = exchange.consensus_distance(shared) if shared else None
-            digest = self.digest()
-            measured = self.measure()
-            learnt = self.learnt()
-            if recorder is None or results is None:
+            draws = Draws(self.seed, self.round)
+            found = appraisal.appraise(self.setup, self.state, self.training, self.unseen, draws)
+            if recorder is None or found.results is None:
                 return
+            ledger = self.setup.exchange.ledger
             self.scores = {
                 "round": self.round,
                 "seconds": round(self.elapsed, 3),
-                **summarise(results),
                 "active_clients": self.active,
-                "up_bits": exchange.ledger.up_bits,
-                "down_bits": exchange.ledger.down_bits,
-                "consensus_distance": distance,
-                "state_digest": digest,
-                **measured,
+                "up_bits": ledger.up_bits,
+                "down_bits": ledger.down_bits,
+                **found.row(),
             }
             recorder.row(self.scores)
-            recorder.clients(results, learnt)
+            recorder.clients(found.results, found.learnt)
             if not self.has_infinite_losses:
                 self.has_infinite_losses = warn_of_losses(
-                    results, self.round, divergence.advice(self.setup.algorithm)
+                    found.results, self.round, divergence.advice(self.setup.algorithm)
                 )
         if progress is not None:
             progress.scores(self.round, self.scores)

@@ -13,11 +13,12 @@ import numpy as np
 
 from mpifed import resume
 from mpifed.agreement import agree
+from mpifed.appraisal import columns_of
 from mpifed.assembly import Setup, describe_versions
 from mpifed.clock import Clock
 from mpifed.config import to_yaml
 from mpifed.divergence import advice
-from mpifed.engine import Engine, columns_of
+from mpifed.engine import Engine
 from mpifed.errors import Diverged, InputError, PeerDiverged, PeerFailure, RunError
 from mpifed.evaluation import VALIDATION_COLUMNS
 from mpifed.federation import participants

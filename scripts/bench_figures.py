@@ -60,6 +60,23 @@ def engine(experiment: str, **overrides: Any) -> Any:
     return made
 
 
+def scores_of(made: Any) -> Any:
+    """Every client's scores between rounds of an engine."""
+    from mpifed.appraisal import score
+    from mpifed.federation import Draws
+
+    draws = Draws(made.seed, made.round)
+    return score(made.setup, made.state, made.training, made.unseen, draws)
+
+
+def measures_of(made: Any) -> dict[str, float | None]:
+    """What its algorithm adds to metrics.csv."""
+    from mpifed.appraisal import measure
+    from mpifed.federation import Draws
+
+    return measure(made.setup, made.state, made.training, Draws(made.seed, made.round))
+
+
 def run(benchmarks: Mapping[str, Callable[[], None]], names: list[str]) -> int:
     """Runs the named benchmarks, or all; returns 2 for a name there is not."""
     for name in names:

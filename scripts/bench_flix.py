@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bench_figures import engine, in_turn, report
+from bench_figures import engine, in_turn, measures_of, report
 
 REPEATS = 5
 ALPHAS = (1.0, 0.1, 0.01, 0.001)
@@ -102,11 +102,11 @@ def sparse_products() -> None:
 
 def gaps(made: Any, rounds: int) -> list[float]:
     """The objective gap after each of ``rounds`` rounds, that of the start first."""
-    measured = [made.measure()["objective_gap"]]
+    found = [measures_of(made)["objective_gap"]]
     for _ in range(rounds):
         made.advance()
-        measured.append(made.measure()["objective_gap"])
-    return measured
+        found.append(measures_of(made)["objective_gap"])
+    return found
 
 
 def dgd_lines() -> None:
@@ -141,7 +141,7 @@ def diana_rounds() -> None:
         made = engine("flix-diana", **{"compression.k": k})
         foretold = int(made.remarks()[-1].split()[-2])
         done = 0
-        while made.measure()["objective_gap"] > 1e-10 and done < foretold:
+        while measures_of(made)["objective_gap"] > 1e-10 and done < foretold:
             for _ in range(5):
                 made.advance()
             done += 5

@@ -28,7 +28,7 @@ import bench_interruption
 import bench_surrogates
 import bench_topologies
 import bench_transport
-from bench_figures import cpu_seconds, report, run
+from bench_figures import cpu_seconds, report, run, scores_of
 from bench_figures import engine as engine_of
 
 import mpifed
@@ -134,7 +134,7 @@ def overhead() -> None:
         if made.round % 10 == 0:
             made.evaluate(recorder, None)
             results_began = time.perf_counter()
-            made.score()
+            scores_of(made)
             scored += time.perf_counter() - results_began
     total = time.perf_counter() - began - scored
     shutil.rmtree(folder, ignore_errors=True)
