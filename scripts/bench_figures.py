@@ -49,9 +49,10 @@ def engine(experiment: str, **overrides: Any) -> Any:
     import torch
 
     from mpifed.assembly import make
+    from mpifed.clock import Clock
     from mpifed.communicator import Alone
     from mpifed.config import apply_overrides, read_experiment, resolve
-    from mpifed.engine import Clock, Engine
+    from mpifed.engine import Engine
 
     torch.set_num_threads(1)
     setup = make(resolve(apply_overrides(read_experiment(experiment), overrides)), Alone(), 200)
@@ -69,7 +70,7 @@ def scores_of(made: Any) -> Any:
     return score(made.setup, made.state, made.training, made.unseen, draws)
 
 
-def measures_of(made: Any) -> dict[str, float | None]:
+def measures_of(made: Any) -> Any:
     """What its algorithm adds to metrics.csv."""
     from mpifed.appraisal import measure
     from mpifed.federation import Draws
