@@ -103,10 +103,12 @@ class Diana(Flix):
         )
         mean = channel.sum(arrived, clients.sampled_weights)
         omega = message_variance(channel.compressor, clients.federation, len(x))
-        beta = 1.0 if whole else self.memory_rate(omega)
+        inclusion = clients.federation.inclusion
+        # h_i^0 is the gradient of those who took part, and stays zero for the others.
+        beta = inclusion if whole else self.memory_rate(omega)
         moved = flix.model.double() - float(flix.step) * (state.memory + mean)[None]
         # The server adds what it has received, and its own old h stands in the step above.
-        scale = beta / clients.federation.inclusion
+        scale = beta / inclusion
         return DianaState(
             replace(flix, model=moved.to(flix.model)),
             added(h, arrived, scale),

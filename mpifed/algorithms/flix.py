@@ -23,6 +23,7 @@ from mpifed.algorithms.flix_forecast import (
     optima_reached,
     setting_of,
     theorem_two,
+    unproven,
 )
 from mpifed.algorithms.flix_measures import measured
 from mpifed.algorithms.flix_objective import FlixObjective
@@ -234,6 +235,8 @@ class Flix:
         c = self.constants(state, clients, exchange)
         whose = "error feedback's" if self.feeds_errors_back(exchange) else f"the {self.setting}"
         by = "" if self.step is not None else f", of {whose} theorem"
+        beyond = unproven(exchange, self.objective, self.compressors == "unbiased")
+        by += f", which does not speak of {beyond}" if by and beyond else ""
         lines.append(f"{constants_in_words(c)}; step size {hand}{by}")
         return lines + (self.foretold(state, c, clients) if self.is_foreseen(exchange) else [])
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.algorithms.flix_objective import spread
+from mpifed.algorithms.flix_objective import FlixObjective, spread
+from mpifed.exchange.base import Exchange
 from mpifed.exchange.measuring import total
 from mpifed.federation import Clients
 from mpifed.local.objective import Regulariser
@@ -65,6 +66,19 @@ def optima_reached(
             f"{iterations} iterations, or no further progress); x_i are what was reached"
         )
     return lines
+
+
+def unproven(exchange: Exchange, objective: FlixObjective, knows_participation: bool) -> str:
+    """What of a run its theorem does not speak of, in words; empty where it speaks of all.
+
+    ``knows_participation`` says that absent clients are part of the theorem's omega.
+    """
+    beyond = {
+        "gossip": exchange.shared_is_rows,
+        "stochastic gradients": objective.batch_size is not None,
+        "partial participation": exchange.federation.inclusion < 1 and not knows_participation,
+    }
+    return " and ".join(what for what, there in beyond.items() if there)
 
 
 def constants_in_words(c: theory.Constants) -> str:

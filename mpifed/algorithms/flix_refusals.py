@@ -58,8 +58,8 @@ def refuse_for_model(
     if isinstance(model, Linear) and model.n_outputs == 1:
         return
     for option, value, others in (
-        ("local_solver", local_solver, "gd, lbfgs"),
-        ("reference", reference, "lbfgs, none"),
+        ("local_solver", local_solver, "gd, lbfgs, published_code"),
+        ("reference", reference, "auto, lbfgs, none"),
     ):
         if value == "newton":
             raise InputError(

@@ -20,7 +20,14 @@ from mpifed.seal import Damaged
 PROBLEM = ("clients", "seed", "dtype", "data", "model")
 """Parts of a configuration by which a client's optimum is another."""
 
-OPTIMUM = ("l2", "regulariser", "local_solver", "local_start", "local_tolerance")
+OPTIMUM = (
+    "l2",
+    "regulariser",
+    "local_solver",
+    "local_start",
+    "local_tolerance",
+    "local_iterations",
+)
 """Options of the algorithm by which it is."""
 
 

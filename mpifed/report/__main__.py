@@ -22,8 +22,8 @@ from rich.console import Console
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError
 from mpifed.launch import Parser
 from mpifed.report import paired
-from mpifed.report.figure import Wanted, draw_figure
-from mpifed.report.grid import WantedGrid, draw_grid
+from mpifed.report.figure import Wanted, draw_figure, series
+from mpifed.report.grid import WantedGrid, draw_grid, grids
 from mpifed.report.groups import Group, group_runs
 from mpifed.report.reading import find_runs
 from mpifed.report.tables import csv_text, markdown, terminal
@@ -43,6 +43,10 @@ def main(words: Sequence[str] | None = None) -> int:
         comparison = compare(groups, options.against, options.target)
         output = options.output
         wanted, wanted_grid = figure_wanted(options), grid_wanted(options)
+        if wanted is not None:
+            series(found, wanted)
+        if wanted_grid is not None:
+            grids(found, wanted_grid)
         files = write(groups, tables | comparison, output, options.against) if output else []
         if wanted is not None:
             files.append(draw_figure(found, wanted, output))

@@ -14,7 +14,7 @@ from convex import ANISOTROPIC, ISOTROPIC, Run, logistic, quadratics, random_qua
 from mpifed.algorithms.dcgd import Dcgd
 from mpifed.algorithms.diana import Diana
 from mpifed.algorithms.flix import Flix
-from mpifed.federation import Draws
+from mpifed.federation import Draws, participants
 from mpifed.local.linear_objective import objective_of, smoothness
 from mpifed.local.objective import Regulariser
 from mpifed.models.linear import linear
@@ -210,6 +210,20 @@ def test_dianas_memory_is_the_mean_of_its_clients():
     for _ in range(20):
         run.go()
         assert torch.allclose(run.state.memories.mean(0), run.state.memory, atol=1e-15)
+
+
+def test_dianas_memories_begin_with_the_gradients_of_those_who_take_part():
+    data = logistic(participation=0.5)
+    options = {"flix_alpha": 0.6, "l2": 0.1, "start": "ones", "memory_start": "gradients"}
+    run = Run(Diana, data, ("rand_k", {"k": 2}), **options)
+    x = run.flix.model[0].clone()
+    there = participants(run.clients.federation, 0.5, 0, 1)
+    assert there.sum() == 3
+    gradients = run.method.objective.gradients(run.flix.optima, x, run.clients, Draws(0, 1))
+    run.go()
+    expected = torch.where(torch.from_numpy(there)[:, None], gradients, 0.0)
+    assert torch.allclose(run.state.memories, expected, atol=1e-15)
+    assert torch.allclose(run.state.memory, expected.mean(0), atol=1e-15)
 
 
 def test_diana_converges_where_dcgd_stalls_within_theorem_threes_floor():

@@ -240,10 +240,32 @@ def test_bad_input_is_one_sentence_before_anything_is_computed(
     assert not target.exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "beyond"),
+    [
+        (["participation=0.5"], ", which does not speak of partial participation"),
+        (["algorithm.gradient=stochastic"], ", which does not speak of stochastic gradients"),
+        (["exchange=gossip"], ", which does not speak of gossip"),
+        (["algorithm=diana", "compression=rand_k", "participation=0.5", "algorithm.l2=0.1"], ""),
+        ([], ""),
+    ],
+)
+def test_the_log_says_what_the_steps_theorem_does_not_speak_of(words, beyond, tmp_path, capfd):
+    done = call([*SMALL, *words, "--output", tmp_path / "run"], capfd)
+    assert done.code == 0, done.err
+    (line,) = (
+        line
+        for line in (tmp_path / "run" / "log.txt").read_text().splitlines()
+        if "theorem" in line
+    )
+    assert line.endswith(f" theorem{beyond}")
+
+
 def test_optima_of_another_problem_are_refused(tmp_path, capfd):
     one = tmp_path / "one"
     assert call([*SMALL, "--output", one], capfd).code == 0
-    for change in ("seed=3", "algorithm.l2=0.2", "data.dimension=7"):
+    cap = "algorithm.local_iterations=7"
+    for change in ("seed=3", "algorithm.l2=0.2", "data.dimension=7", cap):
         words = [*SMALL, change, f"algorithm.optima_from={one}", "--output", tmp_path / "two"]
         done = call(words, capfd)
         assert done.code == 2

@@ -189,6 +189,7 @@ def test_what_cannot_be_tabulated_is_refused_in_one_sentence(words, expected, sw
     assert main([str(sweep), "--output", str(sweep / "out"), *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert expected in line
+    assert not (sweep / "out").exists()
 
 
 def test_a_grid_needs_a_directory(sweep: Path, capsys) -> None:
