@@ -77,11 +77,16 @@ def figure_wanted(options: argparse.Namespace) -> Wanted | None:
             if value is not None:
                 raise InputError(f"{name} is for --figure or --grid, and neither is given")
     if options.figure is None:
+        if options.until is not None:
+            raise InputError("--until is for --figure, which is not given")
         return None
+    if options.until is not None and not options.until > 0:
+        raise InputError(f"--until is {options.until:g}; it must be above 0")
     if options.output is None:
         raise InputError("--figure needs --output, the directory in which it is drawn")
     by, aside = tuple(options.by or ()), tuple(options.aside or ())
-    return Wanted(options.figure, options.x or "rounds", by, options.linear, aside)
+    x = options.x or "rounds"
+    return Wanted(options.figure, x, by, options.linear, aside, options.until)
 
 
 def grid_wanted(options: argparse.Namespace) -> WantedGrid | None:
@@ -144,6 +149,7 @@ def _parser() -> Parser:
     parser.add_argument("--x", metavar="WHAT", help="rounds, bits, floats or a dotted key")
     parser.add_argument("--by", nargs="+", metavar="KEY", help="dotted keys, a line for each value")
     parser.add_argument("--aside", nargs="+", metavar="KEY", help="dotted keys that part no panels")
+    parser.add_argument("--until", type=float, metavar="X", help="the largest x of --figure")
     parser.add_argument("--linear", action="store_true", help="no logarithms in --figure or --grid")
     return parser
 

@@ -43,18 +43,23 @@ LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
 ACROSS = 3  # panels in a row
 DOTS = 110  # an inch
 PANEL = (4.2, 3.1)  # inches
+MARGIN = 0.03  # of the x that are drawn, where --until sets them
 TICKS = 4  # intervals between numbers on x, at most
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to draw: ``column`` against ``x``, a line for each value of the keys ``by``."""
+    """What to draw: ``column`` against ``x``, a line for each value of the keys ``by``.
+
+    ``until`` is the largest x that is drawn.
+    """
 
     column: str
     x: str = "rounds"
     by: tuple[str, ...] = ()
     linear: bool = False
     aside: tuple[str, ...] = ()
+    until: float | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,11 @@ def _check_keys(flat: Sequence[Mapping[str, str]], wanted: Wanted) -> None:
             words = [*PROGRESS, *keys] if option == "--x" else keys
             raise InputError(f"{option} is '{key}', which no run has; {closest(key, words)}")
     if wanted.x not in PROGRESS:
+        if wanted.until is not None:
+            raise InputError(
+                f"--until is {wanted.until:g}, but --x is the key '{wanted.x}'; it goes with "
+                f"{', '.join(PROGRESS)}"
+            )
         for said in flat:
             try:
                 float(said.get(wanted.x, "nan"))
@@ -143,6 +153,8 @@ def _points(run: Run, wanted: Wanted, key: float | None) -> tuple[np.ndarray, np
     if not len(table):
         raise InputError(f"'{run.path}' has no number in the column '{wanted.column}'")
     if key is None:
+        if wanted.until is not None:
+            table = table[table[:, 2] <= wanted.until]
         return table[:, 2], table[:, 1]
     return np.array([key]), table[-1:, 1]
 
@@ -174,6 +186,8 @@ def _figure(every: Sequence[Series], wanted: Wanted) -> Figure:
         if wanted.x in PROGRESS:
             # Numbers sent are long ones, and a panel is narrow.
             axes.xaxis.set_major_locator(MaxNLocator(TICKS))
+            if wanted.until is not None:
+                axes.set_xlim(-MARGIN * wanted.until, (1 + MARGIN) * wanted.until)
         axes.set_xlabel(PROGRESS[wanted.x][1] if wanted.x in PROGRESS else wanted.x)
         if not wanted.linear:
             axes.set_yscale("log")

@@ -138,6 +138,25 @@ def test_a_run_without_the_key_of_x_is_a_level_line(sweep, tmp_path):
     assert [t.get_text() for t in legend.get_texts()] == ["algorithm=diana", "algorithm=fomaml"]
 
 
+def test_all_panels_end_where_they_are_to(sweep, tmp_path, capsys):
+    whole = series(find_runs([sweep]), Wanted("objective_gap", "floats"))
+    until = float(np.median(np.concatenate([s.x for s in whole])))
+    cut = series(find_runs([sweep]), Wanted("objective_gap", "floats", until=until))
+    for before, after in zip(whole, cut, strict=True):
+        assert after.x.tolist() == [x for x in before.x if x <= until]
+        assert after.y.tolist() == before.y[: len(after.x)].tolist()
+    figure = _figure(cut, Wanted("objective_gap", "floats", until=until))
+    assert len({axes.get_xlim() for axes in figure.axes if axes.axison}) == 1
+    words = ["--figure", "objective_gap", "--output", str(tmp_path / "out")]
+    for more, said in (
+        (["--until", "0"], "--until is 0; it must be above 0"),
+        (["--until", "5", "--x", "algorithm.flix_alpha"], "it goes with rounds, bits, floats"),
+    ):
+        assert main([str(sweep), *words, *more]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_keys_and_sections_aside_part_no_panels(sweep):
     for aside in (("compression.k",), ("compression",)):
         wanted = Wanted("objective_gap", "algorithm.flix_alpha", aside=aside)
