@@ -62,13 +62,13 @@ def appraise(
     setup: Setup, state: states.RunState, training: Clients, unseen: Clients, draws: Draws
 ) -> Appraisal:
     """The state after a round; ``training`` and ``unseen`` are the hosted clients of each kind."""
-    shared = states.shared_tensors(state.algorithm)
+    shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
     return Appraisal(
-        score(setup, state, training, unseen, draws),
+        score(setup, state, trained, training, unseen, draws),
         digest(setup, state),
         setup.exchange.consensus_distance(shared) if shared else None,
-        measure(setup, state, training, draws),
-        _learnt(setup, state, training),
+        measure(setup, trained, training, draws),
+        _learnt(setup, trained),
     )
 
 
@@ -96,10 +96,14 @@ def remarks(setup: Setup, state: states.RunState, training: Clients) -> list[str
 
 
 def score(
-    setup: Setup, state: states.RunState, training: Clients, unseen: Clients, draws: Draws
+    setup: Setup,
+    state: states.RunState,
+    trained: Any,
+    training: Clients,
+    unseen: Clients,
+    draws: Draws,
 ) -> ClientResults | None:
     """Every client's scores under the predictors of this round; on rank 0."""
-    trained = _of_trained(setup, state, training)
     served = [(training, setup.algorithm.deploy(trained, training, draws))]
     if setup.federation.unseen.any():
         adapt = setup.algorithm.adapt  # type: ignore[attr-defined]
@@ -107,26 +111,24 @@ def score(
     return score_clients(setup.federation, setup.model, served, setup.configuration.validates)
 
 
-def measure(
-    setup: Setup, state: states.RunState, training: Clients, draws: Draws
-) -> dict[str, float | None]:
-    """What the algorithm adds to metrics.csv."""
+def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:
+    """What the algorithm adds to metrics.csv, from the state ``of_trained`` clients."""
     if not getattr(setup.algorithm, "columns", ()):
         return {}
     own = setup.algorithm.measure  # type: ignore[attr-defined]
-    return dict(own(_of_trained(setup, state, training), training, setup.exchange, draws))
+    return dict(own(trained, training, setup.exchange, draws))
 
 
-def _learnt(setup: Setup, state: states.RunState, training: Clients) -> dict[str, np.ndarray]:
+def _learnt(setup: Setup, trained: Any) -> dict[str, np.ndarray]:
     """What the algorithm shows of its state in clients.h5, by name."""
     learnt = getattr(setup.algorithm, "learnt", None)
     if learnt is None:
         return {}
-    found = learnt(_of_trained(setup, state, training), setup.exchange)
+    found = learnt(trained, setup.exchange)
     return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in found.items()}
 
 
-def _of_trained(setup: Setup, state: states.RunState, training: Clients) -> Any:
+def of_trained(setup: Setup, state: states.RunState, training: Clients) -> Any:
     """The algorithm's state, without the rows of unseen clients."""
     if len(training) == len(setup.federation.hosted):
         return state.algorithm

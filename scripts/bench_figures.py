@@ -63,19 +63,21 @@ def engine(experiment: str, **overrides: Any) -> Any:
 
 def scores_of(made: Any) -> Any:
     """Every client's scores between rounds of an engine."""
-    from mpifed.appraisal import score
+    from mpifed.appraisal import of_trained, score
     from mpifed.federation import Draws
 
+    trained = of_trained(made.setup, made.state, made.training)
     draws = Draws(made.seed, made.round)
-    return score(made.setup, made.state, made.training, made.unseen, draws)
+    return score(made.setup, made.state, trained, made.training, made.unseen, draws)
 
 
 def measures_of(made: Any) -> Any:
     """What its algorithm adds to metrics.csv."""
-    from mpifed.appraisal import measure
+    from mpifed.appraisal import measure, of_trained
     from mpifed.federation import Draws
 
-    return measure(made.setup, made.state, made.training, Draws(made.seed, made.round))
+    trained = of_trained(made.setup, made.state, made.training)
+    return measure(made.setup, trained, made.training, Draws(made.seed, made.round))
 
 
 def run(benchmarks: Mapping[str, Callable[[], None]], names: list[str]) -> int:

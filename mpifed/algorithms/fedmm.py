@@ -231,8 +231,14 @@ class FedMM:
         return inputs_of(shard_of(clients.shards.train, clients.rows[i]), self.with_target)
 
     def project(self, s: Tensor) -> Tensor:
-        """On S; under gossip a rank may have no row. What is not finite is left to be found."""
-        return self.surrogate.project(s) if len(s) and bool(torch.isfinite(s).all()) else s
+        """``onto`` of s; under gossip a rank may have no row. What is not finite is left to be
+        found.
+        """
+        return self.onto(s) if len(s) and bool(torch.isfinite(s).all()) else s
+
+    def onto(self, s: Tensor) -> Tensor:
+        """The nearest point of S."""
+        return self.surrogate.project(s)
 
     def weights(self, clients: Clients) -> Tensor:
         """mu_i, float64 (clients,)."""

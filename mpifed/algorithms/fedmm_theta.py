@@ -36,9 +36,9 @@ class FedMMTheta(FedMM):
         found = self.statistics(theta, self.samples(clients, draws))
         return rows_or_nan(self.surrogate.minimiser, found, self.message_size())
 
-    def project(self, s: Tensor) -> Tensor:
-        """On Theta, as far as the surrogate has one; see ``onto_domain``."""
-        return onto_domain(self.surrogate, s) if len(s) and bool(torch.isfinite(s).all()) else s
+    def onto(self, s: Tensor) -> Tensor:
+        """The nearest point of Theta, as far as the surrogate has one; see ``onto_domain``."""
+        return onto_domain(self.surrogate, s)
 
     def parameters(self, s: Tensor) -> Tensor:
         return s

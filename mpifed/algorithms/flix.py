@@ -316,5 +316,5 @@ class Flix:
         return {**found, "up_floats": exchange.ledger.up_floats}
 
     def payload(self) -> int:
-        """None where all alpha_i are 0: then nothing is sent."""
+        """The size of x; 0 where all alpha_i are 0, since then nothing is sent."""
         return 0 if self.objective.is_local else self.model.n_parameters

@@ -196,24 +196,17 @@ class _Ranking:
 
     def __init__(self, values: np.ndarray) -> None:
         self.values = values
-        self.first = self.second = np.zeros(len(values), np.int64)
-        self.least = self.next = np.zeros(len(values))
-        self._rank(slice(None))
+        self.first, self.second = np.empty((2, len(values)), np.int64)
+        self.least, self.next = np.empty((2, len(values)))
+        self._rank(np.arange(len(values)))
 
-    def _rank(self, points: Any) -> None:
-        rows = self.values[points]
-        every = np.arange(len(rows))
-        first = rows.argmin(axis=1)
-        least = rows[every, first]
-        rows = rows.copy() if isinstance(points, slice) else rows
+    def _rank(self, points: np.ndarray) -> None:
+        rows, every = self.values[points], np.arange(len(points))
+        self.first[points] = first = rows.argmin(axis=1)
+        self.least[points] = rows[every, first]
         rows[every, first] = np.inf
-        second = rows.argmin(axis=1)
-        if isinstance(points, slice):
-            self.first, self.least = first, least
-            self.second, self.next = second, rows[every, second]
-            return
-        self.first[points], self.least[points] = first, least
-        self.second[points], self.next[points] = second, rows[every, second]
+        self.second[points] = second = rows.argmin(axis=1)
+        self.next[points] = rows[every, second]
 
     def least_of_others(self, cluster: int) -> np.ndarray:
         """The least value of each point without that of ``cluster``, (points,)."""

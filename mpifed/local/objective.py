@@ -180,6 +180,11 @@ def _parts(members: np.ndarray, width: int, split: Split) -> list[np.ndarray]:
     return [members[a : a + most] for a in range(0, len(members), most)]
 
 
+def row_norms(rows: Tensor) -> Tensor:
+    """The Euclidean norm of each row, float64 (R,)."""
+    return rows.double().square().sum(1).sqrt()
+
+
 def sampled_gradients(
     model: Model,
     clients: Clients,

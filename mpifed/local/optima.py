@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import hessian, objective_of, smoothness
-from mpifed.local.objective import Objective, Regulariser
+from mpifed.local.objective import Objective, Regulariser, row_norms
 from mpifed.local.stochastic_optima import stochastic_optima
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
@@ -67,7 +67,7 @@ def local_optima(
     if solver == "published_code":
         limits = tolerance, most_iterations
         found = stochastic_optima(model, clients, regulariser, start, draws, *limits)
-        return found, _norms(whole.gradients(found))
+        return found, row_norms(whole.gradients(found))
     found = start.clone()
     for i in range(len(clients)):
         alone = Clients(clients.federation, clients.shards, clients.rows[i : i + 1])
@@ -79,11 +79,7 @@ def local_optima(
             found[i] = _newton(
                 model, alone, regulariser, objective, start[i], tolerance, most_iterations
             )
-    return found, _norms(whole.gradients(found))
-
-
-def _norms(rows: Tensor) -> Tensor:
-    return rows.double().square().sum(1).sqrt()
+    return found, row_norms(whole.gradients(found))
 
 
 def _descend(
@@ -106,7 +102,7 @@ def _descend(
             objective, here = objective_of(model, some, regulariser), torch.from_numpy(left)
             running = torch.ones(len(left), dtype=torch.bool)
         gradients = objective.gradients(x[here])
-        reached = _norms(gradients)
+        reached = row_norms(gradients)
         norms[here[running]] = reached[running]
         running &= reached >= tolerance
         left = here[running].numpy()

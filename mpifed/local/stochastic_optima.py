@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import objective_of
-from mpifed.local.objective import Objective, Regulariser, sampled_gradients
+from mpifed.local.objective import Objective, Regulariser, row_norms, sampled_gradients
 from mpifed.local.sampling import batches
 from mpifed.models.base import Model
 
@@ -105,7 +105,7 @@ def _judged(
         done |= validates & (watch.since[here] >= PATIENCE)
         kept |= better
     if not validates.all():
-        norms = training.gradients(x[here]).double().square().sum(1).sqrt().numpy()
+        norms = row_norms(training.gradients(x[here])).numpy()
         small = (norms < tolerance) & (training.losses(x[here]).numpy() < SMALL_LOSS)
         done |= ~validates & small
     found[here[kept]] = x[here[kept]]

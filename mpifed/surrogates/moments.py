@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from scipy.optimize import brentq
@@ -33,8 +34,8 @@ def semidefinite_with_shares(matrices: Tensor, floor: float) -> Tensor:
         raised = (vectors * values.clamp(min=0)[:, None]) @ vectors.mT
         return (raised + raised.mT) / 2
 
-    def share_of(one: int, price: float) -> float:
-        return float(clipped(torch.full_like(shares, price))[one, -1, -1])
+    def above_floor(one: int, price: float) -> float:
+        return float(clipped(torch.full_like(shares, price))[one, -1, -1]) - floor
 
     def total(price: float) -> float:
         at = clipped(torch.full_like(shares, price))[:, -1, -1]
@@ -45,7 +46,7 @@ def semidefinite_with_shares(matrices: Tensor, floor: float) -> Tensor:
     prices = torch.full_like(shares, price)
     for one in (clipped(prices)[:, -1, -1] < floor).nonzero()[:, 0].tolist():
         low = float(shares[one]) - floor
-        prices[one] = _root(lambda nu, one=one: share_of(one, nu) - floor, low)  # type: ignore[misc]
+        prices[one] = _root(partial(above_floor, one), low)
     found = clipped(prices)
     found[:, -1, -1] = found[:, -1, -1].clamp(min=floor)
     return found
