@@ -43,16 +43,15 @@ def main(words: Sequence[str] | None = None) -> int:
         comparison = compare(groups, options.against, options.target)
         output = options.output
         wanted, wanted_grid = figure_wanted(options), grid_wanted(options)
-        if wanted is not None:
-            series(found, wanted)
-        if wanted_grid is not None:
-            grids(found, wanted_grid)
+        # Before anything is written, for they may refuse what is asked for.
+        lines = series(found, wanted) if wanted is not None else []
+        panels = grids(found, wanted_grid) if wanted_grid is not None else []
         files = write(groups, tables | comparison, output, options.against) if output else []
         if wanted is not None:
-            files.append(draw_figure(found, wanted, output))
+            files.append(draw_figure(lines, wanted, output))
         grid = ""
         if wanted_grid is not None:
-            drawn, grid = draw_grid(found, wanted_grid, output)
+            drawn, grid = draw_grid(panels, wanted_grid, output)
             files += drawn
     except InputError as error:
         print(f"mpifed.report: {error}", file=sys.stderr)

@@ -8,7 +8,6 @@ that have no such key, another method's, as a level line. Keys or sections ``--a
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from mpifed.filenames import safe
 from mpifed.report.groups import leaves
 from mpifed.report.keys import differing, label, naturally
 from mpifed.report.lines import FEW_POINTS, GREY, STYLE, look
-from mpifed.report.reading import Run
+from mpifed.report.reading import Run, read_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,12 +74,11 @@ class Series:
     y: np.ndarray
 
 
-def draw_figure(runs: Sequence[Run], wanted: Wanted, output: Path) -> Path:
-    """The figure as a file in ``output``; ``InputError`` for a column or key that is not there."""
+def draw_figure(every: Sequence[Series], wanted: Wanted, output: Path) -> Path:
+    """The figure of ``series`` as a file in ``output``."""
     import matplotlib
 
     matplotlib.use("Agg")
-    every = series(runs, wanted)
     with matplotlib.rc_context(STYLE):
         figure = _figure(every, wanted)
         name = f"{wanted.column}-{wanted.x}".replace("_", "-").replace(".", "-")
@@ -90,7 +88,9 @@ def draw_figure(runs: Sequence[Run], wanted: Wanted, output: Path) -> Path:
 
 
 def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
-    """Mean over seeds of what ``wanted`` asks for, in the order of the runs."""
+    """Mean over seeds of what ``wanted`` asks for, in the order of the runs; ``InputError`` for a
+    column or key that is not there.
+    """
     flat = [leaves(run.config) for run in runs]
     _check_keys(flat, wanted)
     apart = differing(flat, {*wanted.by, wanted.x, *wanted.aside})
@@ -134,29 +134,16 @@ def _check_keys(flat: Sequence[Mapping[str, str]], wanted: Wanted) -> None:
 
 def _points(run: Run, wanted: Wanted, key: float | None) -> tuple[np.ndarray, np.ndarray]:
     """All points of a run, or its last value where x is a key; both (points,)."""
-    columns = ["round", wanted.column]
-    if key is None:
-        columns.append(PROGRESS[wanted.x][0])
-    try:
-        with (run.path / "metrics.csv").open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        values = [[float(row[name] or "nan") for name in columns] for row in rows]
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"'{run.path / 'metrics.csv'}' cannot be read: {error}") from None
-    except KeyError as error:
-        names = [name for name in (rows[0] if rows else {}) if name != "state_digest"]
-        raise InputError(
-            f"'{run.path}' has no column {error}; {closest(str(error.args[0]), names)}"
-        ) from None
-    table = np.array(values).reshape(-1, len(columns))
-    table = table[np.isfinite(table[:, 1])]
+    columns = [wanted.column] if key is not None else [wanted.column, PROGRESS[wanted.x][0]]
+    table = read_columns(run, columns)
+    table = table[np.isfinite(table[:, 0])]
     if not len(table):
         raise InputError(f"'{run.path}' has no number in the column '{wanted.column}'")
     if key is None:
         if wanted.until is not None:
-            table = table[table[:, 2] <= wanted.until]
-        return table[:, 2], table[:, 1]
-    return np.array([key]), table[-1:, 1]
+            table = table[table[:, 1] <= wanted.until]
+        return table[:, 1], table[:, 0]
+    return np.array([key]), table[-1:, 0]
 
 
 def _mean(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ from mpifed.report.figure import DOTS, larger_is_better
 from mpifed.report.groups import leaves
 from mpifed.report.keys import differing, label, naturally, short
 from mpifed.report.lines import STYLE
-from mpifed.report.reading import Run
+from mpifed.report.reading import Run, read_columns
 from mpifed.report.tables import markdown_header, markdown_row
 
 if TYPE_CHECKING:
@@ -69,12 +69,11 @@ class WantedGrid:
     aside: tuple[str, ...] = ()
 
 
-def draw_grid(runs: Sequence[Run], wanted: WantedGrid, output: Path) -> tuple[list[Path], str]:
-    """Picture and tables as files in ``output``, and the table as text; raises ``InputError``."""
+def draw_grid(found: Sequence[Grid], wanted: WantedGrid, output: Path) -> tuple[list[Path], str]:
+    """Picture and tables of ``grids`` as files in ``output``, and the table as text."""
     import matplotlib
 
     matplotlib.use("Agg")
-    found = grids(runs, wanted)
     text = markdown(found, wanted)
     stem = output / safe(f"{wanted.column}-grid".replace("_", "-"))
     with matplotlib.rc_context(STYLE):
@@ -85,7 +84,10 @@ def draw_grid(runs: Sequence[Run], wanted: WantedGrid, output: Path) -> tuple[li
 
 
 def grids(runs: Sequence[Run], wanted: WantedGrid) -> list[Grid]:
-    """A grid for each panel, in the order of their names. A run that goes on still is left out."""
+    """A grid for each panel, in the order of their names. A run that goes on still is left out.
+
+    Raises ``InputError`` for a column or key that is not there.
+    """
     flat = [leaves(run.config) for run in runs]
     keys = sorted({key for said in flat for key in said})
     for option, key in (("--x", wanted.x), ("--by", wanted.by)):
@@ -151,18 +153,8 @@ def _grid(panel: str, cells: dict[tuple[str, str], list[float]], wanted: WantedG
 
 def _last(run: Run, column: str) -> float:
     """The value at the last evaluated round; NaN where it is not finite or the run diverged."""
-    path = run.path / "metrics.csv"
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        names = [name for name in (rows[0] if rows else {}) if name != "state_digest"]
-        if rows and column not in names:
-            raise InputError(f"'{run.path}' has no column '{column}'; {closest(column, names)}")
-        value = float(rows[-1][column] or "nan") if rows and not run.diverged else math.nan
-    except (OSError, ValueError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"'{path}' cannot be read: {error}") from None
+    values = read_columns(run, [column])[:, 0]
+    value = float(values[-1]) if len(values) and not run.diverged else math.nan
     return value if math.isfinite(value) else math.nan
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.filenames import safe
+from mpifed.report.columns import MEASURES, Measure
 from mpifed.report.consensus import DISTANCE, numbers
 from mpifed.report.groups import Curve, Group
 from mpifed.report.lines import GREY, STYLE, Line, Look, draw_lines, look, new_axes
-from mpifed.report.measures import MEASURES, Measure, measured
+from mpifed.report.measures import measured
 from mpifed.report.paired import minus, partner
 from mpifed.report.tables import ACCURACY, bit_prefix
 

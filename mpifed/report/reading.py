@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,31 +13,9 @@ import h5py
 import numpy as np
 import yaml
 
-from mpifed.errors import InputError
+from mpifed.errors import InputError, closest
+from mpifed.report.columns import COLUMNS, MEASURES
 
-# What is drawn and tabulated; metrics.csv has more columns, and algorithms add their own.
-COLUMNS = (
-    "round",
-    "seconds",
-    "train_loss",
-    "test_accuracy",
-    "test_accuracy_p10",
-    "up_bits",
-    "down_bits",
-    "consensus_distance",
-)
-MEASURED = (
-    "validation_loss",
-    "validation_accuracy",
-    "validation_recall_at_5",
-    "objective",
-    "test_objective",
-    "surrogate_update",
-    "parameter_update",
-    "l2_uvp",
-    "cosine",
-)
-"""Columns that validation and some algorithms add; ``report.measures`` names and draws them."""
 SECTIONS = ("data", "algorithm", "exchange")
 RATE = ("p", "tau", "per_round")
 
@@ -46,7 +24,7 @@ RATE = ("p", "tau", "per_round")
 class Run:
     """One run directory.
 
-    ``metrics`` has the ``COLUMNS`` and those ``MEASURED`` as float arrays, one entry per evaluated
+    ``metrics`` has the ``COLUMNS`` and those ``MEASURES`` as float arrays, one entry per evaluated
     round, NaN where the file has none. ``client_accuracies`` are the clients' test accuracies at
     the last evaluation.
     ``predicted`` is what summary.json says of pure averaging (p, tau, per_round), empty without.
@@ -133,7 +111,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _read_metrics(path: Path, finished: bool) -> dict[str, np.ndarray]:
     if not path.exists() and not finished:
-        return {name: np.zeros(0) for name in (*COLUMNS, *MEASURED)}
+        return {name: np.zeros(0) for name in (*COLUMNS, *MEASURES)}
     try:
         text = path.read_text(encoding="utf-8")
         if not finished:  # a run that is going on may be in the middle of a line
@@ -148,12 +126,32 @@ def _read_metrics(path: Path, finished: bool) -> dict[str, np.ndarray]:
             )
         return {
             name: np.array([float(row.get(name) or "nan") for row in rows])
-            for name in (*COLUMNS, *MEASURED)
+            for name in (*COLUMNS, *MEASURES)
         }
     except (OSError, UnicodeDecodeError, csv.Error, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise _damaged(path, error) from None
+
+
+def read_columns(run: Run, names: Sequence[str]) -> np.ndarray:
+    """Any columns of metrics.csv, float64 (evaluated rounds, names), NaN where a field is empty.
+
+    Raises ``InputError`` for a column that is not there.
+    """
+    path = run.path / "metrics.csv"
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        values = [[float(row[name] or "nan") for name in names] for row in rows]
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"'{path}' cannot be read: {error}") from None
+    except KeyError as error:
+        there = [name for name in rows[0] if name != "state_digest"]
+        raise InputError(
+            f"'{run.path}' has no column {error}; {closest(str(error.args[0]), there)}"
+        ) from None
+    return np.array(values).reshape(-1, len(names))
 
 
 def _read_summary(path: Path, finished: bool) -> dict[str, Any]:

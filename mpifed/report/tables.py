@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from mpifed.report import consensus, measures
+from mpifed.report.columns import MEASURES
 from mpifed.report.groups import Group
 
 CAPTION = (
@@ -105,7 +106,7 @@ def terminal(groups: Sequence[Group]) -> Table:
     table.add_column("Data")
     table.add_column("Method", overflow="fold")
     scores = ["Average", "Bottom decile"] if accuracies else []
-    shorts = [measures.MEASURES[column].short for column in columns]
+    shorts = [MEASURES[column].short for column in columns]
     for name in ("Seeds", *scores, *shorts, "Rounds", "Seconds", "Sent up", "Sent down"):
         table.add_column(name, justify="right", no_wrap=True)
     before = None

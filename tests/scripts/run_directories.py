@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -73,4 +74,16 @@ def write_run(
         }
         (path / "summary.json").write_text(json.dumps(summary))
         (path / "DONE").touch()
+    return path
+
+
+def fill_columns(path: Path, fill: Callable[[list[dict[str, str]]], None]) -> Path:
+    """The run in ``path`` after ``fill`` has put columns into the rows of its metrics.csv."""
+    with (path / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    fill(rows)
+    with (path / "metrics.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
     return path

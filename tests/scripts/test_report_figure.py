@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import csv
 import itertools
 
 import numpy as np
 import pytest
-from run_directories import write_run
+from run_directories import fill_columns, write_run
 
 from mpifed.report.__main__ import main
 from mpifed.report.figure import Series, Wanted, _figure, best, series
@@ -17,16 +16,13 @@ def run_with_gap(path, alpha, k, seed=0, scale=1.0, **more):
     algorithm = {"name": "diana", "flix_alpha": alpha, **more}
     compression = {"name": "rand_k", "k": k}
     write_run(path, seed=seed, algorithm=algorithm, compression=compression)
-    with (path / "metrics.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        row["objective_gap"] = f"{scale * alpha**2 * np.exp(-float(row['round']) / 10):.17g}"
-        row["up_floats"] = str(4 * k * int(row["round"]))
-    with (path / "metrics.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
+
+    def fill(rows):
+        for row in rows:
+            row["objective_gap"] = f"{scale * alpha**2 * np.exp(-float(row['round']) / 10):.17g}"
+            row["up_floats"] = str(4 * k * int(row["round"]))
+
+    return fill_columns(path, fill)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
-from run_directories import write_run
+from run_directories import fill_columns, write_run
 
 from mpifed.report.__main__ import main
 from mpifed.report.grid import WantedGrid, csv_text, grids, markdown
@@ -36,18 +36,15 @@ def run_of_grid(path: Path, alpha: float, step: float, value: float, seed=0, **m
     finished = more.pop("finished", True)
     algorithm.pop("finished", None)
     write_run(path, algorithm=algorithm, seed=seed, finished=finished)
-    with (path / "metrics.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        row["validation_loss"] = "0.6931"
-        row["validation_accuracy"] = ""
-        row["validation_recall_at_5"] = repr(1 - value)
-    rows[-1]["validation_loss"] = repr(value)
-    with (path / "metrics.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
+
+    def fill(rows):
+        for row in rows:
+            row["validation_loss"] = "0.6931"
+            row["validation_accuracy"] = ""
+            row["validation_recall_at_5"] = repr(1 - value)
+        rows[-1]["validation_loss"] = repr(value)
+
+    return fill_columns(path, fill)
 
 
 @pytest.fixture
