@@ -1,7 +1,7 @@
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from topologies import (
@@ -99,6 +99,7 @@ def test_disconnected_graphs_are_solved_by_component():
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(3, 24), st.floats(0.15, 0.9), st.integers(0, 10**6))
+@example(4, 0.75, 529833)  # the path of four, where the best constant is optimal
 def test_it_is_certified_and_beats_every_other_rule(n, p, seed):
     graph = nx.binomial_graph(n, p, seed=seed)
     if not nx.is_connected(graph):
