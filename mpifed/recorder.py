@@ -58,14 +58,16 @@ class Recorder:
         rows: list[list[str]],
         config: str,
         settle: Callable[[], None],
+        admit: Callable[[], None],
     ) -> None:
         """Begins a run, or goes on with one of whose rows ``rows`` are kept and all others cut.
 
         ``settle`` waits for a checkpoint that is being written meanwhile, so that a failure names
-        the newest one. Raises ``InputError`` while another process writes there.
+        the newest one. ``admit`` raises ``InputError`` if the directory is no longer what it was
+        when it was chosen. Raises ``InputError`` while another process writes there.
         """
         self.directory, self.columns, self.rows = directory, columns, list(rows)
-        self._settle = settle
+        self._settle, self._admit = settle, admit
         self._log: io.FileIO | None = None
         try:
             self._guard(self._begin, config)
@@ -85,6 +87,7 @@ class Recorder:
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self._log = io.FileIO(self.directory / "log.txt", "a")
         self._lock(self._log)
+        self._admit()
         for name in ("DONE", "summary.json"):
             (self.directory / name).unlink(missing_ok=True)
         for leftover in (*self.directory.glob(".*.partial"), *self._checkpoints_in_writing()):

@@ -43,7 +43,8 @@ class Task:
     """What a request means.
 
     ``mapping`` is the configuration, not yet resolved; ``remarks`` are lines for the user.
-    ``stored`` is the configuration of a run that has no checkpoint and starts afresh.
+    ``stored`` is the configuration of a run that has no checkpoint and starts afresh. ``begun`` is
+    that of ``output`` when it was looked at.
     """
 
     mapping: dict[str, Any]
@@ -51,16 +52,20 @@ class Task:
     point: resume.ResumePoint | None
     stored: dict[str, Any] | None
     remarks: list[str]
+    begun: tuple[int, int] | None
 
 
 def understand(request: Request) -> Task:
     """Finds what the request names; raises ``InputError``. Reads files, so one rank does it."""
     output = request.output
+    begun = resume.begun(output) if output is not None else None
     point: resume.ResumePoint | None = None
     remarks: list[str] = []
     if isinstance(request.resume, Path):
         point, remarks = resume.explicit(request.resume)
-        output = output or point.run_directory
+        if output is None and point.run_directory is not None:
+            output = point.run_directory
+            begun = resume.begun(output)
     elif request.resume:
         if output is None:
             raise InputError("--resume needs --output DIR, or the path of a checkpoint")
@@ -74,7 +79,7 @@ def understand(request: Request) -> Task:
     if output is None:
         output = _default_output(mapping)
     _check_output(output, request, point)
-    return Task(mapping, output, point, stored, remarks)
+    return Task(mapping, output, point, stored, remarks, begun)
 
 
 def _base(
@@ -128,6 +133,18 @@ def _check_free(output: Path, request: Request, point: resume.ResumePoint | None
         raise InputError(
             f"--output {output} already holds another run than that of {point.path}; choose "
             "another directory"
+        )
+
+
+def refuse_overtaken(task: Task) -> None:
+    """Refuses a directory in which another process has begun since this task was understood.
+
+    Only who holds the directory's lock may rely on the answer. Raises ``InputError``.
+    """
+    if resume.begun(task.output) != task.begun:
+        raise InputError(
+            f"--output {task.output} is in use: another process began a run there, or went on with "
+            "one, after this one was started; choose another directory, or --resume"
         )
 
 

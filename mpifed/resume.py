@@ -39,6 +39,18 @@ def holds_run(directory: Path) -> bool:
     return any((directory / name).exists() for name in names)
 
 
+def begun(directory: Path) -> tuple[int, int] | None:
+    """What changes whenever a process begins a run in ``directory``, or goes on with it there.
+
+    None where none has, or where that cannot be told.
+    """
+    try:
+        found = (directory / "config.yaml").stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def finished(directory: Path, rounds: int) -> bool:
     """Whether ``directory`` holds a run that was finished after ``rounds`` rounds."""
     try:

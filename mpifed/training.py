@@ -7,6 +7,7 @@ import resource
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from mpifed.federation import participants
 from mpifed.local.invariance import blocks_agree
 from mpifed.progress import Progress
 from mpifed.recorder import Recorder
-from mpifed.request import Task
+from mpifed.request import Task, refuse_overtaken
 
 
 def train(
@@ -145,7 +146,9 @@ def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder 
         return None
     columns, point = columns_of(setup), task.point
     rows = resume.kept_rows(point.meta, setup.configuration, columns) if point else []
-    return Recorder(task.output, columns, rows, to_yaml(setup.configuration), settle)
+    configuration = to_yaml(setup.configuration)
+    admit = partial(refuse_overtaken, task)
+    return Recorder(task.output, columns, rows, configuration, settle, admit)
 
 
 def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progress | None) -> None:

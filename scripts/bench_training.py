@@ -123,7 +123,7 @@ def overhead() -> None:
     folder = Path(tempfile.mkdtemp(prefix="mpifed-bench-"))
     from mpifed.recorder import COLUMNS, Recorder
 
-    recorder = Recorder(folder / "run", COLUMNS, [], "", made.writer.finish)
+    recorder = Recorder(folder / "run", COLUMNS, [], "", made.writer.finish, lambda: None)
     clock = made.clock.seconds
     before = dict(clock)
     began = time.perf_counter()

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpifed
+from mpifed.agreement import agree
 from mpifed.communicator import world
 from mpifed.config import Configuration, resolve, to_mapping, to_yaml
 from mpifed.data.__main__ import main as make_data
@@ -357,6 +358,32 @@ def test_an_output_in_which_another_process_runs(tmp_path, capfd, monkeypatch):
         mpifed.run(output=target, resume=True, rounds=6)
     assert mpifed.run(output=target, resume=True, rounds=6).status == "finished"
     assert mpifed.run(output=target, resume=True, rounds=8).status == "finished"
+
+
+def test_an_output_in_which_another_process_has_run_meanwhile(tmp_path, capfd, monkeypatch):
+    target = tmp_path / "run"
+
+    def overtaken(communicator, action):
+        monkeypatch.undo()
+        assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
+        return agree(communicator, action)
+
+    monkeypatch.setattr("mpifed.training.agree", overtaken)
+    outcome = call([*TINY, "--output", target], capfd)
+    assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
+    assert "another process began a run there" in outcome.err
+    assert (target / "DONE").exists()
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+
+    def resumed(communicator, action):
+        monkeypatch.undo()
+        (target / "config.yaml").write_bytes((target / "config.yaml").read_bytes())
+        return agree(communicator, action)
+
+    monkeypatch.setattr("mpifed.training.agree", resumed)
+    outcome = call([*TINY, "rounds=6", "--resume", "--output", target], capfd)
+    assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
+    assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
 
 
 def test_a_directory_with_files_of_a_run_that_is_none(tmp_path, capfd):
