@@ -22,6 +22,7 @@ from mpifed.evaluation import (
     task_columns,
 )
 from mpifed.federation import Clients, Draws
+from mpifed.local.options import LocalOptions
 from mpifed.recorder import COLUMNS, UNSEEN_COLUMNS
 
 
@@ -90,9 +91,25 @@ def digest(setup: Setup, state: states.RunState) -> str | None:
 
 
 def remarks(setup: Setup, state: states.RunState, training: Clients) -> list[str]:
-    """What the algorithm says of itself before its rounds begin."""
+    """What the algorithm says of itself before its rounds begin, and what it leaves unread."""
     say = getattr(setup.algorithm, "remarks", None)
-    return say(state.algorithm, training, setup.exchange) if say else []
+    own = say(state.algorithm, training, setup.exchange) if say else []
+    return [*_unread(setup), *own]
+
+
+def _unread(setup: Setup) -> list[str]:
+    """A line for each option of ``local`` that is set and that the algorithm does not read."""
+    read = getattr(setup.algorithm, "local_options", None)
+    if read is None:
+        return []
+    name, plain = setup.configuration.algorithm["name"], LocalOptions()
+    what = ", ".join(read) or "nothing"
+    return [
+        f"local.{key}={value} changes nothing: of the section local, {name} reads {what}"
+        for key, value in setup.configuration.local.items()
+        # A run that goes on to more rounds has its horizon set by itself.
+        if key not in (*read, "lr_horizon") and value != getattr(plain, key)
+    ]
 
 
 def score(

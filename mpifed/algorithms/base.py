@@ -21,7 +21,8 @@ Attributes say what an algorithm is like where it is not like most: ``exchanges`
 False`` (it sends nothing), ``uses_model = False`` (what it trains is no predictor), ``steps_alone =
 True`` (the server moves even in a round in which no client takes part), ``online = True`` (it draws
 fresh samples, by ``Shards.fresh``), ``step_option`` (what to make smaller where numbers grow too
-large; ``local.lr`` without it).
+large; ``local.lr`` without it), ``local_options`` (what it reads of the section ``local``; all of
+it without).
 """
 
 from __future__ import annotations

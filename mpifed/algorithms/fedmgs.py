@@ -48,6 +48,7 @@ class FedMGS:
     """FedMGS: matrix factorisation; codes stay with clients, statistics are shared."""
 
     uses_model = False
+    local_options = ()
     exchanges = ("server",)
     compressors = "none"
     tasks = ("unlabelled",)

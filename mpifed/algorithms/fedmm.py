@@ -67,6 +67,7 @@ class FedMM:
     """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression."""
 
     uses_model = False
+    local_options = ()
     compressors = "unbiased"
     steps_alone = True
     tasks = ("unlabelled", "classification", "regression")

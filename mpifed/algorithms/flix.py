@@ -111,6 +111,7 @@ class Flix:
             Objectives(model, self.regulariser),
             None if gradient == "exact" else local.options.batch_size,
         )
+        self.local_options = () if gradient == "exact" else ("batch_size",)
         self.step, self.smoothness = step, smoothness
         self.setting = setting_of(setting, model, self.regulariser)
         self.start, self.start_from = start, start_from

@@ -48,6 +48,7 @@ class MetaLearner(ABC):
     """What the three have in common; ``direction`` is what tells them apart."""
 
     columns = ("up_floats",)
+    local_options = ()
     step_option = "algorithm.inner_step or outer_step"
 
     def __init__(

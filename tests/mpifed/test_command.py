@@ -139,6 +139,24 @@ def test_quiet_prints_nothing_and_logs_all_the_same(tmp_path, capfd):
 # How words are read.
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "unread"),
+    [
+        ("{name: fedmm, surrogate: {name: quadratic, rho: 0.01}}", ["lr", "batch_size"]),
+        ("flix", ["lr", "batch_size"]),
+        ("{name: flix, gradient: stochastic}", ["lr"]),
+        ("fomaml", ["lr", "batch_size"]),
+        ("fedem", []),
+    ],
+)
+def test_an_option_that_the_algorithm_does_not_read_is_named(algorithm, unread, tmp_path, capfd):
+    words = ["digits-fedem", "clients=4", "rounds=1", "local.lr=0.3", f"algorithm={algorithm}"]
+    assert call([*words, "--quiet", "--output", tmp_path / "run"], capfd).code == 0
+    log = (tmp_path / "run" / "log.txt").read_text().splitlines()
+    said = [line.split("=")[0] for line in log if "changes nothing" in line]
+    assert said == [f"local.{name}" for name in unread]
+
+
 def test_options_and_overrides_come_in_any_order(tmp_path, capfd):
     mixed = ["--quiet", *TINY[1:4], "--output", tmp_path / "a", "synthetic-fedem", *TINY[4:]]
     assert call(mixed, capfd).code == 0
