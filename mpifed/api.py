@@ -166,4 +166,4 @@ def _nothing_left(request: Request, task: Task, rounds: int) -> bool:
         return False
     if isinstance(request.resume, Path) and task.point and task.point.meta.round != rounds:
         return False
-    return resume.finished(task.output, rounds)
+    return resume.finished_after(task.output) == rounds

@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from mpifed import heartbeat, leaving
@@ -106,6 +106,13 @@ def segments_of(process: int) -> tuple[str, ...]:
     except OSError:
         return ()
     return tuple(sorted(word for word in words if word.startswith("/dev/shm/mpich_shm_")))
+
+
+def remove_segments(paths: Iterable[str]) -> None:
+    """Removes shared memory that MPI will not remove itself; ranks that still run keep theirs."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 @dataclass
@@ -263,9 +270,7 @@ class _Watch:
     def _end_rank(self) -> None:
         """Kills the rank and removes the shared memory that MPI can no longer remove itself."""
         self._kill(signal.SIGKILL)
-        for path in self._segments:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        remove_segments(self._segments)
 
     def _rest(self, seconds: float) -> None:
         """Waits, but wakes up for what the rank says, and when it ends."""

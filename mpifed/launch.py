@@ -27,7 +27,7 @@ from mpifed.errors import (
     RunError,
     closest,
 )
-from mpifed.guard import launched_rank
+from mpifed.guard import launched_rank, remove_segments, segments_of
 from mpifed.heartbeat import announce, whereabouts
 from mpifed.leaving import skip_teardown
 
@@ -249,6 +249,7 @@ def _fail(communicator: Any, message: str, code: int) -> int:
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     announce()
+    remove_segments(segments_of(os.getpid()))
     communicator.abort(code)
     return code
 

@@ -51,13 +51,14 @@ def begun(directory: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def finished(directory: Path, rounds: int) -> bool:
-    """Whether ``directory`` holds a run that was finished after ``rounds`` rounds."""
+def finished_after(directory: Path) -> int | None:
+    """The rounds after which the run in ``directory`` was finished; None where it is not."""
     try:
         summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
-    return (directory / "DONE").exists() and summary.get("rounds") == rounds
+        return None
+    rounds = summary.get("rounds") if (directory / "DONE").exists() else None
+    return rounds if isinstance(rounds, int) else None
 
 
 def newest(directory: Path) -> tuple[ResumePoint | None, list[str]]:

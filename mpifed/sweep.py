@@ -30,7 +30,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -49,34 +48,13 @@ from mpifed.errors import (
 from mpifed.filenames import safe
 from mpifed.launch import Parser
 from mpifed.placeholders import split_linked
+from mpifed.planned import Planned
 
 IN_THEIR_PLACE = ("objective", "l2_uvp", "test_loss")
 """Columns of which the first that has a number is said of a run that has no accuracy."""
 
 # Resuming may change these, so a finished run with other values of them is not another run.
 FREE = ("evaluation.every:", "checkpoint.", "threads:", "reschedule:")
-
-
-@dataclass(frozen=True)
-class Planned:
-    """One run of a sweep: its directory, the overrides that make it, and its data section.
-
-    ``linked`` are the keys of the overrides that name other runs, ``needs`` the directories of
-    these, which must be finished before this one begins.
-    """
-
-    directory: Path
-    overrides: dict[str, Any]
-    data: dict[str, Any]
-    linked: tuple[str, ...] = ()
-    needs: tuple[Path, ...] = ()
-
-    def finished(self) -> bool:
-        return _finished(self.directory)
-
-    def waits_for(self) -> Path | None:
-        """The first of the runs that this one needs which is not finished; None if all are."""
-        return next((place for place in self.needs if not _finished(place)), None)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -197,6 +175,8 @@ def run_words(experiment: str, run: Planned, ranks: int | None) -> list[str]:
 def execute(runs: Sequence[Planned], commands: Sequence[Sequence[str]]) -> int:
     """Runs what is not finished, one after the other; returns the exit code of the sweep."""
     failed = 0
+    # Private as the run directories in it, unless the user made it beforehand.
+    runs[0].directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for number, (run, command) in enumerate(zip(runs, commands, strict=True), start=1):
         name = f"[{number}/{len(runs)}] {run.directory.name}"
         if run.finished():
@@ -237,10 +217,6 @@ def _run(command: Sequence[str]) -> int:
     finally:
         for request, handler in handlers.items():
             signal.signal(request, handler)
-
-
-def _finished(directory: Path) -> bool:
-    return (directory / "DONE").exists()
 
 
 def _check_same_run(run: Planned, complete: dict[str, Any]) -> None:

@@ -64,7 +64,7 @@ def train(
             if recorder is not None and isinstance(error, PeerDiverged):
                 recorder.finish(_diverged(setup, engine))
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if recorder is not None and isinstance(error, Diverged):
                 recorder.finish(_diverged(setup, engine))
             more = f"; {advice(setup.algorithm)}" if isinstance(error, Diverged) else ""
@@ -120,7 +120,7 @@ def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
         log.setLevel(level)
 
 
-def _in_words(error: Exception) -> str:
+def _in_words(error: BaseException) -> str:
     if isinstance(error, (RunError, InputError)):
         return str(error)
     return f"{type(error).__name__}: {error} (MPIFED_DEBUG=1 shows the traceback)"

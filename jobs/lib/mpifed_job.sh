@@ -190,12 +190,13 @@ in_background() {
   PROCESS=''
 }
 
-# Whether the run is to go on in another life of this job. 138: USR1 came while the ranks were still
-# starting, and ended them. 0: the launcher was ended from outside, as some do at a pre-emption.
-# Where one rank ends before the others a launcher may say anything, but the run has noted why.
+# Whether the run is to go on in another life of this job. 138, and 10 of MPICH's mpirun: USR1 came
+# while the ranks were still starting, and ended them. 0: the launcher was ended from outside, as some
+# do at a pre-emption. Where one rank ends before the others a launcher may say anything, but the run
+# has noted why.
 goes_on() {
   case $CODE in
-    0 | 75 | 138) return 0 ;;
+    0 | 10 | 75 | 138) return 0 ;;
   esac
   grep -q '"status": "stopped"' "$RUN_DIR/summary.json" 2>/dev/null || pre_empted
 }

@@ -26,6 +26,16 @@ from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError
 from mpifed.launch import Parser
 
 SITE_VARIABLE = "MPIFED_SITE"
+TAKES = {
+    "render": ("output", "site", "smoke", "file", "report"),
+    "check": ("output", "site", "smoke"),
+    "submit": ("output", "site", "smoke", "dry_run", "unchecked"),
+    "status": ("json",),
+    "stop": ("dry_run",),
+    "cancel": ("dry_run",),
+    "resume": ("dry_run", "unchecked"),
+}
+"""The options that go with an action."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -43,6 +53,7 @@ def main(words: Sequence[str] | None = None) -> int:
         }
         if options.action not in actions:
             raise InputError(f"'{options.action}' is no action; {closest(options.action, actions)}")
+        _refuse_idle(options)
         actions[options.action](options)
     except InputError as error:
         print(f"mpifed.jobs: {error}", file=sys.stderr)
@@ -51,6 +62,19 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"mpifed.jobs: {error}", file=sys.stderr)
         return EXIT_FAILED
     return EXIT_FINISHED
+
+
+def _refuse_idle(options: Any) -> None:
+    """Refuses an option that the action would not look at."""
+    taken = TAKES[options.action]
+    for name, value in vars(options).items():
+        if name not in ("action", "words", *taken) and value not in (None, False):
+            allowed = ", ".join(f"--{other.replace('_', '-')}" for other in taken)
+            more = "; the job keeps its options, and job.key=value changes one"
+            raise InputError(
+                f"--{name.replace('_', '-')} does not go with {options.action}, which takes "
+                f"{allowed}{more if options.action == 'resume' else ''}"
+            )
 
 
 # Before a job. What these import brings torch, which the others do without.
@@ -107,21 +131,24 @@ def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> 
     from mpifed.jobs.check import found_here
 
     script = render.script(job, tasks)
+    if not options.unchecked:
+        for _ in found_here(job):
+            pass
     if options.dry_run:
+        if slurm.present():
+            slurm.test_only(script)
         print(f"sbatch --parsable <<'SCRIPT'\n{script}SCRIPT")
         if job.sweep:
             print("sbatch --parsable --dependency=afterany:... <<'SCRIPT'")
             print(f"{render.report_script(job)}SCRIPT")
         return False
     collect = render.report_script(job) if job.sweep else None
-    if not options.unchecked:
-        for _ in found_here(job):
-            pass
     slurm.test_only(script)
     if collect is not None:
         slurm.test_only(collect)
-    record.prepare(job, again=tasks if history else ())
-    number, report = slurm.submit(script), None
+    record.prepare(job)
+    with record.going_on(job, tasks):
+        number, report = slurm.submit(script), None
     # Recorded first: a job that nobody knows of cannot be stopped.
     record.write(job, [*history, record.entry(number, tasks, report)], script)
     if collect is not None:
@@ -154,7 +181,13 @@ def _status(options: Any) -> None:
 
     rows = []
     for known, tasks in _chosen(options.words):
-        rows += status.of(known, tasks, slurm.queue(list(known.parts(tasks))))
+        try:
+            queued = slurm.queue(list(known.parts(tasks)))
+        except RunError as error:
+            # What the runs tell themselves needs no SLURM.
+            print(f"mpifed.jobs: {error}", file=sys.stderr)
+            queued = None
+        rows += status.of(known, tasks, queued)
     if options.json:
         print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2, default=str))
         return
@@ -199,12 +232,18 @@ def _stop(options: Any) -> None:
 
 def _cancel(options: Any) -> None:
     """Ends jobs at once; they stay cancelled, and what they reached stays too."""
-    from mpifed.jobs import record, slurm
+    from mpifed.jobs import record, slurm, status
 
     for known, tasks in _chosen(options.words):
         jobs = _names(known, tasks)
-        whole = len(tasks) == len(known.job.runs)
-        jobs += known.reports() if whole else []
+        reports = known.reports() if len(tasks) == len(known.job.runs) else []
+        queued = slurm.queue([*known.parts(tasks), *reports])
+        waits = any(entry.alive and entry.job in reports for entry in queued)
+        if not waits and not status.alive(known, tasks, queued):
+            raise InputError(
+                f"{_place(known, tasks)} has no job in the queue; nothing is to cancel"
+            )
+        jobs += reports
         if options.dry_run:
             print(f"scancel {' '.join(jobs)}")
             continue

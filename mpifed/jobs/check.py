@@ -11,7 +11,8 @@ from pathlib import Path
 from mpifed import sweep
 from mpifed.errors import InputError
 from mpifed.jobs import slurm
-from mpifed.jobs.plan import Job, experiment_file
+from mpifed.jobs.job import Job
+from mpifed.jobs.plan import experiment_file
 
 PATIENCE = 60
 

@@ -7,15 +7,11 @@ experiment, then in the site file; after that its default holds. docs/slurm.md s
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-
-from mpifed.errors import InputError, closest
-from mpifed.jobs.files import folder
+from mpifed.errors import InputError
 from mpifed.schema import AtLeast, check_options, shown
 
 Count = Annotated[int, AtLeast(1)]
@@ -200,102 +196,3 @@ def _check_environment(environment: Any) -> None:
             raise InputError(f"job.environment has {shown(name)}; that is no name of a variable")
         if not isinstance(value, (int, float, str)) or "\0" in str(value):
             raise InputError(f"job.environment.{name} is {shown(value)}; it must be a text")
-
-
-# Where options come from.
-
-
-class _Loader(yaml.SafeLoader):
-    """Plain data, no key twice, and texts that YAML 1.1 takes for numbers of base 60 or 8.
-
-    2:00:00 is a time limit and not 7200, 0815 an account and not an error.
-    """
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        repeated = next((key for key in keys if keys.count(key) > 1), None)
-        if repeated is not None:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key '{repeated}' stands there twice", node.start_mark
-            )
-        return super().construct_mapping(node, deep)
-
-
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(_NUMBERS[0], re.compile(r"-?(0|[1-9]\d*)$"), list("-0123456789"))
-
-
-def parse(text: str, where: str) -> Any:
-    """YAML in which only plain decimals are numbers; raises ``InputError`` naming ``where``."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        problem = getattr(error, "problem", None)
-        reason = f": {' '.join(str(problem).split())[:200]}" if problem else ""
-        raise InputError(f"{where} is not valid YAML{reason}") from None
-
-
-def read_site(name: str) -> dict[str, Any]:
-    """The options in a shipped site file, or in the YAML file at the path ``name``."""
-    path = folder("sites") / f"{name}.yaml"
-    names = [file.stem for file in folder("sites").glob("*.yaml")]
-    if name not in names:
-        path = Path(name)
-        if path.suffix not in (".yaml", ".yml"):
-            raise InputError(
-                f"--site is {shown(name)}; {closest(name, names)}, or the path of a .yaml file"
-            )
-    return _mapping(parse(_read(path), str(path)), str(path))
-
-
-def read_section(path: Path) -> dict[str, Any]:
-    """The section ``job`` of the experiment in the file ``path``; empty if there is none."""
-    whole = parse(_read(path), str(path))
-    section = whole.get("job") if isinstance(whole, Mapping) else None
-    return _mapping(section, f"job in {path}") if section is not None else {}
-
-
-def read_words(words: Sequence[str]) -> dict[str, Any]:
-    """``job.key=value`` words as options; ``job.environment.NAME=value`` adds one variable."""
-    options: dict[str, Any] = {}
-    for word in words:
-        key, _, text = word.removeprefix("job.").partition("=")
-        name, dot, variable = key.partition(".")
-        value = parse(text, f"job.{key}")
-        if dot and name == "environment":
-            options[name] = {**options.get(name, {}), variable: value}
-        else:
-            options[key] = value
-    return options
-
-
-def merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
-    """Options from several places, later ones first; of the variables each place adds its own."""
-    options: dict[str, Any] = {}
-    for source in sources:
-        before, more = options.get("environment"), source.get("environment")
-        options |= source
-        if isinstance(before, Mapping) and isinstance(more, Mapping):
-            options["environment"] = {**before, **more}
-    return options
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not valid YAML: it is no text in UTF-8") from None
-
-
-def _mapping(value: Any, where: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise InputError(f"{where} does not hold a mapping of options to values")
-    return dict(value)

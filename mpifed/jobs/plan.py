@@ -10,7 +10,6 @@ import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -24,13 +23,14 @@ from mpifed.errors import InputError
 from mpifed.experiment import DEFAULTS, is_experiment
 from mpifed.filenames import safe
 from mpifed.jobs import options as job_options
-from mpifed.jobs.options import JobOptions, Layout
+from mpifed.jobs import sources
+from mpifed.jobs.job import Job
 from mpifed.local.options import LocalOptions
 from mpifed.participation import Bernoulli
 from mpifed.placeholders import split_linked
+from mpifed.planned import Planned
 from mpifed.request import DEFAULT_EXPERIMENT
 from mpifed.schema import check_value, options_of
-from mpifed.sweep import Planned
 
 SECTIONS = {
     "local": LocalOptions,
@@ -38,35 +38,6 @@ SECTIONS = {
     "checkpoint": CheckpointOptions,
     "participation": Bernoulli,
 }
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is to be submitted.
-
-    ``experiment`` names a shipped experiment; where the user brought a file, ``text`` holds what
-    stands in it, and ``experiment`` its name. ``given`` are the options as they were given.
-    ``output`` is the run directory, or the one above the run directories of a sweep.
-    """
-
-    experiment: str
-    text: str | None
-    output: Path
-    sweep: bool
-    runs: tuple[Planned, ...]
-    given: dict[str, Any]
-
-    @property
-    def options(self) -> JobOptions:
-        return job_options.check(self.given)
-
-    @property
-    def layout(self) -> Layout:
-        return job_options.layout(self.options)
-
-    @property
-    def name(self) -> str:
-        return safe(str(self.options.name or f"mpifed-{self.experiment}"))
 
 
 def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: bool) -> Job:
@@ -81,10 +52,10 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
     overrides = [word for word in words if word not in experiments]
     mapping = config.read_experiment(experiment)
     is_file = experiment not in config.experiment_names()
-    given = job_options.merged(
-        job_options.read_site(site) if site else {},
-        job_options.read_section(Path(experiment)) if is_file else {},
-        job_options.read_words([word for word in overrides if word.startswith("job.")]),
+    given = sources.merged(
+        sources.read_site(site) if site else {},
+        sources.read_section(Path(experiment)) if is_file else {},
+        sources.read_words([word for word in overrides if word.startswith("job.")]),
     )
     overrides = [word for word in overrides if not word.startswith("job.")]
     _, links = split_linked(overrides)
@@ -129,8 +100,16 @@ def check_output(job: Job) -> None:
 
 def again(job: Job, words: Sequence[str]) -> Job:
     """``job`` with other options and overrides, for its unfinished runs to go on; checked."""
-    mine = job_options.read_words([word for word in words if word.startswith("job.")])
-    given = job_options.merged(job.given, mine)
+    mine = sources.read_words([word for word in words if word.startswith("job.")])
+    before = dict(job.given)
+    if "ranks" in mine:
+        # The number of ranks given anew goes before a layout that was given for another.
+        each = before.get("ranks_per_node")
+        fits = isinstance(each, int) and isinstance(mine["ranks"], int) and not mine["ranks"] % each
+        if "nodes" in mine or not fits:
+            before.pop("ranks_per_node", None)
+        before.pop("nodes", None)
+    given = sources.merged(before, mine)
     wrong = next((word for word in words if "=" not in word), None)
     if wrong is not None:
         raise InputError(f"'{wrong}' is no override of the form key=value")
@@ -236,7 +215,10 @@ def _takes(annotation: Any, value: list[Any]) -> bool:
 
 
 def unfinished(job: Job, tasks: Sequence[int]) -> list[int]:
-    """Which of these runs have not come to the number of rounds that they are to have."""
+    """Which of these runs have not come to the number of rounds that they are to have.
+
+    Raises ``InputError`` for one that could not go on, since it began under another configuration.
+    """
     with experiment_file(job.experiment, job.text) as source:
         mapping = config.read_experiment(source)
     ranks = job.layout.ranks
@@ -244,6 +226,12 @@ def unfinished(job: Job, tasks: Sequence[int]) -> list[int]:
     for task in tasks:
         run = job.runs[task]
         complete = config.resolve(config.apply_overrides(mapping, run.overrides), ranks)
-        if not resume.finished(run.directory, complete.rounds):
-            left.append(task)
+        done = resume.finished_after(run.directory)
+        if done is not None and done >= complete.rounds:
+            continue
+        stored = resume.stored_configuration(run.directory)
+        if stored is not None:
+            horizon = resume.stored_horizon(stored)
+            resume.refuse_changes(stored, complete, run.directory, horizon)
+        left.append(task)
     return left

@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from mpifed.errors import InputError
-from mpifed.jobs.plan import Job
-from mpifed.sweep import Planned
+from mpifed.jobs.job import Job
+from mpifed.planned import Planned
 
 VERSION = 1
 
@@ -52,11 +52,8 @@ class Record:
         ]
 
 
-def prepare(job: Job, again: Sequence[int] = ()) -> None:
-    """Makes the directories of ``job``, private to the user; the runs ``again`` are to go on.
-
-    Raises ``InputError`` where they cannot be made.
-    """
+def prepare(job: Job) -> None:
+    """Makes the directories of ``job``, private to the user; ``InputError`` where that fails."""
     for directory in dict.fromkeys([job.output, *(run.directory for run in job.runs)]):
         try:
             directory.parent.mkdir(parents=True, exist_ok=True)
@@ -64,10 +61,26 @@ def prepare(job: Job, again: Sequence[int] = ()) -> None:
             (directory / "job").mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise InputError(f"'{directory}' cannot be made: {error.strerror}") from None
-    (job.output / "job" / "stop").unlink(missing_ok=True)
-    for task in again:
-        (job.runs[task].directory / "job" / "stop").unlink(missing_ok=True)
-        (job.runs[task].directory / "DONE").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def going_on(job: Job, tasks: Sequence[int]) -> Iterator[None]:
+    """These runs are to go on: nothing says any more that they are finished or asked to stop.
+
+    If the block fails, which is to submit them, all of it is said again.
+    """
+    runs = [job.runs[task].directory for task in tasks]
+    places = [job.output / "job" / "stop"]
+    places += [run / name for run in runs for name in ("job/stop", "DONE")]
+    said = [place for place in dict.fromkeys(places) if place.exists()]
+    for place in said:
+        place.unlink()
+    try:
+        yield
+    except BaseException:
+        for place in said:
+            place.touch(mode=0o600)
+        raise
 
 
 def write(job: Job, history: Sequence[dict[str, Any]], script: str) -> None:

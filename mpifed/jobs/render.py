@@ -15,9 +15,10 @@ from pathlib import Path
 
 from mpifed.errors import InputError, closest
 from mpifed.jobs.files import folder
+from mpifed.jobs.job import Job
 from mpifed.jobs.options import JobOptions
-from mpifed.jobs.plan import Job
-from mpifed.sweep import Planned, as_text
+from mpifed.planned import Planned
+from mpifed.sweep import as_text
 
 LIBRARY = "mpifed_job.sh"
 MARK = re.compile(r"^#@ (\w+)$", re.MULTILINE)

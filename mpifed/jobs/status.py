@@ -70,17 +70,22 @@ def progress(directory: Path) -> Progress:
     )
 
 
-def of(record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued]) -> list[Status]:
-    """The runs of a job with the numbers ``tasks``; ``queued`` is ``slurm.queue`` of it."""
+def of(record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued] | None) -> list[Status]:
+    """The runs of a job with the numbers ``tasks``.
+
+    ``queued`` is ``slurm.queue`` of it, or None where SLURM does not answer.
+    """
     found = []
     for task in tasks:
         run = record.job.runs[task]
         name = record.job_of(task)
         name = f"{name}_{task}" if record.job.sweep else name
-        mine = next((entry for entry in queued if _is_of(entry, record, task)), None)
+        mine = next((entry for entry in queued or () if _is_of(entry, record, task)), None)
         known = progress(run.directory)
         restarts = slurm.restarts(name) if mine is not None else None
         state = _state(record, run.directory, known, mine)
+        if queued is None and not known.finished:
+            state = "SLURM does not answer"
         printed = record.job.output / "job" / f"slurm-{name}.out"
         said = _last_complaint(printed)
         there = printed if printed.exists() else None

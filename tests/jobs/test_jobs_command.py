@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fake_slurm import FakeSlurm, fake_slurm
 
+from mpifed import config
 from mpifed.jobs import slurm as commands
 from mpifed.jobs.__main__ import main
 
@@ -34,6 +35,15 @@ def call(capfd: pytest.CaptureFixture[str], *words: object, code: int = 0) -> st
         assert err.startswith("mpifed.jobs: ")
         assert err.count("\n") == 1
     return out + err
+
+
+def finish(output: Path, rounds: int = 6) -> None:
+    """What a run of ``TINY`` leaves that came to its end."""
+    overrides = {"clients": 4, "rounds": rounds, "data.n_test": 20}
+    mapping = config.apply_overrides(config.read_experiment("synthetic-fedem"), overrides)
+    (output / "config.yaml").write_text(config.to_yaml(config.resolve(mapping, 2)))
+    (output / "summary.json").write_text(f'{{"rounds": {rounds}}}')
+    (output / "DONE").touch()
 
 
 def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
@@ -66,6 +76,10 @@ def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
         (["status"], "a run directory is missing"),
         (["status", "/nowhere"], "holds no job"),
         (["resume", "/nowhere"], "holds no job"),
+        (["resume", "/nowhere", "--smoke"], "--smoke does not go with resume"),
+        (["resume", "/nowhere", "--site", "x"], "job.key=value changes one"),
+        (["status", "/nowhere", "--dry-run"], "--dry-run does not go with status"),
+        (["submit", *TINY, "--file", "x"], "--file does not go with submit, which takes --output"),
     ],
 )
 def test_bad_words_are_one_sentence(words: list[str], part: str, slurm, capfd) -> None:
@@ -79,7 +93,11 @@ def test_a_dry_run_writes_and_submits_nothing(slurm: FakeSlurm, tmp_path: Path, 
     assert "#SBATCH --array=0,1" in out
     assert "--dependency=afterany:" in out
     assert not output.exists()
-    assert slurm.calls("sbatch") == []
+    assert {words.split()[0] for words in slurm.calls("sbatch")} == {"--test-only"}
+    for word in ("job.python=/no/python", "data=/no/file.h5"):
+        missing = ["submit", "rounds=6", "job.ranks=2", word, "--output", output, "--dry-run"]
+        assert "/no/" in call(capfd, *missing, code=2)
+        assert "#SBATCH" in call(capfd, *missing, "--unchecked")
 
 
 def test_a_job_is_recorded_privately_and_known_again(
@@ -126,11 +144,12 @@ def test_a_job_is_recorded_privately_and_known_again(
     assert [entry["job"] for entry in known["history"]] == ["7", "8"]
     assert "#SBATCH --ntasks=4\n" in (slurm.directory / "script").read_text()
     assert "rounds=9" in (slurm.directory / "script").read_text()
-    (output / "summary.json").write_text('{"rounds": 9}')
-    (output / "DONE").touch()
+    finish(output, 9)
     assert "is finished" in call(capfd, "resume", output, code=2)
     call(capfd, "resume", output, "rounds=12")
     assert not (output / "DONE").exists()
+    assert "nothing is to cancel" in call(capfd, "cancel", output, code=2)
+    slurm.answer("queue", "8|8|N/A|RUNNING|None|n1\n")
     call(capfd, "cancel", output)
     assert slurm.calls("scancel")[-1] == "8"
     assert (output / "job" / "stop").exists()
@@ -189,6 +208,10 @@ def test_runs_of_a_sweep_that_were_resumed_alone_leave_the_others_to_their_job(
     assert slurm.calls("scancel")[-1].endswith(" 7 11")
     call(capfd, "cancel", output)
     assert slurm.calls("scancel")[-1] == "7 11 7 11"
+    slurm.answer("queue", "11|11|N/A|PENDING|(Dependency)|\n")  # the report alone
+    call(capfd, "cancel", output)
+    slurm.answer("queue", "")
+    assert "nothing is to cancel" in call(capfd, "cancel", output, code=2)
 
 
 def test_a_refused_resume_leaves_a_finished_run_as_it_is(
@@ -196,14 +219,69 @@ def test_a_refused_resume_leaves_a_finished_run_as_it_is(
 ) -> None:
     output = tmp_path / "run"
     call(capfd, "submit", *TINY, "--output", output)
-    (output / "summary.json").write_text('{"rounds": 6}')
-    (output / "DONE").touch()
+    finish(output)
     before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     program = slurm.directory / "bin" / "sbatch"
     program.write_text("#!/bin/bash\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
     told = call(capfd, "resume", output, "rounds=9", "job.partition=none", code=2)
     assert "sbatch refuses the job: no such partition" in told
     assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("words", [["algorithm=fedavg", "rounds=9"], ["seed=7", "rounds=9"]])
+def test_a_finished_run_does_not_go_on_as_another(
+    words: list[str], slurm: FakeSlurm, tmp_path: Path, capfd
+) -> None:
+    output = tmp_path / "run"
+    call(capfd, "submit", *TINY, "--output", output)
+    finish(output)
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    assert "is of another experiment" in call(capfd, "resume", output, *words, code=2)
+    assert "is finished; more rounds=N" in call(capfd, "resume", output, "rounds=3", code=2)
+    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+    call(capfd, "resume", output, "rounds=9")
+    assert not (output / "DONE").exists()
+
+
+def test_a_job_that_slurm_refuses_in_the_end_leaves_a_finished_run_as_it_is(
+    slurm: FakeSlurm, tmp_path: Path, capfd
+) -> None:
+    output = tmp_path / "run"
+    call(capfd, "submit", *TINY, "--output", output)
+    finish(output)
+    (output / "job" / "stop").touch()
+    program = slurm.directory / "bin" / "sbatch"
+    program.write_text(
+        "#!/bin/bash\n[ $1 = --test-only ] && exit 0\necho 'sbatch: error: too many' >&2\nexit 1\n"
+    )
+    assert "too many" in call(capfd, "resume", output, "rounds=9", code=2)
+    assert (output / "DONE").exists() and (output / "job" / "stop").exists()
+    assert len(json.loads((output / "job" / "job.json").read_text())["history"]) == 1
+
+
+def test_ranks_that_are_given_anew_go_before_the_layout_of_before(
+    slurm: FakeSlurm, tmp_path: Path, capfd
+) -> None:
+    output = tmp_path / "run"
+    words = [*TINY[:-1], "job.nodes=2", "job.ranks_per_node=2", "--output", output]
+    call(capfd, "submit", *words)
+    for ranks, part in ((2, "--nodes=1\n"), (6, "--nodes=3\n"), (3, "--ntasks=3\n")):
+        script = call(capfd, "resume", output, f"job.ranks={ranks}", "--dry-run")
+        assert f"#SBATCH --ntasks={ranks}\n" in script and f"#SBATCH {part}" in script
+
+
+def test_without_an_answer_of_slurm_the_runs_still_tell_how_far_they_are(
+    slurm: FakeSlurm, tmp_path: Path, capfd
+) -> None:
+    output = tmp_path / "run"
+    call(capfd, "submit", *TINY, "--output", output)
+    (output / "metrics.csv").write_text("round,test_accuracy\n0,0.5\n4,0.75\n")
+    program = slurm.directory / "bin" / "squeue"
+    program.write_text("#!/bin/bash\necho 'squeue: error: no controller' >&2\nexit 1\n")
+    said = call(capfd, "status", output)
+    assert "job 7, SLURM does not answer, round 4 of ?, test accuracy 0.7500" in said
+    assert "mpifed.jobs: squeue failed: no controller\n" in said
+    assert "no controller" in call(capfd, "stop", output, code=1)
 
 
 @pytest.mark.parametrize(

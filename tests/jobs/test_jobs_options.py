@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from mpifed.errors import InputError
 from mpifed.jobs import options as job_options
 from mpifed.jobs.files import folder
-from mpifed.jobs.options import check, layout, read_section, read_site, read_words, seconds
+from mpifed.jobs.options import check, layout, seconds
+from mpifed.jobs.sources import read_section, read_site, read_words
 from mpifed.schema import options_of
 
 
@@ -61,9 +62,21 @@ def test_texts_stay_texts_that_yaml_would_take_for_numbers(tmp_path: Path) -> No
     assert read_section(path) == expected
     words = [f"job.{key}={value}" for key, value in expected.items()]
     assert read_words(words) == expected
-    assert read_words(["job.environment.A=1", "job.environment.B=x y"]) == {
-        "environment": {"A": 1, "B": "x y"}
+
+
+def test_variables_of_the_environment_keep_their_letters(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("environment: {A: FALSE, B: off, C: 'yes', D: 1e3, E: 007, F: x y}\n")
+    expected = {"A": "FALSE", "B": "off", "C": "yes", "D": "1e3", "E": "007", "F": "x y"}
+    assert read_site(str(path)) == {"environment": expected}
+    words = [f"job.environment.{key}={value}" for key, value in expected.items()]
+    assert read_words(words) == {"environment": expected}
+    assert read_words(["job.environment.A='1'", "job.environment.B=a, b"]) == {
+        "environment": {"A": "1", "B": "a, b"}
     }
+    path.write_text("environment: {A: [1]}\n")
+    with pytest.raises(InputError, match="must be a text"):
+        check({"ranks": 1, **read_site(str(path))})
 
 
 @pytest.mark.parametrize(
@@ -103,6 +116,7 @@ def test_bad_options_are_one_sentence(given: dict, part: str) -> None:
         ("partition: a\npartition: b", "stands there twice"),
         ("[1, 2]", "does not hold a mapping"),
         ("a: [", "is not valid YAML"),
+        ("acount: x", "site.yaml: job.acount"),
     ],
 )
 def test_bad_site_files_are_refused(text: str, part: str, tmp_path: Path, monkeypatch) -> None:

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from mpifed.errors import InputError
 from mpifed.jobs import render
 from mpifed.jobs.files import folder
-from mpifed.jobs.plan import Job, again, plan
-from mpifed.sweep import Planned
+from mpifed.jobs.job import Job
+from mpifed.jobs.plan import again, plan
+from mpifed.planned import Planned
 
 GOLDEN = Path(__file__).parent / "golden"
 COMMON = ["clients=4", "rounds=6", "job.python=/opt/venv/bin/python", "job.mpirun=/opt/bin/mpirun"]
@@ -117,7 +118,7 @@ def test_the_command_line_goes_before_the_experiment_and_that_before_the_site(
     job = plan(words, str(site), tmp_path / "out", False)
     found = job.options
     assert (found.qos, found.account, found.partition, found.ranks) == ("site", "file", "word", 2)
-    assert found.environment == {"A": 1, "B": 2}
+    assert found.environment == {"A": "1", "B": "2"}
     later = again(job, ["job.ranks=3", "rounds=9"])
     assert (later.options.ranks, later.runs[0].overrides["rounds"]) == (3, 9)
 

@@ -83,6 +83,7 @@ def requeued(slurm: FakeSlurm) -> list[str]:
         ("exit 0", 0, True),
         ("exit 75", 0, True),
         ("exit 138", 0, True),
+        ("exit 10", 0, True),  # as MPICH's mpirun says it
         (f"echo '{STOPPED}' >summary.json; exit 143", 0, True),
         ("exit 1", 1, False),
         ("exit 2", 2, False),

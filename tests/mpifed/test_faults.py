@@ -17,6 +17,7 @@ from commands import (
     TINY,
     call,
     command,
+    environment,
     family,
     launch,
     mounted,
@@ -55,6 +56,7 @@ def the_line(outcome) -> str:
         ("die:1:3", [], "the process was killed by SIGKILL (out of memory?)"),
         ("stand_still:1:3", [], "the process has been stopped for 5 s"),
         ("go_round:1:3", ["stall_limit=4"], "no step forward for 4 s (stall_limit)"),
+        ("leave:1:3", [], "SystemExit: 0 (MPIFED_DEBUG=1 shows the traceback)"),
     ],
 )
 def test_a_rank_that_is_gone_or_stands_still_ends_the_job(fail, words, expected, tmp_path):
@@ -80,6 +82,18 @@ def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path):
         assert process.wait(60) not in (0, 75)
     for path in segments[ranks[-1]]:
         assert not Path(path).exists()
+
+
+def test_a_rank_that_raises_leaves_no_shared_memory_behind(tmp_path):
+    words = command(2, *OURS, "rounds=1000000", "--quiet", "--output", tmp_path / "run")
+    fails = {**environment(), "FAIL": "mistake:1:300"}
+    with started(words, stderr=subprocess.DEVNULL, env=fails) as process:
+        wait_for(tmp_path / "run" / "checkpoints" / "round-000006.h5", process)
+        segments = {path for rank in family(process.pid) for path in segments_of(rank)}
+        if not segments:
+            pytest.skip("this MPI library shares memory in another way")
+        assert process.wait(60) not in (0, 75)
+    assert not [path for path in segments if Path(path).exists()]
 
 
 @pytest.mark.slow
