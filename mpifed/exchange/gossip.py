@@ -126,18 +126,25 @@ class Gossip:
         """Why messages cannot be compressed with these options, if they cannot."""
         if configuration.compression["name"] == "none":
             return None
+        compressed = f"compression.name is '{configuration.compression['name']}'"
         schedule = configuration.exchange["schedule"]
         if schedule["name"] != "static":
             return (
-                f"compression.name is '{configuration.compression['name']}' and exchange.schedule "
-                f"'{schedule['name']}': neighbours keep replicas of each other's state, which a "
-                "changing neighbourhood would not follow; allowed: static"
+                f"{compressed} and exchange.schedule '{schedule['name']}': neighbours keep replicas "
+                "of each other's state, which a changing neighbourhood would not follow; allowed: "
+                "static"
             )
+        for key, still in (("drop_nodes", 0), ("drop_edges", 0), ("local_rounds", 1)):
+            if schedule[key] != still:
+                return (
+                    f"{compressed} and exchange.schedule.{key} {schedule[key]}: neighbours keep "
+                    "replicas of each other's state, which need every message of every round; "
+                    f"allowed: {still}"
+                )
         if configuration.participation != 1.0 or configuration.on_divergence != "stop":
             return (
-                f"compression.name is '{configuration.compression['name']}' under gossip: who is "
-                "absent would miss what its replicas need; participation must be 1.0 and "
-                "on_divergence stop"
+                f"{compressed} under gossip: who is absent would miss what its replicas need; "
+                "participation must be 1.0 and on_divergence stop"
             )
         return None
 

@@ -72,3 +72,13 @@ def test_a_consensus_step_is_null_paper_or_a_number(value, tmp_path, capfd):
     done = call(words, capfd)
     assert done.code == 2
     assert f"exchange.consensus_step is {value}" in done.err.lower().replace("'", "")
+
+
+@pytest.mark.parametrize("option", ["drop_nodes=0.2", "drop_edges=0.3", "local_rounds=2"])
+def test_replicas_need_every_message_of_every_round(option, tmp_path, capfd):
+    schedule = ["exchange.schedule.name=static", f"exchange.schedule.{option}"]
+    words = [*FLIX, *schedule, "--output", tmp_path / "run", "--dry-run"]
+    assert call(words, capfd).code == 0
+    done = call([*words, *TOP_K], capfd)
+    assert done.code == 2
+    assert f"exchange.schedule.{option.replace('=', ' ')}" in done.err
