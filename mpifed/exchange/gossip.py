@@ -130,9 +130,9 @@ class Gossip:
         schedule = configuration.exchange["schedule"]
         if schedule["name"] != "static":
             return (
-                f"{compressed} and exchange.schedule '{schedule['name']}': neighbours keep replicas "
-                "of each other's state, which a changing neighbourhood would not follow; allowed: "
-                "static"
+                f"{compressed} and exchange.schedule '{schedule['name']}': neighbours keep "
+                "replicas of each other's state, which a changing neighbourhood would not follow; "
+                "allowed: static"
             )
         for key, still in (("drop_nodes", 0), ("drop_edges", 0), ("local_rounds", 1)):
             if schedule[key] != still:
