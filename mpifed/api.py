@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from mpifed import checkpoint, resume
 from mpifed.agreement import agree
-from mpifed.assembly import make, plan_lines
+from mpifed.assembly import make, plan_lines, remarks
 from mpifed.clock import Clock
 from mpifed.communicator import Communicator, world
 from mpifed.config import decided, resolve, to_yaml
@@ -151,6 +151,7 @@ def execute(
                     communicator, lambda: make(configuration, communicator, horizon, stored)
                 )
             task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
+            task.remarks.extend(remarks(setup))
         if request.dry_run:
             lines = [to_yaml(configuration), *plan_lines(setup), *task.remarks]
             if first:

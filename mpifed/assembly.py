@@ -193,6 +193,12 @@ def plan_lines(setup: Setup) -> list[str]:
     ]
 
 
+def remarks(setup: Setup) -> list[str]:
+    """What the exchange says of the run before it begins, the same on every rank."""
+    say, payload = getattr(setup.exchange, "remarks", None), setup.algorithm.payload()
+    return say(payload, setup.configuration.rounds) if say and payload else []
+
+
 def _range(values: np.ndarray) -> str:
     low, high = int(values.min()), int(values.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

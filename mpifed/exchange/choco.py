@@ -13,6 +13,7 @@ know without a message. Nothing here communicates: ``mix``, which multiplies row
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -21,6 +22,9 @@ from torch import Tensor
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.base import PURPOSE
 from mpifed.federation import Draws
+
+SHARE_TO_HALVE = 0.1
+"""The part of a run's rounds that may pass before the distance from consensus is known to halve."""
 
 
 def contracted(
@@ -51,6 +55,55 @@ def gossip_step(
     return values + step_size * (mix(replicas) - replicas), replicas
 
 
+def constants(weights: np.ndarray) -> np.ndarray:
+    """rho and beta of a dense W whose rows sum to one.
+
+    ``gap`` below is rho = 1 - ||(I - 11'/n) W||_2, which for a symmetric W is 1 - |lambda_2(W)|;
+    ``spread`` is beta = ||I - W||_2.
+    """
+    away = np.linalg.norm(weights - weights.mean(axis=0), 2)
+    return np.array([1 - away, np.linalg.norm(np.eye(len(weights)) - weights, 2)])
+
+
+def optimal_step(gap: float, spread: float, delta: float) -> float:
+    """The gamma in (0, 1] with the largest ``shrinkage``; 1, plain gossip, where delta is 1.
+
+    With s = sqrt(1 - delta) and h = sqrt(beta) + sqrt(rho + beta) it is the smaller of 1 and
+
+        rho (1 - s) h / (sqrt(rho + beta) (rho^2 + s beta h^2))
+
+    where mu reaches its maximum, rho^2 (1 - s) / (rho^2 + s beta h^2). It is the only one: mu is
+    the least eigenvalue of a symmetric matrix that is affine in gamma, hence concave. ``gap`` is
+    above 0.
+    """
+    left = math.sqrt(1 - delta)
+    both = math.sqrt(spread) + math.sqrt(gap + spread)
+    below = math.sqrt(gap + spread) * (gap * gap + left * spread * both * both)
+    return min(1.0, gap * (delta / (1 + left)) * both / below)
+
+
+def shrinkage(step: float, gap: float, spread: float, delta: float) -> float:
+    """mu, where 1 - mu bounds the factor by which the error falls a round; at most 0: none known.
+
+    With a^2 = E sum_t ||x_t - mean||^2, e^2 = E sum_t ||x_t - x̂_t||^2 (x_t before the replica moves
+    from it, x̂_t after) and s = sqrt(1 - delta), a round of gamma = ``step`` in (0, 1] obeys
+
+        a' <= (1 - gamma rho) a + gamma beta e
+        e' <= s (gamma beta a + (1 + gamma beta) e)
+
+    by Minkowski's inequality, whatever the draws. So sqrt(a^2 + e^2 / s) falls by 1 - mu, the
+    largest eigenvalue of these four coefficients. This holds for any W whose rows sum to one; mu is
+    above 0 where s gamma beta (rho + beta) < rho (1 - s).
+    """
+    left = math.sqrt(1 - delta)
+    kept = delta / (1 + left)
+    trace = step * (gap - left * spread) + kept
+    determinant = step * (gap * kept - left * step * spread * (gap + spread))
+    apart = step * (gap + left * spread) - kept
+    root = math.sqrt(apart * apart + 4 * left * (step * spread) ** 2)
+    return 2 * determinant / (trace + root) if trace > 0 else (trace - root) / 2
+
+
 def theoretical_step(gap: float, spread: float, delta: float) -> float:
     """A step size gamma with which CHOCO-Gossip converges (Theorem 2).
 
@@ -59,7 +112,7 @@ def theoretical_step(gap: float, spread: float, delta: float) -> float:
 
         gamma = rho delta / (16 rho + rho^2 + 4 beta^2 + 2 rho beta^2 - 8 rho delta)
 
-    the error falls by ``theoretical_rate`` a round. It is cautious: larger steps often do better.
+    the error falls by ``theoretical_rate`` a round. It is cautious: ``optimal_step`` is proven too.
     """
     below = 16 * gap + gap**2 + 4 * spread**2 + 2 * gap * spread**2 - 8 * gap * delta
     return gap * delta / below
@@ -72,3 +125,33 @@ def theoretical_rate(gap: float, delta: float) -> float:
     after.
     """
     return 1 - gap**2 * delta / 82
+
+
+def forecast(
+    step: float, where_from: str, bounds: tuple[float, float, float], rounds: int
+) -> list[str]:
+    """What a log tells of ``step``, and a warning if so many rounds of it may be next to nothing.
+
+    ``bounds`` are rho, beta and delta, as ``shrinkage`` takes them.
+    """
+    mu, said = shrinkage(step, *bounds), f"consensus step {step:.3g}, {where_from}: "
+    if mu <= 0:
+        return [f"{said}no bound is known for it"]
+    halving = math.log(0.5) / (2 * math.log1p(-mu)) if mu < 1 else 1.0
+    lines = [
+        f"{said}by messages alone the squared distance from consensus, with that from replicas, "
+        f"falls at least by {(1 - mu) ** 2:.6g} a round, to a half in {_rounds(halving)}"
+    ]
+    # The bound of a step above the optimal one is worse, the step itself often is not.
+    if halving > SHARE_TO_HALVE * rounds and step <= optimal_step(*bounds):
+        lines.append(
+            f"warning: the run has {rounds:,} rounds, and its clients may need {_rounds(halving)} "
+            "to halve their distance from consensus, so that in effect each trains alone; a larger "
+            "exchange.consensus_step (at most 1) often works, but is not proven to and may diverge"
+        )
+    return lines
+
+
+def _rounds(number: float) -> str:
+    whole = math.ceil(number)
+    return f"{whole:,} round{'s' * (whole != 1)}" if whole < 1e9 else f"{number:.1e} rounds"

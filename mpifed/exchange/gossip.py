@@ -21,7 +21,7 @@ from torch import Tensor
 import topologies
 from mpifed.communicator import Communicator
 from mpifed.errors import InputError, RunError
-from mpifed.exchange.choco import theoretical_step
+from mpifed.exchange import choco
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.contraction import predict
 from mpifed.exchange.ledger import Ledger
@@ -56,7 +56,7 @@ class Gossip:
         weights: Any = None,
         schedule: Any = "static",
         transport: Literal["auto", "collective", "neighbourhood", "messages"] = "auto",
-        consensus_step: Annotated[float, Above(0), AtMost(1)] | None = None,
+        consensus_step: Annotated[float, Above(0), AtMost(1)] | Literal["paper"] | None = None,
     ) -> None:
         """The nodes of the graph are the training clients in their order.
 
@@ -65,14 +65,15 @@ class Gossip:
 
         ``stored`` is what ``prepare`` gave. ``transport`` forces how rows travel between ranks;
         it changes no number. ``consensus_step`` is the step size of CHOCO-Gossip where messages are
-        compressed; null is the one of its theorem, which is cautious.
+        compressed: null is the best that is proven (``choco.optimal_step``), ``paper`` that of the
+        paper's theorem.
         """
         self.federation, self.transport = federation, transport
         self.seed, self.compressor, self.consensus_step = seed, compressor, consensus_step
         self.ledger = Ledger()
         self._arrays = dict(stored)
         if compressor is not None:
-            self._arrays.setdefault("choco", self._spectrum(seed, schedule))
+            self._arrays.setdefault("choco", self._constants(seed, schedule))
         self._same_everywhere()
         self.schedule = restore(len(federation.training), seed, schedule, stored)
         self._from_rank_0 = computed_in_rounds(schedule)
@@ -125,41 +126,59 @@ class Gossip:
         """Why messages cannot be compressed with these options, if they cannot."""
         if configuration.compression["name"] == "none":
             return None
+        compressed = f"compression.name is '{configuration.compression['name']}'"
         schedule = configuration.exchange["schedule"]
         if schedule["name"] != "static":
             return (
-                f"compression.name is '{configuration.compression['name']}' and exchange.schedule "
-                f"'{schedule['name']}': neighbours keep replicas of each other's state, which a "
-                "changing neighbourhood would not follow; allowed: static"
+                f"{compressed} and exchange.schedule '{schedule['name']}': neighbours keep "
+                "replicas of each other's state, which a changing neighbourhood would not follow; "
+                "allowed: static"
             )
+        for key, still in (("drop_nodes", 0), ("drop_edges", 0), ("local_rounds", 1)):
+            if schedule[key] != still:
+                return (
+                    f"{compressed} and exchange.schedule.{key} {schedule[key]}: neighbours keep "
+                    "replicas of each other's state, which need every message of every round; "
+                    f"allowed: {still}"
+                )
         if configuration.participation != 1.0 or configuration.on_divergence != "stop":
             return (
-                f"compression.name is '{configuration.compression['name']}' under gossip: who is "
-                "absent would miss what its replicas need; participation must be 1.0 and "
-                "on_divergence stop"
+                f"{compressed} under gossip: who is absent would miss what its replicas need; "
+                "participation must be 1.0 and on_divergence stop"
             )
         return None
 
-    def _spectrum(self, seed: int, schedule: Any) -> np.ndarray:
-        """1 - |lambda_2| and ||I - W|| of the static W, found on rank 0. Collective."""
+    def _constants(self, seed: int, schedule: Any) -> np.ndarray:
+        """rho and beta of the static W, found on rank 0. Collective."""
         found = None
         if self.federation.communicator.rank == 0:
             n = len(self.federation.training)
-            values = topologies.spectrum(restore(n, seed, schedule, self._arrays).matrix(1))
-            others = np.sort(values)[:-1]
-            second = float(np.abs(others).max()) if len(others) else 0.0
-            found = np.array([1 - second, 1 - float(values.min())])
+            matrix = restore(n, seed, schedule, self._arrays).matrix(1)
+            found = choco.constants(matrix.to_dense())
         return self.federation.communicator.broadcast(found)
 
-    def choco_step(self, size: int) -> float:
-        """gamma for messages of ``size`` numbers."""
-        if self.consensus_step is not None:
-            return self.consensus_step
+    def _bounds(self, size: int) -> tuple[float, float, float]:
+        """rho, beta and delta for messages of ``size`` numbers."""
         assert self.compressor is not None
         gap, spread = self._arrays["choco"]
         # Without an edge, or a gap, no step reaches a consensus; a small one does no harm.
-        gap = max(float(gap), 1e-12)
-        return theoretical_step(gap, float(spread), self.compressor.contraction(size))
+        return max(float(gap), 1e-12), float(spread), self.compressor.contraction(size)
+
+    def choco_step(self, size: int) -> float:
+        """gamma for messages of ``size`` numbers."""
+        if self.consensus_step is None:
+            return choco.optimal_step(*self._bounds(size))
+        if self.consensus_step == "paper":
+            return choco.theoretical_step(*self._bounds(size))
+        return self.consensus_step
+
+    def remarks(self, size: int, rounds: int) -> list[str]:
+        """What messages of ``size`` numbers do in so many rounds, where they are compressed."""
+        if self.compressor is None:
+            return []
+        words: dict[Any, str] = {None: "the best proven", "paper": "that of the paper's theorem"}
+        where_from = words.get(self.consensus_step, "as configured")
+        return choco.forecast(self.choco_step(size), where_from, self._bounds(size), rounds)
 
     def route(self, round: int, active: np.ndarray, itemsize: int) -> Route:
         """What this rank does in ``round`` among ``active`` clients, bool (n_clients,).

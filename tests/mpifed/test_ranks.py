@@ -57,6 +57,12 @@ CASES = {
         "exchange.schedule": {"name": "static", "drop_edges": 0.3, "drop_nodes": 0.2},
         "participation": 0.7,
     },
+    "compressed": {"exchange": "gossip", "compression": "quantise"},
+    "compressed, as the paper": {
+        "exchange": "gossip",
+        "exchange.consensus_step": "paper",
+        "compression": {"name": "rand_k", "k": 7},
+    },
 }
 
 
