@@ -36,8 +36,11 @@ GAMMAS = {
 class Run:
     """A method on the plane's Gaussians, round by round, with participation as the engine does."""
 
-    def __init__(self, kind, participation=1.0, dtype=torch.float64, local=None, **options):
-        data = Transport(CLIENTS, 0, Alone(), benchmark="gaussian", dimension=2, samples=BATCH)
+    def __init__(
+        self, kind, participation=1.0, dtype=torch.float64, local=None, data=None, **options
+    ):
+        plane = {"benchmark": "gaussian", "dimension": 2, "samples": BATCH}
+        data = Transport(CLIENTS, 0, Alone(), **plane, **(data or {}))
         counts, ids = data.description.n_train, np.arange(CLIENTS)
         federation = Federation(Alone(), 0 * ids, ids < 0, counts, participation)
         self.everyone = Clients(federation, data.load(ids, dtype), ids)
@@ -282,6 +285,14 @@ def test_scores_are_on_the_same_points_in_every_round():
     first = run.score()
     run.round = 3
     assert run.score() == first
+
+
+@pytest.mark.parametrize("kind", [FedMMOT, FedAdam])
+def test_scores_divide_by_the_variance_that_the_data_name(kind):
+    """The covariance [[2, 1], [1, 2]] of Q has the trace 4; its absolute entries add up to 6."""
+    trace, printed = Run(kind), Run(kind, data={"target_variance": "l1"})
+    assert printed.score()["l2_uvp"] * 6 == pytest.approx(trace.score()["l2_uvp"] * 4, rel=1e-12)
+    assert printed.score()["cosine"] == trace.score()["cosine"]
 
 
 def test_fedadam_without_bias_correction_begins_with_tau_squared():
