@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +30,7 @@ from mpifed.algorithms.fedmm_facts import recalled, told
 from mpifed.algorithms.fedmm_measures import test_objective, training_objective
 from mpifed.algorithms.fedmm_samples import inputs_of, sample_of, shard_of, shards_of
 from mpifed.algorithms.server_messages import message_variance, refuse_biased
+from mpifed.algorithms.step_rule import StepRule, gamma_of
 from mpifed.components import find
 from mpifed.data.base import Split
 from mpifed.errors import InputError
@@ -44,8 +44,6 @@ from mpifed.section import complete, without_name
 from mpifed.surrogates.base import Asking, Surrogate, parts_of
 
 SECTION = "algorithm.surrogate"
-
-StepRule = Literal["constant", "sqrt", "inverse", "inverse_kept"]
 
 
 @dataclass(frozen=True)
@@ -193,13 +191,7 @@ class FedMM:
 
     def gamma(self, round: int) -> float:
         """gamma_t of round t, counted from 1."""
-        rules = {
-            "constant": lambda t: self.step,
-            "sqrt": lambda t: self.step / np.sqrt(self.step + t),
-            "inverse": lambda t: 1 / t,
-            "inverse_kept": lambda t: 1 / (t + 1),
-        }
-        return float(rules[self.step_rule](round))
+        return gamma_of(self.step_rule, self.step, round)
 
     def shared_parameters(self, s: Tensor, start: Tensor, by_row: bool) -> Tensor:
         """T(S), (n_parameters,), or of each client's own S in ``start`` a row."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
+from mpifed.algorithms.step_rule import StepRule, gamma_of
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation import Clients, Draws
 from mpifed.local.sampling import batches
@@ -64,6 +65,7 @@ class FedMMOT:
         model: DenseICNN,
         local: LocalSGD,
         *,
+        step_rule: StepRule = "constant",
         step: Annotated[float, Above(0), AtMost(1)] = 1.0,
         control_variate_rate: Annotated[float, AtLeast(0), AtMost(1)] = 0.0,
         conjugate_steps: Annotated[int, AtLeast(1)] = 10,
@@ -74,12 +76,15 @@ class FedMMOT:
         pretraining: Annotated[int, AtLeast(0)] = 5000,
     ) -> None:
         """A client makes ``local.steps`` gradient steps (one, as in the paper, without it) of size
-        ``local.lr`` on batches of ``local.batch_size``; ``step`` is gamma, ``conjugate_steps`` and
-        ``conjugate_lr`` are the server's Adam steps on theta. Both networks begin near the identity
-        map, after at most ``pretraining`` iterations.
+        ``local.lr`` on batches of ``local.batch_size``; ``step_rule`` gives gamma_t, t from 1, with
+        beta = ``step``, as in fedmm: constant beta, sqrt beta / sqrt(beta + t), inverse 1 / t,
+        inverse_kept 1 / (t + 1). It is the share of the clients' mean move that omega makes; the
+        control variates move by alpha of it alone. ``conjugate_steps`` and ``conjugate_lr`` are the
+        server's Adam steps on theta. Both networks begin near the identity map, after at most
+        ``pretraining`` iterations.
         """
         self.model, self.options = model, local.options
-        self.step, self.rate = step, control_variate_rate
+        self.step_rule, self.step, self.rate = step_rule, step, control_variate_rate
         self.conjugate_steps, self.adam = conjugate_steps, Adam(conjugate_lr)
         self.objective = Objective(model, theta_objective, lambda_cycle, cycle)
         self.pretraining = pretraining
@@ -119,7 +124,8 @@ class FedMMOT:
         p = clients.federation.inclusion
         summed = channel.sum(arrived, clients.sampled_weights).to(state.omega)
         direction = state.variate + summed
-        omega = self.model.convexify(state.omega + self.step * direction)
+        gamma = gamma_of(self.step_rule, self.step, draws.round)
+        omega = self.model.convexify(state.omega + gamma * direction)
         made = channel.at_server(lambda: self.conjugate(omega, state, draws))
         return FedMMOTState(
             omega,

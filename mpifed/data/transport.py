@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from mpifed.data.generated import make_shards, no_targets
 from mpifed.data.many_clusters import equal_parts
 from mpifed.random import stream
 from mpifed.schema import AtLeast
-from mpifed.transport.benchmark import Name, automatic, find_benchmark
+from mpifed.transport.benchmark import Name, Variance, automatic, find_benchmark
 
 
 class Transport:
@@ -25,7 +26,9 @@ class Transport:
     ``mix3tomix10`` (trained potentials in ``raw`` or ``$MPIFED_DATA/w2-benchmark``), or ``auto``:
     the last where they are at hand, else ``random_icnn``. A configuration keeps which it was.
     ``samples`` of P for each client are cut by k-means into equal clusters (``kmeans``), so that
-    clients differ, or are each client's own draws (``iid``). ``seed`` null is the run's.
+    clients differ, or are each client's own draws (``iid``). ``target_variance``, Var(Q) of L2-UVP,
+    is the ``trace`` of the covariance or ``l1``, the sum of its absolute entries. ``seed`` null is
+    the run's.
     """
 
     def __init__(
@@ -40,12 +43,12 @@ class Transport:
         samples: Annotated[int, AtLeast(2)] = 2048,
         partition: Literal["kmeans", "iid"] = "kmeans",
         kmeans_solver: Solver = "own",
+        target_variance: Variance = "trace",
         seed: Annotated[int, AtLeast(0)] | None = None,
     ) -> None:
         self.seed = run_seed if seed is None else seed
-        self.benchmark = find_benchmark(
-            self.seed, benchmark=benchmark, dimension=dimension, raw=raw
-        )
+        found = find_benchmark(self.seed, benchmark=benchmark, dimension=dimension, raw=raw)
+        self.benchmark = replace(found, variance=target_variance)
         self.n_clients, self.samples, self.partition = n_clients, samples, partition
         self.owner = np.repeat(np.arange(n_clients), samples)
         if partition == "kmeans":

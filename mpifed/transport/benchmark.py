@@ -39,6 +39,7 @@ BLOCK = 1024
 """Points that are mapped at once."""
 
 Name = Literal["auto", "gaussian", "random_icnn", "mix3tomix10"]
+Variance = Literal["trace", "l1"]
 Map = Callable[[Tensor], Tensor]
 
 
@@ -47,7 +48,8 @@ class Benchmark:
     """P, the map to Q (points (B, dimension) of any dtype to the same), and moments of Q.
 
     ``target_mean`` is (dimension,), ``target_covariance`` (dimension, dimension), ``cost``
-    E ||X - m(X)||^2 (W2^2, without a factor 1/2); exact for Gaussians, else estimated.
+    E ||X - m(X)||^2 (W2^2, without a factor 1/2); exact for Gaussians, else estimated. ``variance``
+    says which number Var(Q) is.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Benchmark:
     target_mean: np.ndarray
     target_covariance: np.ndarray
     cost: float
+    variance: Variance = "trace"
 
     @property
     def dimension(self) -> int:
@@ -63,7 +66,13 @@ class Benchmark:
 
     @property
     def target_variance(self) -> float:
-        """The trace of the covariance of Q."""
+        """Var(Q), by which L2-UVP divides.
+
+        The trace of the covariance as in the published code, or, ``l1``, as in the text of
+        Dieuleveut et al. 2025, section 7.2, the sum of its absolute entries.
+        """
+        if self.variance == "l1":
+            return float(np.abs(self.target_covariance).sum())
         return float(np.trace(self.target_covariance))
 
     def sample_source(

@@ -78,9 +78,14 @@ CASES = {
         TRANSPORT,
         {"algorithm": "fedmm_ot", "participation": BERNOULLI, **VARIATES, **PRETRAINED},
     ),
-    "fedmm_ot, quantised": (
+    "fedmm_ot, quantised and with falling steps": (
         TRANSPORT,
-        {"algorithm": "fedmm_ot", "compression": "quantise", **PRETRAINED},
+        {
+            "algorithm": "fedmm_ot",
+            "algorithm.step_rule": "inverse_kept",
+            "compression": "quantise",
+            **PRETRAINED,
+        },
     ),
     "fedadam": (
         TRANSPORT,

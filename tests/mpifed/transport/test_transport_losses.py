@@ -140,9 +140,8 @@ def test_alternating_steps_find_the_map_between_gaussians():
     assert before > 60 and after < 5
 
 
-@pytest.mark.slow
 def test_alternating_steps_come_closer_in_sixteen_dimensions():
-    setting = Setting(rounds=100, lr=1e-2)
+    setting = Setting(rounds=30, lr=1e-2, batch_size=256)
     bench = random_icnn_benchmark(16, 0)
     before, after = alternate(Objective(dense_icnn(16)), bench, setting, torch.float32)
     assert after < before / 2
