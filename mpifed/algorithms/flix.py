@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.agreement import agree
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.flix_forecast import (
     all_constants,
@@ -164,8 +165,12 @@ class Flix:
             optima, norms = stored_optima(self.optima_from, state.optima, clients.ids)
         else:
             how = self.local_solver, self.local_tolerance, self.local_iterations
-            optima, norms = local_optima(
-                self.model, clients, self.regulariser, state.optima, draws, *how
+            # Agreed at once: ranks whose search has ended wait here for those that are stopped.
+            optima, norms = agree(
+                clients.federation.communicator,
+                lambda: local_optima(
+                    self.model, clients, self.regulariser, state.optima, draws, *how
+                ),
             )
         made = replace(state, optima=optima, gradient_norm=norms)
         if self.start_from is not None:
