@@ -10,7 +10,7 @@ average`` the first round is the one-shot average of Theorem 1 and gradient desc
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser
-from mpifed.local.optima import Solver, Start, local_optima, local_starts
+from mpifed.local.optima import Solver, Start, local_optima, local_starts, usual_tolerance
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
@@ -75,7 +75,7 @@ class Flix:
         gradient: Literal["exact", "stochastic"] = "exact",
         local_solver: Solver = "gd",
         local_start: Start | None = None,
-        local_tolerance: Positive = 1e-6,
+        local_tolerance: Positive | None = None,
         local_iterations: Annotated[int, AtLeast(1)] = 100_000,
         optima_from: str | None = None,
         reference: Literal["auto", "newton", "lbfgs", "none"] = "auto",
@@ -98,6 +98,8 @@ class Flix:
         ``published_code`` asks for a loss below 1e-4 besides.
 
         ``local_start`` null is zeros for linear models and independent draws for networks.
+        ``local_tolerance`` null is 1e-6 (the paper's) with a regulariser and 1e-3 (the published
+        code's) without one, where minimisers may be far away or missing.
         ``optima_from`` is the directory of a run of the same problem whose x_i are taken.
         ``reference`` says how the minimiser is found from which gaps are measured; ``accuracy`` is
         the epsilon of the rounds that the run foretells.
@@ -120,10 +122,17 @@ class Flix:
         linear = isinstance(model, Linear)
         self.local_solver, self.optima_from = local_solver, optima_from
         self.local_start: Start = local_start or ("zeros" if linear else "independent")
-        self.local_tolerance, self.local_iterations = local_tolerance, local_iterations
+        self.local_tolerance = local_tolerance or usual_tolerance(l2)
+        self.local_iterations = local_iterations
         self.reference, self.accuracy = reference, accuracy
 
     refuse = staticmethod(refuse_flix)
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """``local_tolerance`` null as the number that it is."""
+        given = options["local_tolerance"]
+        return {**options, "local_tolerance": given or usual_tolerance(options["l2"])}
 
     # -- before the first round
 

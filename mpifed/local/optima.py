@@ -48,6 +48,13 @@ def local_starts(
     return torch.from_numpy(np.stack(drawn)).to(dtype)
 
 
+def usual_tolerance(l2: float) -> float:
+    """Gradient norms at which solvers stop: 1e-6 (Gasanov et al. 2021), or 1e-3 without the
+    regulariser, which is the published code's: the paper has none.
+    """
+    return 1e-6 if l2 > 0 else 1e-3
+
+
 def local_optima(
     model: Model,
     clients: Clients,

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+import yaml
 from commands import call, checkpoints, rows
 from convex import Run, clients_of, logistic, quadratics
 
@@ -275,6 +276,34 @@ def test_optima_of_another_problem_are_refused(tmp_path, capfd):
         done = call([*wide, *mode], capfd)
         assert done.code == 2
         assert "which is not this run's form" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "tolerance"),
+    [
+        ("algorithm.l2=0.1", 1e-6),
+        ("algorithm.l2=0.1 algorithm.regulariser=nonconvex", 1e-6),
+        ("algorithm.l2=0", 1e-3),
+        ("algorithm.l2=0 algorithm=diana", 1e-3),
+        ("algorithm.l2=0 algorithm.local_tolerance=1e-2", 1e-2),
+    ],
+)
+def test_the_tolerance_is_the_papers_or_without_a_regulariser_the_published_codes(
+    words, tolerance, tmp_path, capfd
+):
+    one, two = tmp_path / "one", tmp_path / "two"
+    longer = ["algorithm.local_iterations=100000", "rounds=1"]
+    own = [*SMALL, *longer, *words.split()]
+    done = call([*own, "--output", one], capfd)
+    assert done.code == 0, done.err
+    stored = yaml.safe_load((one / "config.yaml").read_text())
+    assert stored["algorithm"]["local_tolerance"] == tolerance
+    assert "was not reached" not in (one / "log.txt").read_text()
+    with h5py.File(one / "clients.h5") as file:
+        assert 0 < file["local_gradient_norm"][()].max() < tolerance
+    # Left out or said, it is the same problem.
+    more = [f"algorithm.local_tolerance={tolerance}", f"algorithm.optima_from={one}"]
+    assert call([*own, *more, "--output", two], capfd).code == 0
 
 
 def test_a_run_under_gossip_has_no_x_to_start_from_but_optima(tmp_path, capfd):
