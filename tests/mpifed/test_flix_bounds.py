@@ -252,6 +252,10 @@ def test_theorems_are_quoted_only_where_they_hold():
         assert "Theorem" not in told(kind, None if kind is Flix else RAND, step=0.1)
         assert "Theorem" not in told(kind, data=logistic(participation=0.5))
         assert "Theorem" not in told(kind, smoothness="published_code")
+    for setting in ("convex", "nonconvex"):
+        # The step is then another one than that of Theorems 3 and 4.
+        assert "Theorem" not in told(Dcgd, RAND, setting=setting)
+        assert "Theorem" not in told(Diana, RAND, setting=setting)
     assert "Theorem" not in told(Flix, RAND)
     assert "Theorem" not in told(Flix, ("top_k", {"k": 2}))
     bold = told(Diana, RAND, control_variate_rate=1.0)
