@@ -342,7 +342,9 @@ def test_theory_answers_of_a_run(finished, capfd):
     _, found, _ = answer(capfd, "rounds", finished, "--accuracy", "1e-10")
     assert f"at most {found['rounds']} rounds" in said
     rounds = found["rounds"]
+    assert set(found["meaning"]) == {"rounds"}
     _, most, _ = answer(capfd, "alpha", finished, "--accuracy", "1e-10", "--rounds", rounds)
+    assert set(most["meaning"]) == {"largest_equal_alpha"}
     assert most["largest_equal_alpha"] >= 0.3
     fewer = answer(capfd, "alpha", finished, "--accuracy", "1e-10", "--rounds", rounds - 1)[1]
     assert fewer["largest_equal_alpha"] < 0.3
@@ -361,6 +363,44 @@ def test_the_bound_of_theorem_one_is_on_the_gap_of_the_run_s_own_average(finishe
     words = [*SMALL, *EXACT, "rounds=1", "--output", tmp_path / "one"]
     assert call(words, capfd).code == 0
     assert 0 < float(rows(tmp_path / "one")[-1]["objective_gap"]) <= bound
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("algorithm=diana compression=rand_k compression.k=2", "algorithm='diana'"),
+        ("algorithm=dcgd compression=rand_k compression.k=2", "algorithm='dcgd'"),
+        ("algorithm=diana", "algorithm='diana'"),
+        ("compression=top_k compression.k=2", "this run has compression='top_k'"),
+        ("exchange=gossip participation=0.5", "exchange='gossip' and participation=0.5"),
+        ("algorithm.gradient=stochastic", "this run has algorithm.gradient='stochastic'"),
+    ],
+)
+def test_theorem_two_answers_for_gradient_descent_alone(words, said, tmp_path, capfd):
+    target = tmp_path / "run"
+    done = call([*SMALL, *EXACT, "rounds=1", *words.split(), "--output", target], capfd)
+    assert done.code == 0, done.err
+    for question in (("rounds",), ("alpha", "--rounds", "9")):
+        code, _, err = answer(capfd, question[0], target, "--accuracy", "1e-6", *question[1:])
+        assert code == 2
+        assert len(err.splitlines()) == 1
+        assert "Theorem 2 is about gradient descent" in err
+        assert said in err
+    assert answer(capfd, "one-shot", target, "--accuracy", "1e-6")[0] == 0
+
+
+def test_no_theorem_answers_for_constants_that_are_too_small(tmp_path, capfd):
+    target = tmp_path / "run"
+    words = [*SMALL, *EXACT, "algorithm.smoothness=published_code", "--output", target]
+    assert call(words, capfd).code == 0
+    assert "Theorem" not in (target / "log.txt").read_text()
+    for question in (("rounds",), ("alpha", "--rounds", "9"), ("one-shot",)):
+        code, _, err = answer(capfd, question[0], target, "--accuracy", "1e-6", *question[1:])
+        assert code == 2
+        assert len(err.splitlines()) == 1
+        assert "algorithm.smoothness is 'published_code', whose L_i are too small" in err
+    # Proposition 3 needs no L_i.
+    assert answer(capfd, "variance", target)[0] == 0
 
 
 @pytest.mark.parametrize(
