@@ -211,7 +211,7 @@ class Flix:
     def variance(self, exchange: Exchange) -> float:
         """omega of the messages; 0 where they arrive whole, or error feedback makes up for them."""
         compressor = exchange.compressor
-        if compressor is None or exchange.shared_is_rows or self.feeds_errors_back(exchange):
+        if compressor is None or exchange.shared_is_rows or not compressor.unbiased:
             return 0.0
         return compressor.omega(self.model.n_parameters)
 
@@ -229,11 +229,12 @@ class Flix:
         delta = exchange.compressor.contraction(self.model.n_parameters)
         return theory.error_feedback_step(c, delta)
 
-    @staticmethod
-    def feeds_errors_back(exchange: Exchange) -> bool:
-        """Whether what a compressor keeps back goes with the next message."""
+    def feeds_errors_back(self, exchange: Exchange) -> bool:
+        """Whether a compressor keeps something back, which goes with the next message."""
         compressor = exchange.compressor
-        return compressor is not None and not (compressor.unbiased or exchange.shared_is_rows)
+        if compressor is None or compressor.unbiased or exchange.shared_is_rows:
+            return False
+        return compressor.contraction(self.model.n_parameters) < 1
 
     def theoretical_step(self, c: theory.Constants) -> float:
         """With unbiased compression gradient descent is DCGD; replicas of neighbours need none."""

@@ -238,6 +238,27 @@ def test_the_step_is_that_of_the_theorem_for_what_is_sent():
     assert fed_back.go(1500).measured()["objective_gap"] < 0.02 * before
 
 
+@pytest.mark.parametrize(
+    "compression",
+    [
+        ("top_k", {"k": 5}),
+        ("top_k", {"k": None, "fraction": 1.0}),
+        ("composition", {"outer": "none", "inner": {"name": "top_k", "k": 5}}),
+        ("bernoulli", {"p": 1.0, "inner": {"name": "top_k", "k": 5}}),
+    ],
+    ids=str,
+)
+def test_a_biased_compressor_that_keeps_nothing_back_leaves_gradient_descent(compression):
+    options = {"flix_alpha": 0.6, "l2": 0.2, "start": "ones"}
+    plain, sent = (Run(Flix, logistic(), how, **options) for how in (None, compression))
+    assert float(sent.flix.step) == float(plain.flix.step)
+    for _ in range(20):
+        assert sent.go().x == pytest.approx(plain.go().x, rel=1e-13, abs=1e-13)
+    told = " ".join(sent.method.remarks(sent.state, sent.clients, sent.server))
+    assert "of the strongly_convex theorem" in told
+    assert "error feedback" not in told
+
+
 def test_theorems_are_quoted_only_where_they_hold():
     options = {"l2": 0.2, "start": "average", "flix_alpha": 0.5}
 
