@@ -1,5 +1,5 @@
-"""Ranks that agree on whether the input is good, so that one may say why it is not; guards that are
-introduced to each other.
+"""Ranks that agree on whether the input is good, so that one may say why it is not, and whether to
+stop; guards that are introduced to each other.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TypeVar, cast
 
 from mpifed import heartbeat
 from mpifed.communicator import Communicator
-from mpifed.errors import AgreedInputError, InputError
+from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested
 
 PATIENCE = 3.0
-"""Seconds that a rank which refuses the input waits for the others to refuse it too."""
+"""Seconds that a rank which refuses the input, or stops, waits for the others to do so too."""
 
 T = TypeVar("T")
 
@@ -23,28 +23,34 @@ T = TypeVar("T")
 def agree(communicator: Communicator, action: Callable[[], T]) -> T:
     """``action()`` on every rank; if any cannot, all raise the same ``InputError``.
 
-    It names the rank unless all have one. A rank that fails alone, while the others wait for it
-    amid ``action``, raises its own.
+    It names the rank unless all have one. If none has, but any was asked to stop, all raise
+    ``AgreedStop``. A rank that fails alone, while the others wait for it amid ``action``, raises
+    its own.
     """
-    result, failure = None, None
+    result: T | None = None
+    failure: InputError | StopRequested | None = None
     try:
         result = action()
-    except InputError as error:
+    except (InputError, StopRequested) as error:
         failure = error
     fine = communicator.all_agree(failure is None, PATIENCE)
     if fine:
         return cast(T, result)
     if fine is None and failure is not None:
         raise failure
-    every = communicator.gather_object(str(failure) if failure is not None else None)
+    every = communicator.gather_object(str(failure) if isinstance(failure, InputError) else None)
     message = communicator.broadcast_object(_first(every) if every is not None else None)
+    if message is None:
+        raise AgreedStop from failure
     raise AgreedInputError(message) from failure
 
 
-def _first(every: list[str | None]) -> str:
-    """The first of the failures, one for each rank, with its rank if some have none."""
-    rank, message = next((r, text) for r, text in enumerate(every) if text is not None)
-    return message if None not in every else f"rank {rank}: {message}"
+def _first(every: list[str | None]) -> str | None:
+    """The first of the sentences, one for each rank, with its rank if some have none."""
+    for rank, message in enumerate(every):
+        if message is not None:
+            return message if None not in every else f"rank {rank}: {message}"
+    return None
 
 
 def introduce(communicator: Communicator, clients: Iterable[int], limit: float | None) -> None:

@@ -25,6 +25,19 @@ class AgreedInputError(InputError):
     """An ``InputError`` that every rank raises, so that one may report it and all end in order."""
 
 
+class StopRequested(RuntimeError):
+    """A rank has been asked to stop before round 1, when there is nothing to keep yet."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "stopped before round 1: there is no checkpoint yet, and the next start begins again"
+        )
+
+
+class AgreedStop(StopRequested):
+    """A ``StopRequested`` that every rank raises, so that all end in order."""
+
+
 class RunError(RuntimeError):
     """A failure while running that is not the input's fault (a full disk, a diverged client)."""
 

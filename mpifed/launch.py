@@ -25,6 +25,7 @@ from mpifed.errors import (
     InputError,
     PeerFailure,
     RunError,
+    StopRequested,
     closest,
 )
 from mpifed.guard import launched_rank, remove_segments, segments_of
@@ -137,6 +138,9 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
         return _fail(communicator, str(error), EXIT_BAD_INPUT)
     except RunError as error:
         return _fail(communicator, str(error), EXIT_FAILED)
+    except StopRequested as error:
+        # Of this rank alone, for which the others still wait.
+        return _fail(communicator, str(error), EXIT_STOPPED)
     except KeyboardInterrupt:
         return _fail(communicator, "interrupted", EXIT_FAILED)
     except BrokenPipeError:
@@ -207,6 +211,7 @@ def _is_no_path(word: str) -> bool:
 def _stop_on_signals() -> Callable[[], bool]:
     """Whether SIGUSR1 or SIGTERM has come: the run then stops after its round, with a checkpoint.
 
+    Before round 1 it stops at once, with nothing (``stopping``).
     SIGINT interrupts once; a second one shall not disturb the report of the first.
     """
     came: list[int] = []

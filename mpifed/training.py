@@ -20,13 +20,14 @@ from mpifed.clock import Clock
 from mpifed.config import to_yaml
 from mpifed.divergence import advice
 from mpifed.engine import Engine
-from mpifed.errors import Diverged, InputError, PeerDiverged, PeerFailure, RunError
+from mpifed.errors import AgreedStop, Diverged, InputError, PeerDiverged, PeerFailure, RunError
 from mpifed.evaluation import VALIDATION_COLUMNS
 from mpifed.federation import participants
 from mpifed.local.invariance import blocks_agree
 from mpifed.progress import Progress
 from mpifed.recorder import Recorder
 from mpifed.request import Task, refuse_overtaken
+from mpifed.stopping import heeding
 
 
 def train(
@@ -37,7 +38,8 @@ def train(
     Returns the status, 'finished' or 'stopped'. Raises ``RunError`` that names the round.
     """
     communicator = setup.federation.communicator
-    with listening() as heard, ExitStack() as at_the_end:
+    say = partial(print, flush=True) if communicator.rank == 0 and not quiet else None
+    with listening(say) as heard, ExitStack() as at_the_end:
         _warn_of_this_computer(setup)
         with clock.measure("data"):
             shards = agree(communicator, setup.load)
@@ -46,7 +48,13 @@ def train(
             engine.restore(task.point.path, task.point.meta)
             _check_digest(engine, task.point)
         else:
-            agree(communicator, engine.prepare)
+            try:
+                with heeding(stop_requested):
+                    agree(communicator, engine.prepare)
+            except AgreedStop as stopped:
+                if say is not None:
+                    say(str(stopped))
+                return "stopped"
         remarks = engine.remarks()
         recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
         progress = None

@@ -7,7 +7,7 @@ parameters are its options. A round is one communication:
              before anything is computed, and not where a run goes on
     init     the state before round 1, from the seed: cheap, its shapes serve a resumed run too
     prepare  work of the clients before round 1, on their own (optional); checkpointed, so that a
-             resumed run does not repeat it
+             resumed run does not repeat it; what lasts calls ``stopping.heed`` now and then
     round    one communication round, on the clients that take part in it
     deploy   each client's predictor, for evaluation
     adapt    the predictor of a client that took no part in training (optional)

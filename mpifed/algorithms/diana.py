@@ -131,7 +131,9 @@ class Diana(Flix):
 
     def foretold(self, state: FlixState, c: theory.Constants, clients: Clients) -> list[str]:
         """Rounds after which Theorem 4 puts the expected gap below ``accuracy``; collective."""
-        if not int(state.known) or c.mu_alpha <= 0 or not self.is_steady(c.omega):
+        if not int(state.known) or c.mu_alpha <= 0 or self.setting != "strongly_convex":
+            return []
+        if not self.is_steady(c.omega):
             return []
         x = state.model[0].to(state.optima)
         if self.from_average:

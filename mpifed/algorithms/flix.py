@@ -10,12 +10,13 @@ average`` the first round is the one-shot average of Theorem 1 and gradient desc
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.agreement import agree
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.flix_forecast import (
     all_constants,
@@ -37,7 +38,7 @@ from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser
-from mpifed.local.optima import Solver, Start, local_optima, local_starts
+from mpifed.local.optima import Solver, Start, local_optima, local_starts, usual_tolerance
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
@@ -74,7 +75,7 @@ class Flix:
         gradient: Literal["exact", "stochastic"] = "exact",
         local_solver: Solver = "gd",
         local_start: Start | None = None,
-        local_tolerance: Positive = 1e-6,
+        local_tolerance: Positive | None = None,
         local_iterations: Annotated[int, AtLeast(1)] = 100_000,
         optima_from: str | None = None,
         reference: Literal["auto", "newton", "lbfgs", "none"] = "auto",
@@ -97,6 +98,8 @@ class Flix:
         ``published_code`` asks for a loss below 1e-4 besides.
 
         ``local_start`` null is zeros for linear models and independent draws for networks.
+        ``local_tolerance`` null is 1e-6 (the paper's) with a regulariser and 1e-3 (the published
+        code's) without one, where minimisers may be far away or missing.
         ``optima_from`` is the directory of a run of the same problem whose x_i are taken.
         ``reference`` says how the minimiser is found from which gaps are measured; ``accuracy`` is
         the epsilon of the rounds that the run foretells.
@@ -119,10 +122,17 @@ class Flix:
         linear = isinstance(model, Linear)
         self.local_solver, self.optima_from = local_solver, optima_from
         self.local_start: Start = local_start or ("zeros" if linear else "independent")
-        self.local_tolerance, self.local_iterations = local_tolerance, local_iterations
+        self.local_tolerance = local_tolerance or usual_tolerance(l2)
+        self.local_iterations = local_iterations
         self.reference, self.accuracy = reference, accuracy
 
     refuse = staticmethod(refuse_flix)
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """``local_tolerance`` null as the number that it is."""
+        given = options["local_tolerance"]
+        return {**options, "local_tolerance": given or usual_tolerance(options["l2"])}
 
     # -- before the first round
 
@@ -164,8 +174,12 @@ class Flix:
             optima, norms = stored_optima(self.optima_from, state.optima, clients.ids)
         else:
             how = self.local_solver, self.local_tolerance, self.local_iterations
-            optima, norms = local_optima(
-                self.model, clients, self.regulariser, state.optima, draws, *how
+            # Agreed at once: ranks whose search has ended wait here for those that are stopped.
+            optima, norms = agree(
+                clients.federation.communicator,
+                lambda: local_optima(
+                    self.model, clients, self.regulariser, state.optima, draws, *how
+                ),
             )
         made = replace(state, optima=optima, gradient_norm=norms)
         if self.start_from is not None:
@@ -197,7 +211,7 @@ class Flix:
     def variance(self, exchange: Exchange) -> float:
         """omega of the messages; 0 where they arrive whole, or error feedback makes up for them."""
         compressor = exchange.compressor
-        if compressor is None or exchange.shared_is_rows or self.feeds_errors_back(exchange):
+        if compressor is None or exchange.shared_is_rows or not compressor.unbiased:
             return 0.0
         return compressor.omega(self.model.n_parameters)
 
@@ -215,11 +229,12 @@ class Flix:
         delta = exchange.compressor.contraction(self.model.n_parameters)
         return theory.error_feedback_step(c, delta)
 
-    @staticmethod
-    def feeds_errors_back(exchange: Exchange) -> bool:
-        """Whether what a compressor keeps back goes with the next message."""
+    def feeds_errors_back(self, exchange: Exchange) -> bool:
+        """Whether a compressor keeps something back, which goes with the next message."""
         compressor = exchange.compressor
-        return compressor is not None and not (compressor.unbiased or exchange.shared_is_rows)
+        if compressor is None or compressor.unbiased or exchange.shared_is_rows:
+            return False
+        return compressor.contraction(self.model.n_parameters) < 1
 
     def theoretical_step(self, c: theory.Constants) -> float:
         """With unbiased compression gradient descent is DCGD; replicas of neighbours need none."""

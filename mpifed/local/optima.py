@@ -8,6 +8,9 @@ part of the run's state.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -18,6 +21,7 @@ from torch import Tensor
 from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import hessian, objective_of, smoothness
 from mpifed.local.objective import Objective, Regulariser, row_norms
+from mpifed.local.search import Search
 from mpifed.local.stochastic_optima import stochastic_optima
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
@@ -44,6 +48,13 @@ def local_starts(
     return torch.from_numpy(np.stack(drawn)).to(dtype)
 
 
+def usual_tolerance(l2: float) -> float:
+    """Gradient norms at which solvers stop: 1e-6 (Gasanov et al. 2021), or 1e-3 without the
+    regulariser, which is the published code's: the paper has none.
+    """
+    return 1e-6 if l2 > 0 else 1e-3
+
+
 def local_optima(
     model: Model,
     clients: Clients,
@@ -57,27 +68,30 @@ def local_optima(
     """x_i and ||grad f_i(x_i)||, (clients, P) and float64 (clients,), from ``start`` (clients, P).
 
     Each client stops where its gradient is below ``tolerance``, or after ``most_iterations``.
-    ``newton`` is for linear models with one output.
+    ``newton`` is for linear models with one output. Not collective; the log tells now and then how
+    far it is. Raises ``StopRequested`` where this rank has been asked to stop.
     """
     if not len(clients):
         return start.clone(), torch.zeros(0, dtype=torch.float64)
+    search = Search(clients)
     if solver == "gd":
-        return _descend(model, clients, regulariser, start, tolerance, most_iterations)
+        return _descend(model, clients, regulariser, start, tolerance, most_iterations, search)
     whole = objective_of(model, clients, regulariser)
     if solver == "published_code":
         limits = tolerance, most_iterations
-        found = stochastic_optima(model, clients, regulariser, start, draws, *limits)
+        found = stochastic_optima(model, clients, regulariser, start, draws, *limits, search)
         return found, row_norms(whole.gradients(found))
     found = start.clone()
     for i in range(len(clients)):
         alone = Clients(clients.federation, clients.shards, clients.rows[i : i + 1])
         objective = objective_of(model, alone, regulariser)
+        told = partial(search.at, left=len(clients) - i)
         if solver == "lbfgs":
-            found[i] = _lbfgs(objective, start[i], tolerance, most_iterations)
+            found[i] = _lbfgs(objective, start[i], tolerance, most_iterations, told)
         else:
             assert isinstance(model, Linear) and model.n_outputs == 1
             found[i] = _newton(
-                model, alone, regulariser, objective, start[i], tolerance, most_iterations
+                model, alone, regulariser, objective, start[i], tolerance, most_iterations, told
             )
     return found, row_norms(whole.gradients(found))
 
@@ -89,6 +103,7 @@ def _descend(
     start: Tensor,
     tolerance: float,
     most_iterations: int,
+    search: Search,
 ) -> tuple[Tensor, Tensor]:
     """Gradient descent with step 1 / L_i, or a line search where L_i is unknown."""
     x, norms = start.clone(), torch.full((len(start),), torch.inf, dtype=torch.float64)
@@ -108,6 +123,7 @@ def _descend(
         left = here[running].numpy()
         if not len(left) or iteration == most_iterations:
             break
+        search.at(iteration, len(left), norms[left].max)
         if known:
             moved = x[here] - gradients / guess[here, None].to(x)
         else:
@@ -136,7 +152,9 @@ def _searched(
         guess = torch.where(short, 2 * guess, guess)
 
 
-def _lbfgs(objective: Objective, start: Tensor, tolerance: float, most: int) -> Tensor:
+def _lbfgs(
+    objective: Objective, start: Tensor, tolerance: float, most: int, told: Callable[..., None]
+) -> Tensor:
     def value(w: np.ndarray) -> tuple[float, np.ndarray]:
         row = torch.from_numpy(w).to(start)[None]
         return float(objective.losses(row)[0]), objective.gradients(row)[0].double().numpy()
@@ -144,8 +162,18 @@ def _lbfgs(objective: Objective, start: Tensor, tolerance: float, most: int) -> 
     options = {"maxiter": most, "maxfun": 4 * most, "ftol": 0.0, "gtol": 0.0, "maxcor": 20}
     # scipy stops by the largest entry; the tolerance is for the norm.
     options["gtol"] = tolerance / np.sqrt(len(start))
+    number = itertools.count(1)
+
+    def iterated(w: np.ndarray) -> None:
+        told(next(number), norm=lambda: np.linalg.norm(value(w)[1]))
+
     found = scipy.optimize.minimize(
-        value, start.double().numpy(), jac=True, method="L-BFGS-B", options=options
+        value,
+        start.double().numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        callback=iterated,
+        options=options,
     )
     return torch.from_numpy(found.x).to(start)
 
@@ -158,6 +186,7 @@ def _newton(
     start: Tensor,
     tolerance: float,
     most: int,
+    told: Callable[..., None],
 ) -> Tensor:
     """Newton's method, halving the step until f decreases.
 
@@ -173,9 +202,10 @@ def _newton(
 
     x = start.double()
     value, gradient, norm = at(x)
-    for _ in range(most):
+    for iteration in range(most):
         if norm < tolerance:
             break
+        told(iteration, norm=partial(float, norm))
         curvature = hessian(model, split, row, x, regulariser)
         # Without strong convexity the Hessian may be singular: the least-norm step then.
         step = torch.linalg.lstsq(curvature, gradient[:, None], driver="gelsd").solution[:, 0]

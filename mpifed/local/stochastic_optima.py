@@ -8,6 +8,7 @@ small and its loss on all samples is as well. The paper has gradient descent ins
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from mpifed.federation import Clients, Draws
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Objective, Regulariser, row_norms, sampled_gradients
 from mpifed.local.sampling import batches
+from mpifed.local.search import Search
 from mpifed.models.base import Model
 
 STEP = 1e-2
@@ -35,6 +37,7 @@ def stochastic_optima(
     draws: Draws,
     tolerance: float,
     most_steps: int,
+    search: Search,
 ) -> Tensor:
     """x_i, (clients, P), from ``start`` (clients, P), after at most ``most_steps`` steps.
 
@@ -55,6 +58,7 @@ def stochastic_optima(
         left = here[running]
         if not len(left) or step == most_steps:
             break
+        search.at(step, len(left), partial(_largest_norm, objectives[0], x, here, running))
         sizes = np.ceil(PART * some.n_train).astype(np.int64)
         rows = batches(some, draws, f"local step {step}", sizes)
         gradients = sampled_gradients(model, some, regulariser, x[here], rows)
@@ -81,6 +85,10 @@ def _objectives(
     """f_i on the training samples, and the loss alone on the validation samples."""
     validation = objective_of(model, clients, Regulariser(), clients.shards.val)
     return objective_of(model, clients, regulariser), validation
+
+
+def _largest_norm(objective: Objective, x: Tensor, here: np.ndarray, running: np.ndarray) -> Tensor:
+    return row_norms(objective.gradients(x[here]))[torch.from_numpy(running)].max()
 
 
 def _judged(

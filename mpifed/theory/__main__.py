@@ -7,9 +7,11 @@
 
 RUN_DIR is a run of flix, dcgd or diana. variance checks Proposition 3, Var(T_i(x)) =
 (1 - alpha)^2 Var(x_i). one-shot gives the largest alpha for which the average of Theorem 1 alone is
-within E of the minimum, and how far from it that average is at most with the alpha of the run; the
-answer explains its numbers. rounds says how many communications gradient descent needs to get there
-(Theorem 2), alpha the largest alpha that R communications bring there.
+within E of the minimum, and how far from it that average is at most with the alpha of the run.
+rounds says how many communications gradient descent needs to get there (Theorem 2), alpha the
+largest alpha that R communications bring there; both are for runs of flix with whole messages of
+all clients, and the log of a run of dcgd or diana has its own theorem. Answers explain their
+numbers.
 """
 
 from __future__ import annotations
@@ -42,6 +44,17 @@ ONE_SHOT = {
     "far above its least value, whatever accuracy is and wherever the run began",
 }
 """What the numbers of one-shot mean."""
+
+FROM_AVERAGE = "from the one-shot average, which is one of them, with step 1 / L_alpha (Theorem 2)"
+ROUNDS = {
+    "rounds": "after this many communications gradient descent is within accuracy of the least f~, "
+    f"{FROM_AVERAGE}",
+}
+AFFORDABLE = {
+    "largest_equal_alpha": "up to this alpha, the same for all clients, rounds communications "
+    f"bring gradient descent within accuracy of the least f~, {FROM_AVERAGE}",
+}
+"""What those of rounds and alpha mean."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -90,21 +103,22 @@ def one_shot(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def rounds(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
+def rounds(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
     """Theorem 2: communications for an accuracy."""
-    c, accuracy = run.strongly_convex(), options["accuracy"]
+    c, accuracy = run.of_gradient_descent(), options["accuracy"]
     alpha = run.equal_alpha() if options["alpha"] is None else options["alpha"]
     spread = flix.spread(run.optima, run.smoothness)
     needed = flix.communications(c, spread, accuracy, alpha)
-    return {"accuracy": accuracy, "flix_alpha": alpha, "rounds": needed}
+    return {"accuracy": accuracy, "flix_alpha": alpha, "rounds": needed, "meaning": ROUNDS}
 
 
-def affordable(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
+def affordable(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
     """Theorem 2 the other way round: coefficients for a budget of communications."""
-    c, accuracy = run.strongly_convex(), options["accuracy"]
+    c, accuracy = run.of_gradient_descent(), options["accuracy"]
     spread = flix.spread(run.optima, run.smoothness)
     most = flix.affordable_alpha(c, spread, accuracy, options["rounds"])
-    return {"accuracy": accuracy, "rounds": options["rounds"], "largest_equal_alpha": most}
+    answer = {"accuracy": accuracy, "rounds": options["rounds"], "largest_equal_alpha": most}
+    return {**answer, "meaning": AFFORDABLE}
 
 
 ANSWERS = {"variance": variance, "one-shot": one_shot, "rounds": rounds, "alpha": affordable}

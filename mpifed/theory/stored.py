@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from mpifed.checkpoint import listed, read_meta
 from mpifed.errors import InputError
 from mpifed.federation import draw_unseen
+from mpifed.schema import shown
 from mpifed.seal import Damaged
 from mpifed.theory import flix
 
@@ -24,7 +26,8 @@ class Stored:
     """What the newest checkpoint holds of the training clients.
 
     ``alpha`` and ``smoothness`` (L_i; zeros where unknown) are (n,), ``optima`` is (n, P), ``x``
-    (P,), or (n, P) under gossip; ``strong`` is mu_i, the same for all.
+    (P,), or (n, P) under gossip; ``strong`` is mu_i, the same for all. ``configuration`` is that
+    of the run.
     """
 
     path: Path
@@ -33,6 +36,7 @@ class Stored:
     smoothness: np.ndarray
     x: np.ndarray
     strong: float
+    configuration: Mapping[str, Any]
 
     def deployed(self) -> np.ndarray:
         """T_i(x), (n, P)."""
@@ -49,7 +53,12 @@ class Stored:
         return float(self.alpha[0])
 
     def constants(self) -> flix.Constants:
-        """The constants without compression; ``InputError`` where L_i are unknown."""
+        """The constants without compression; ``InputError`` where L_i are unknown or wrong."""
+        if self.configuration["algorithm"]["smoothness"] == "published_code":
+            raise InputError(
+                f"{self.path}: algorithm.smoothness is 'published_code', whose L_i are too small "
+                "for the theorems; ask of a run with: paper, safe"
+            )
         if not (self.smoothness > 0).all():
             raise InputError(
                 f"{self.path}: the smoothness of this model is not known; theorems are for linear "
@@ -57,15 +66,35 @@ class Stored:
             )
         return flix.constants(self.alpha, self.smoothness, self.strong)
 
-    def strongly_convex(self) -> flix.Constants:
-        """The same, ``InputError`` without strong convexity."""
-        c = self.constants()
+    def of_gradient_descent(self) -> flix.Constants:
+        """The same for Theorem 2, ``InputError`` where it does not speak of the run."""
+        c, beyond = self.constants(), self._beyond_gradient_descent()
+        if beyond:
+            raise InputError(
+                f"{self.path}: Theorem 2 is about gradient descent, where all clients send whole "
+                f"gradients to a server in every round; this run has {' and '.join(beyond)}"
+            )
         if self.strong <= 0:
             raise InputError(
                 f"{self.path}: the risks are not strongly convex; Theorem 2 asks for algorithm.l2 "
                 "above 0 and regulariser=l2"
             )
         return c
+
+    def _beyond_gradient_descent(self) -> list[str]:
+        """What of the run is not as in gradient descent, as key=value."""
+        run = self.configuration
+        options = run["algorithm"]
+        plain = {
+            "algorithm": (options["name"], ("flix",)),
+            "compression": (run["compression"]["name"], ("none", "identity")),
+            "exchange": (run["exchange"]["name"], ("server",)),
+            "algorithm.gradient": (options["gradient"], ("exact",)),
+            "participation": (run["participation"], (1.0,)),
+        }
+        return [
+            f"{key}={shown(value)}" for key, (value, fine) in plain.items() if value not in fine
+        ]
 
 
 def read_run(directory: Path) -> Stored:
@@ -96,4 +125,4 @@ def _read(path: Path, configuration: dict[str, Any], options: dict[str, Any]) ->
         rows = clients["model"][()][training, 0] if "model" in clients else file["server/model"][0]
         optima = clients["optima"][()][training].astype(float)
         smooth = clients["smoothness"][()][training]
-    return Stored(path, alpha, optima, smooth, rows.astype(float), strong)
+    return Stored(path, alpha, optima, smooth, rows.astype(float), strong, configuration)

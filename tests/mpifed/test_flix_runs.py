@@ -1,24 +1,22 @@
-"""FLIX as a user runs it: line search, rule to stop, other runs' models, theory, bad input."""
+"""FLIX as a user runs it: line search, rule to stop, other runs' models, bad input."""
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import h5py
 import numpy as np
 import pytest
 import torch
+import yaml
 from commands import call, checkpoints, rows
 from convex import Run, clients_of, logistic, quadratics
 
 from mpifed.algorithms import flix
 from mpifed.algorithms.flix import Flix
 from mpifed.federation import Draws
-from mpifed.launch import main
 from mpifed.models.losses import SQUARED
 from mpifed.models.mlp import Mlp
-from mpifed.theory.__main__ import main as ask
 
 SMALL = (
     "synthetic-fedem",
@@ -277,6 +275,34 @@ def test_optima_of_another_problem_are_refused(tmp_path, capfd):
         assert "which is not this run's form" in done.err
 
 
+@pytest.mark.parametrize(
+    ("words", "tolerance"),
+    [
+        ("algorithm.l2=0.1", 1e-6),
+        ("algorithm.l2=0.1 algorithm.regulariser=nonconvex", 1e-6),
+        ("algorithm.l2=0", 1e-3),
+        ("algorithm.l2=0 algorithm=diana", 1e-3),
+        ("algorithm.l2=0 algorithm.local_tolerance=1e-2", 1e-2),
+    ],
+)
+def test_the_tolerance_is_the_papers_or_without_a_regulariser_the_published_codes(
+    words, tolerance, tmp_path, capfd
+):
+    one, two = tmp_path / "one", tmp_path / "two"
+    longer = ["algorithm.local_iterations=100000", "rounds=1"]
+    own = [*SMALL, *longer, *words.split()]
+    done = call([*own, "--output", one], capfd)
+    assert done.code == 0, done.err
+    stored = yaml.safe_load((one / "config.yaml").read_text())
+    assert stored["algorithm"]["local_tolerance"] == tolerance
+    assert "was not reached" not in (one / "log.txt").read_text()
+    with h5py.File(one / "clients.h5") as file:
+        assert 0 < file["local_gradient_norm"][()].max() < tolerance
+    # Left out or said, it is the same problem.
+    more = [f"algorithm.local_tolerance={tolerance}", f"algorithm.optima_from={one}"]
+    assert call([*own, *more, "--output", two], capfd).code == 0
+
+
 def test_a_run_under_gossip_has_no_x_to_start_from_but_optima(tmp_path, capfd):
     one, two = tmp_path / "one", tmp_path / "two"
     assert call([*SMALL, "exchange=gossip", "--output", one], capfd).code == 0
@@ -285,69 +311,3 @@ def test_a_run_under_gossip_has_no_x_to_start_from_but_optima(tmp_path, capfd):
     assert "a run under gossip, each of whose clients has an x of its own" in done.err
     assert len(done.err.splitlines()) == 1
     assert call([*SMALL, f"algorithm.optima_from={one}", "--output", two], capfd).code == 0
-
-
-EXACT = ("algorithm.local_solver=newton", "algorithm.flix_alpha=0.3")
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A run of FLIX with exact optima."""
-    target = tmp_path_factory.mktemp("theory") / "run"
-    assert main([*SMALL, *EXACT, "--output", str(target)]) == 0
-    return target
-
-
-def answer(capfd, *words):
-    capfd.readouterr()
-    code = ask([str(word) for word in words])
-    out, err = capfd.readouterr()
-    return code, json.loads(out) if out else None, err
-
-
-def test_theory_answers_of_a_run(finished, capfd):
-    _, found, _ = answer(capfd, "variance", finished)
-    assert found["variance_of_deployed"] == pytest.approx(found["predicted"], rel=1e-10)
-    assert found["predicted"] == pytest.approx(0.49 * found["variance_of_optima"], rel=1e-12)
-    said = next(r for r in (finished / "log.txt").read_text().splitlines() if "Theorem 2" in r)
-    _, found, _ = answer(capfd, "rounds", finished, "--accuracy", "1e-10")
-    assert f"at most {found['rounds']} rounds" in said
-    rounds = found["rounds"]
-    _, most, _ = answer(capfd, "alpha", finished, "--accuracy", "1e-10", "--rounds", rounds)
-    assert most["largest_equal_alpha"] >= 0.3
-    fewer = answer(capfd, "alpha", finished, "--accuracy", "1e-10", "--rounds", rounds - 1)[1]
-    assert fewer["largest_equal_alpha"] < 0.3
-    _, shot, _ = answer(capfd, "one-shot", finished, "--accuracy", "1e-3")
-    assert shot["largest_alpha"] <= shot["largest_equal_alpha"]
-    alpha = shot["largest_equal_alpha"] * (1 - 1e-9)
-    found = answer(capfd, "rounds", finished, "--accuracy", "1e-3", "--alpha", alpha)[1]
-    assert found["rounds"] == 1
-    assert set(shot["meaning"]) == set(shot) - {"question", "accuracy", "meaning"}
-
-
-def test_the_bound_of_theorem_one_is_on_the_gap_of_the_run_s_own_average(finished, tmp_path, capfd):
-    bound = answer(capfd, "one-shot", finished, "--accuracy", "1")[1]["bound_for_this_run"]
-    back = answer(capfd, "one-shot", finished, "--accuracy", bound)[1]
-    assert back["largest_equal_alpha"] == pytest.approx(0.3, rel=1e-9)
-    words = [*SMALL, *EXACT, "rounds=1", "--output", tmp_path / "one"]
-    assert call(words, capfd).code == 0
-    assert 0 < float(rows(tmp_path / "one")[-1]["objective_gap"]) <= bound
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("variance", "nowhere"), "holds no intact checkpoint"),
-        (("rounds", "RUN"), "rounds needs --accuracy"),
-        (("alpha", "RUN", "--accuracy", "1"), "alpha needs --rounds"),
-        (("rounds", "RUN", "--accuracy", "0"), "--accuracy is 0; it must be above 0"),
-        (("alpha", "RUN", "--accuracy", "1", "--rounds", "-1"), "--rounds is -1"),
-        (("rounds", "RUN", "--accuracy", "1", "--alpha", "2"), "--alpha is 2"),
-        (("guess", "RUN"), "invalid choice"),
-    ],
-)
-def test_theory_refuses_in_one_sentence(words, expected, finished, capfd):
-    code, _, err = answer(capfd, *(finished if word == "RUN" else word for word in words))
-    assert code == 2
-    assert len(err.splitlines()) == 1
-    assert expected in err

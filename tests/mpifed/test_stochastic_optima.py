@@ -13,6 +13,7 @@ from mpifed.data.base import Split
 from mpifed.federation import Clients, Draws
 from mpifed.local.objective import Regulariser
 from mpifed.local.sampling import batches
+from mpifed.local.search import Search
 from mpifed.local.stochastic_optima import stochastic_optima
 from mpifed.models.linear import linear
 
@@ -44,7 +45,9 @@ def problem(noise, n_val=0, n=5, d=4):
 def found(model, clients, tolerance=1e-2, steps=STEPS):
     start = torch.zeros(len(clients), model.n_parameters, dtype=torch.float64)
     regulariser = Regulariser("l2", 0.0)
-    return stochastic_optima(model, clients, regulariser, start, DRAWS, tolerance, steps)
+    return stochastic_optima(
+        model, clients, regulariser, start, DRAWS, tolerance, steps, Search(clients)
+    )
 
 
 def paths(clients, xs, ys, steps):

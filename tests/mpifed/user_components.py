@@ -7,15 +7,17 @@ import os
 import signal
 import sys
 import time
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from mpifed.algorithms.fedavg import FedAvg, FedAvgState
+from mpifed.algorithms.flix import Flix
 from mpifed.communicator import world
 from mpifed.data.synthetic import Synthetic
 from mpifed.errors import InputError
+from mpifed.local import search
 
 NOT_CALLABLE = 3
 
@@ -129,6 +131,14 @@ class NeedsAll(FedAvg):
     @staticmethod
     def refuse(configuration):
         return None if configuration.participation == 1.0 else "all are needed"
+
+
+class Talks(Flix):
+    """FLIX that tells of its search for local optima twice a second."""
+
+    def __init__(self, model, local, **options: Any) -> None:
+        super().__init__(model, local, **options)
+        search.EVERY = 0.5
 
 
 class Stepless(FedAvg):

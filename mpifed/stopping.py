@@ -1,0 +1,31 @@
+"""A request to stop, where it comes before round 1: in work that may last and is in no checkpoint.
+
+From round 1 on the engine itself asks between rounds. Before, whoever iterates calls ``heed`` now
+and then; the ranks come together in ``agreement.agree``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from mpifed.errors import StopRequested
+
+_requested: ContextVar[Callable[[], bool]] = ContextVar("requested", default=lambda: False)
+
+
+@contextmanager
+def heeding(stop_requested: Callable[[], bool]) -> Iterator[None]:
+    """While it lasts, ``heed`` asks ``stop_requested``."""
+    token = _requested.set(stop_requested)
+    try:
+        yield
+    finally:
+        _requested.reset(token)
+
+
+def heed() -> None:
+    """Raises ``StopRequested`` where this rank has been asked to stop. Not collective."""
+    if _requested.get()():
+        raise StopRequested
