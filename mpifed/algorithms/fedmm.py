@@ -6,7 +6,9 @@ variates V_i take away what differs between clients. Algorithm 4, which folds pa
 compression, is this with full participation and ``compression: {name: bernoulli, inner: ...}``.
 
 Under gossip every client holds its own S and neighbours mix them. That variant is mpifed's own, not
-the paper's: a client moves to S + gamma (its statistics - S) and averages the result.
+the paper's: a client moves to S_i + gamma n mu_i (its statistics - S_i) and averages the result.
+Mixing leaves the mean over clients where it is, so the factor n mu_i gives it a server's direction;
+where all is at rest, sum mu_i S_i equals the clients' statistics, weighted alike.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Predictor, step_scale
 from mpifed.algorithms.breakdown import (
     at_the_server,
     bounded,
@@ -35,7 +37,7 @@ from mpifed.components import find
 from mpifed.data.base import Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation import Clients, Draws
+from mpifed.federation import Clients, Draws, Federation
 from mpifed.local.sampling import batches, chosen
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import NoModel
@@ -111,7 +113,7 @@ class FedMM:
         if step_rule.startswith("inverse"):
             self.step_option += ", with step_rule constant or sqrt,"
         self.rate, self.batch, self.online = control_variate_rate, batch, online
-        self.client_weights = client_weights
+        self.by_samples = client_weights == "samples"
         if model.data.n_test.any():
             self.columns = (*self.columns, "test_objective")
         if online and batch is None:
@@ -144,11 +146,26 @@ class FedMM:
         self.surrogate, known = told(
             self.surrogate, clients, self.weights(clients), partial(self.own_samples, clients)
         )
+        if self.by_samples and exchange.shared_is_rows:
+            self.refuse_long_steps(clients.federation)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
         first = exchange.spread(self.first(theta))
         size = self.message_size()
         zeros = torch.zeros(len(clients), size, dtype=torch.float64)
         return FedMMState(first, first.clone(), zeros, zeros.new_zeros(size), known)
+
+    def refuse_long_steps(self, federation: Federation) -> None:
+        """Raises ``InputError`` where gamma n mu_i is above 1: that client would leave S beyond its
+        statistics, and the projection would change the mean over clients.
+        """
+        largest = int(federation.n_train[federation.training].max()) * len(federation.training)
+        longest = self.gamma(1) * largest / federation.n_train_total
+        if longest > 1:
+            raise InputError(
+                "algorithm.client_weights is 'samples', with which by gossip a client moves by "
+                f"gamma n mu_i, here up to {longest:.4g} in round 1; allowed: at most 1, by a "
+                f"smaller {self.step_option} or client_weights uniform"
+            )
 
     def first(self, theta: Tensor) -> Tensor:
         """What is iterated, from theta_0: an S with T(S) = theta_0."""
@@ -173,7 +190,9 @@ class FedMM:
         oracle = self.oracle(start, theta, clients, draws)
         weights = self.weights(clients)
         if channel.shared_is_rows:
-            moved = self.project(start + gamma * (oracle - start))
+            scale = step_scale(clients, channel, "normalised" if self.by_samples else "none")
+            size = gamma if scale is None else gamma * torch.from_numpy(scale)[:, None]
+            moved = self.project(start + size * (oracle - start))
             mixed = channel.average(moved, weights, before=state.surrogate)
             return replace(state, surrogate=self.project(mixed), previous=start)
         p = clients.federation.inclusion
@@ -243,7 +262,11 @@ class FedMM:
 
     def weights(self, clients: Clients) -> Tensor:
         """mu_i, float64 (clients,)."""
-        return clients.weights if self.client_weights == "samples" else clients.equal_weights
+        return clients.weights if self.by_samples else clients.equal_weights
+
+    def mean(self, s: Tensor, exchange: Exchange) -> Tensor:
+        """S, under gossip sum mu_i S_i; collective."""
+        return exchange.mean(s, self.by_samples)
 
     def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
         """What Theorem 1 asks of the control variates' rate, and what is learnt from."""
@@ -275,22 +298,21 @@ class FedMM:
         return Predictor(None)
 
     def learnt(self, state: FedMMState, exchange: Exchange) -> dict[str, Tensor]:
-        """theta, under gossip that of the mean S, in the parts that the surrogate names."""
+        """theta, under gossip that of sum mu_i S_i, in the parts that the surrogate names."""
         self.recall(state)
-        return parts_of(self.surrogate, self.parameters(exchange.mean(state.surrogate)))
+        return parts_of(self.surrogate, self.parameters(self.mean(state.surrogate, exchange)))
 
     def measure(
         self, state: FedMMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
         """The objective on all training data, and the normalised updates of the last round."""
         self.recall(state)
-        now, before = exchange.mean(state.surrogate), exchange.mean(state.previous)
+        now, before = (self.mean(s, exchange) for s in (state.surrogate, state.previous))
         at = self.surrogate, self.parameters(now), clients
         value = training_objective(*at, self.weights(clients), self.with_target)
         found: dict[str, float | None] = {"objective": bounded(value)}
         if "test_objective" in self.columns:
-            by_samples = self.client_weights == "samples"
-            found["test_objective"] = test_objective(*at, by_samples, self.with_target)
+            found["test_objective"] = test_objective(*at, self.by_samples, self.with_target)
         if draws.round:
             squared = self.gamma(draws.round) ** 2
             steps = self.updates(now, before, clients)
