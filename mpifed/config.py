@@ -302,10 +302,12 @@ def _check_together(configuration: Configuration) -> None:
 
 def _refusal(configuration: Configuration) -> str | None:
     """Why components of this configuration do not go together; None if they do."""
-    for section in ("algorithm", "exchange"):
-        component = _find(section, getattr(configuration, section)["name"])
-        refuse = getattr(component, "refuse", None)
-        reason: str | None = refuse(configuration) if refuse else None
-        if reason:
-            return reason
-    return None
+    algorithm = _find("algorithm", configuration.algorithm["name"])
+    exchange = configuration.exchange["name"]
+    components = [algorithm, _find("exchange", exchange)]
+    if exchange not in getattr(algorithm, "exchanges", (exchange,)):
+        # What else is wrong with an exchange that has to go is of no interest.
+        components.pop()
+    refusals = (getattr(component, "refuse", None) for component in components)
+    reasons = [reason for refuse in refusals if refuse and (reason := refuse(configuration))]
+    return "; besides, ".join(reasons) or None

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.server_messages import refuse_others
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
@@ -83,19 +84,12 @@ class FedMGS:
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Why these options do not go together, if they do not."""
-        for section, allowed in (("exchange", "server"), ("compression", "none")):
-            given = getattr(configuration, section)["name"]
-            if given != allowed:
-                return (
-                    f"{section} is '{given}', but fedmgs sends its statistics whole to a server; "
-                    f"allowed: {allowed}"
-                )
-        if configuration.participation != 1.0:
-            return (
-                "participation must be 1.0 for fedmgs, all of whose clients compute in every "
-                "round; algorithm.senders says how many send"
-            )
-        return None
+        return refuse_others(
+            configuration,
+            {"exchange": "server", "compression": "none", "participation": 1.0},
+            "sends its statistics whole to a server, and all of its clients compute in every round "
+            "(algorithm.senders says how many send)",
+        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

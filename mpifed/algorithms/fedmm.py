@@ -270,10 +270,7 @@ class FedMM:
 
     def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
         """What Theorem 1 asks of the control variates' rate, and what is learnt from."""
-        self.recall(state)
-        about = [self.unused] if self.unused else []
-        if isinstance(self.surrogate, Asking):
-            about += self.surrogate.remarks()
+        about = self.about(state)
         if exchange.shared_is_rows:
             return ["fedmm by gossip is a variant of mpifed's own, not of the paper", *about]
         omega = message_variance(exchange.compressor, clients.federation, self.message_size())
@@ -285,6 +282,14 @@ class FedMM:
         if self.rate > largest:
             lines.append(f"warning: algorithm.control_variate_rate is {self.rate:g}, above that")
         return [*lines, *about]
+
+    def about(self, state: FedMMState) -> list[str]:
+        """Lines for the log on what is learnt from."""
+        self.recall(state)
+        lines = [self.unused] if self.unused else []
+        if isinstance(self.surrogate, Asking):
+            lines += self.surrogate.remarks()
+        return lines
 
     # -- what is measured
 
