@@ -31,7 +31,7 @@ from mpifed.algorithms.breakdown import (
 )
 from mpifed.algorithms.fedmm_facts import recalled, told
 from mpifed.algorithms.fedmm_measures import test_objective, training_objective
-from mpifed.algorithms.fedmm_samples import inputs_of, sample_of, shard_of, shards_of
+from mpifed.algorithms.fedmm_samples import few_of, inputs_of, sample_of, shard_of, shards_of
 from mpifed.algorithms.server_messages import message_variance, refuse_biased
 from mpifed.components import find
 from mpifed.data.base import Split
@@ -44,6 +44,7 @@ from mpifed.models.none import NoModel
 from mpifed.schema import Above, AtLeast, AtMost
 from mpifed.section import complete, without_name
 from mpifed.surrogates.base import Asking, Surrogate, parts_of
+from mpifed.surrogates.contract import check_methods, check_returns
 
 SECTION = "algorithm.surrogate"
 
@@ -102,6 +103,7 @@ class FedMM:
         self.surrogate: Surrogate = make(
             sample_of(model.data, self.with_target), **without_name(named)
         )
+        check_methods(self.surrogate)
         self.unused = None
         if model.data.task != "unlabelled" and not self.with_target:
             self.unused = (
@@ -146,6 +148,9 @@ class FedMM:
         self.surrogate, known = told(
             self.surrogate, clients, self.weights(clients), partial(self.own_samples, clients)
         )
+        if len(clients):
+            few = inputs_of(few_of(clients), self.with_target)
+            check_returns(self.surrogate, few, draws.stream("trial"))
         if self.by_samples and exchange.shared_is_rows:
             self.refuse_long_steps(clients.federation)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
