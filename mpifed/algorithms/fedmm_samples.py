@@ -13,7 +13,6 @@ from mpifed.data.base import Description, Split
 from mpifed.federation import Clients
 from mpifed.local.sampling import chosen
 
-
 FEW = 8
 """Samples on which a surrogate is tried before the run begins."""
 
