@@ -187,8 +187,15 @@ def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:
-    """A line for each option that ``mapping`` leaves at ``auto`` and ``configuration`` settles."""
+    """A line for each option that ``mapping`` leaves at ``auto`` and ``configuration`` settles, and
+    for a model that it names for an algorithm without one.
+    """
     lines = []
+    model = mapping.get("model", "none")
+    named = model.get("name", DEFAULTS["model"]) if isinstance(model, Mapping) else model
+    if named != "none" and configuration.model["name"] == "none":
+        name = configuration.algorithm["name"]
+        lines.append(f"model={named} changes nothing: {name} trains no predictor")
     for section, default in DEFAULTS.items():
         given, found = mapping.get(section, default), getattr(configuration, section)
         asked = without_name(given) if isinstance(given, Mapping) else {}

@@ -48,6 +48,8 @@ from mpifed.surrogates.contract import check_methods, check_returns
 
 SECTION = "algorithm.surrogate"
 
+DEFAULT_STEP = 0.05
+
 StepRule = Literal["constant", "sqrt", "inverse", "inverse_kept"]
 
 
@@ -83,7 +85,7 @@ class FedMM:
         *,
         surrogate: Any = "dictionary",
         step_rule: StepRule = "sqrt",
-        step: Annotated[float, Above(0), AtMost(1)] = 0.05,
+        step: Annotated[float, Above(0), AtMost(1)] = DEFAULT_STEP,
         control_variate_rate: Annotated[float, AtLeast(0), AtMost(1)] = 0.0,
         batch: Annotated[int, AtLeast(1)] | None = None,
         online: bool = False,
@@ -104,9 +106,9 @@ class FedMM:
             sample_of(model.data, self.with_target), **without_name(named)
         )
         check_methods(self.surrogate)
-        self.unused = None
+        self.unused = []
         if model.data.task != "unlabelled" and not self.with_target:
-            self.unused = (
+            self.unused.append(
                 f"surrogate {named['name']} describes the inputs alone: the targets of "
                 f"'{model.data.source}' are not used"
             )
@@ -114,6 +116,10 @@ class FedMM:
         self.step_option = "algorithm.step"
         if step_rule.startswith("inverse"):
             self.step_option += ", with step_rule constant or sqrt,"
+            if step != DEFAULT_STEP:
+                self.unused.append(
+                    f"algorithm.step={step:g} changes nothing: step_rule {step_rule} has no step"
+                )
         self.rate, self.batch, self.online = control_variate_rate, batch, online
         self.by_samples = client_weights == "samples"
         if model.data.n_test.any():
@@ -289,12 +295,10 @@ class FedMM:
         return [*lines, *about]
 
     def about(self, state: FedMMState) -> list[str]:
-        """Lines for the log on what is learnt from."""
+        """Lines for the log on what is learnt from, and what is not used."""
         self.recall(state)
-        lines = [self.unused] if self.unused else []
-        if isinstance(self.surrogate, Asking):
-            lines += self.surrogate.remarks()
-        return lines
+        known = self.surrogate.remarks() if isinstance(self.surrogate, Asking) else []
+        return [*self.unused, *known]
 
     # -- what is measured
 

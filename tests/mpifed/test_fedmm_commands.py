@@ -116,6 +116,22 @@ def test_one_client_alone_sends_nothing(tmp_path, capfd):
     assert "a message has 0 bytes" in planned
 
 
+def test_options_that_change_nothing_are_named_and_no_others(tmp_path, capfd):
+    small = ["fedmm-homogeneous", "rounds=1", "data.samples=20", "data.dim=4", "data.atoms=3"]
+    unread = ["algorithm.step_rule=inverse", "algorithm.step=0.1", "model=mlp", "model.hidden=[3]"]
+    read = ["algorithm.step_rule=constant", "algorithm.step=0.1", "model=none"]
+    expected = [
+        "algorithm.step=0.1 changes nothing: step_rule inverse has no step",
+        "model=mlp changes nothing: fedmm trains no predictor",
+    ]
+    for words, said in ((unread, expected), (read, []), ([], [])):
+        run = tmp_path / str(len(list(tmp_path.iterdir())))
+        assert call([*small, *words, "--output", run], capfd).code == 0
+        log = (run / "log.txt").read_text().splitlines()
+        assert sorted(line for line in log if "changes nothing" in line) == said
+    assert expected[1] in call([*small, *unread, "--dry-run"], capfd).out
+
+
 SIGNED = (
     "fedmm-homogeneous",
     "clients=4",
