@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,12 +31,13 @@ from mpifed.algorithms.breakdown import (
 from mpifed.algorithms.fedmm_facts import recalled, told
 from mpifed.algorithms.fedmm_measures import test_objective, training_objective
 from mpifed.algorithms.fedmm_samples import few_of, inputs_of, sample_of, shard_of, shards_of
+from mpifed.algorithms.fedmm_steps import DEFAULT_STEP, StepRule, refuse_long_steps, step_size
 from mpifed.algorithms.server_messages import message_variance, refuse_biased
 from mpifed.components import find
 from mpifed.data.base import Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation import Clients, Draws, Federation
+from mpifed.federation import Clients, Draws
 from mpifed.local.sampling import batches, chosen
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import NoModel
@@ -47,10 +47,6 @@ from mpifed.surrogates.base import Asking, Surrogate, parts_of
 from mpifed.surrogates.contract import check_methods, check_returns
 
 SECTION = "algorithm.surrogate"
-
-DEFAULT_STEP = 0.05
-
-StepRule = Literal["constant", "sqrt", "inverse", "inverse_kept"]
 
 
 @dataclass(frozen=True)
@@ -158,25 +154,12 @@ class FedMM:
             few = inputs_of(few_of(clients), self.with_target)
             check_returns(self.surrogate, few, draws.stream("trial"))
         if self.by_samples and exchange.shared_is_rows:
-            self.refuse_long_steps(clients.federation)
+            refuse_long_steps(clients.federation, self.gamma(1), self.step_option)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
         first = exchange.spread(self.first(theta))
         size = self.message_size()
         zeros = torch.zeros(len(clients), size, dtype=torch.float64)
         return FedMMState(first, first.clone(), zeros, zeros.new_zeros(size), known)
-
-    def refuse_long_steps(self, federation: Federation) -> None:
-        """Raises ``InputError`` where gamma n mu_i is above 1: that client would leave S beyond its
-        statistics, and the projection would change the mean over clients.
-        """
-        largest = int(federation.n_train[federation.training].max()) * len(federation.training)
-        longest = self.gamma(1) * largest / federation.n_train_total
-        if longest > 1:
-            raise InputError(
-                "algorithm.client_weights is 'samples', with which by gossip a client moves by "
-                f"gamma n mu_i, here up to {longest:.4g} in round 1; allowed: at most 1, by a "
-                f"smaller {self.step_option} or client_weights uniform"
-            )
 
     def first(self, theta: Tensor) -> Tensor:
         """What is iterated, from theta_0: an S with T(S) = theta_0."""
@@ -223,13 +206,7 @@ class FedMM:
 
     def gamma(self, round: int) -> float:
         """gamma_t of round t, counted from 1."""
-        rules = {
-            "constant": lambda t: self.step,
-            "sqrt": lambda t: self.step / np.sqrt(self.step + t),
-            "inverse": lambda t: 1 / t,
-            "inverse_kept": lambda t: 1 / (t + 1),
-        }
-        return float(rules[self.step_rule](round))
+        return step_size(self.step_rule, self.step, round)
 
     def shared_parameters(self, s: Tensor, start: Tensor, by_row: bool) -> Tensor:
         """T(S), (n_parameters,), or of each client's own S in ``start`` a row."""
