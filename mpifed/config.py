@@ -187,8 +187,15 @@ def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:
-    """A line for each option that ``mapping`` leaves at ``auto`` and ``configuration`` settles."""
+    """A line for each option that ``mapping`` leaves at ``auto`` and ``configuration`` settles, and
+    for a model that it names for an algorithm without one.
+    """
     lines = []
+    model = mapping.get("model", "none")
+    named = model.get("name", DEFAULTS["model"]) if isinstance(model, Mapping) else model
+    if named != "none" and configuration.model["name"] == "none":
+        name = configuration.algorithm["name"]
+        lines.append(f"model={named} changes nothing: {name} trains no predictor")
     for section, default in DEFAULTS.items():
         given, found = mapping.get(section, default), getattr(configuration, section)
         asked = without_name(given) if isinstance(given, Mapping) else {}
@@ -302,10 +309,12 @@ def _check_together(configuration: Configuration) -> None:
 
 def _refusal(configuration: Configuration) -> str | None:
     """Why components of this configuration do not go together; None if they do."""
-    for section in ("algorithm", "exchange"):
-        component = _find(section, getattr(configuration, section)["name"])
-        refuse = getattr(component, "refuse", None)
-        reason: str | None = refuse(configuration) if refuse else None
-        if reason:
-            return reason
-    return None
+    algorithm = _find("algorithm", configuration.algorithm["name"])
+    exchange = configuration.exchange["name"]
+    components = [algorithm, _find("exchange", exchange)]
+    if exchange not in getattr(algorithm, "exchanges", (exchange,)):
+        # What else is wrong with an exchange that has to go is of no interest.
+        components.pop()
+    refusals = (getattr(component, "refuse", None) for component in components)
+    reasons = [reason for refuse in refusals if refuse and (reason := refuse(configuration))]
+    return "; besides, ".join(reasons) or None

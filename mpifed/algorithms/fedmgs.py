@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.server_messages import refuse_others
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
 from mpifed.federation import Clients, Draws
@@ -68,34 +69,29 @@ class FedMGS:
         atom_penalty: Annotated[float, AtLeast(0)] = 0.2,
         one_hot_penalty: Annotated[float, Above(0)] = 1.0,
         senders: Annotated[int, AtLeast(1)] | None = None,
+        client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
         """``code_steps`` Q1 and ``atom_steps`` Q2 are gradient steps a round. R(H) is
         ``code_penalty`` / 2 ||H||^2; ``nonnegative`` asks for H >= 0 besides, and ``one_hot``, the
         relaxation of k-means, adds ``one_hot_penalty`` / 2 ((1'h)^2 - ||h||^2) for every sample.
         ``senders`` clients send in a round, null all; all compute in every round.
+        ``client_weights`` are the mu_i: 1 / n or m_i / m.
         """
         self.data = model.data
         self.n_atoms, self.code_steps, self.atom_steps = n_atoms, code_steps, atom_steps
         self.codes, self.code_penalty, self.atom_penalty = codes, code_penalty, atom_penalty
         self.crossing = one_hot_penalty if codes == "one_hot" else 0.0
-        self.senders = senders
+        self.senders, self.by_samples = senders, client_weights == "samples"
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Why these options do not go together, if they do not."""
-        for section, allowed in (("exchange", "server"), ("compression", "none")):
-            given = getattr(configuration, section)["name"]
-            if given != allowed:
-                return (
-                    f"{section} is '{given}', but fedmgs sends its statistics whole to a server; "
-                    f"allowed: {allowed}"
-                )
-        if configuration.participation != 1.0:
-            return (
-                "participation must be 1.0 for fedmgs, all of whose clients compute in every "
-                "round; algorithm.senders says how many send"
-            )
-        return None
+        return refuse_others(
+            configuration,
+            {"exchange": "server", "compression": "none", "participation": 1.0},
+            "sends its statistics whole to a server, and all of its clients compute in every round "
+            "(algorithm.senders says how many send)",
+        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -123,7 +119,7 @@ class FedMGS:
         here = torch.from_numpy(chosen[clients.ids])
         among = channel.among(chosen)
         arrived = among.send(now[here])
-        moved = among.sum(arrived - state.sent[here], clients.equal_weights[here])
+        moved = among.sum(arrived - state.sent[here], self.weights(clients)[here])
         sent = state.sent.clone()
         sent[here] = arrived
         summed = state.total + moved
@@ -140,6 +136,10 @@ class FedMGS:
         order = draws.stream("senders").permutation(len(everyone))
         chosen[everyone[order[:count]]] = True
         return chosen
+
+    def weights(self, clients: Clients) -> Tensor:
+        """mu_i, float64 (clients,)."""
+        return clients.weights if self.by_samples else clients.equal_weights
 
     def improved_codes(self, atoms: Tensor, codes: Tensor, x: Tensor) -> Tensor:
         """Q1 projected gradient steps of size 1 / L on one client's H, (K, m)."""
@@ -181,7 +181,7 @@ class FedMGS:
             crossing = self.crossing * (h.sum(0).square().sum() - h.square().sum())
             penalties = self.code_penalty * h.square().sum() + crossing
             means[row] = ((x - state.atoms @ h).square().sum() + penalties) / (2 * x.shape[1])
-        risk = float(total(clients, means, clients.equal_weights)[0])
+        risk = float(total(clients, means, self.weights(clients))[0])
         return {"objective": risk + self.atom_penalty * float(state.atoms.square().sum())}
 
     def payload(self) -> int:

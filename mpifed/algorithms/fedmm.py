@@ -6,7 +6,9 @@ variates V_i take away what differs between clients. Algorithm 4, which folds pa
 compression, is this with full participation and ``compression: {name: bernoulli, inner: ...}``.
 
 Under gossip every client holds its own S and neighbours mix them. That variant is mpifed's own, not
-the paper's: a client moves to S + gamma (its statistics - S) and averages the result.
+the paper's: a client moves to S_i + gamma n mu_i (its statistics - S_i) and averages the result.
+Mixing leaves the mean over clients where it is, so the factor n mu_i gives it a server's direction;
+where all is at rest, sum mu_i S_i equals the clients' statistics, weighted alike.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Predictor, step_scale
 from mpifed.algorithms.breakdown import (
     at_the_server,
     bounded,
@@ -28,9 +30,9 @@ from mpifed.algorithms.breakdown import (
 )
 from mpifed.algorithms.fedmm_facts import recalled, told
 from mpifed.algorithms.fedmm_measures import test_objective, training_objective
-from mpifed.algorithms.fedmm_samples import inputs_of, sample_of, shard_of, shards_of
+from mpifed.algorithms.fedmm_samples import few_of, inputs_of, sample_of, shard_of, shards_of
 from mpifed.algorithms.server_messages import message_variance, refuse_biased
-from mpifed.algorithms.step_rule import StepRule, gamma_of
+from mpifed.algorithms.step_rule import DEFAULT_STEP, StepRule, gamma_of, refuse_long_steps
 from mpifed.components import find
 from mpifed.data.base import Split
 from mpifed.errors import InputError
@@ -42,6 +44,7 @@ from mpifed.models.none import NoModel
 from mpifed.schema import Above, AtLeast, AtMost
 from mpifed.section import complete, without_name
 from mpifed.surrogates.base import Asking, Surrogate, parts_of
+from mpifed.surrogates.contract import check_methods, check_returns
 
 SECTION = "algorithm.surrogate"
 
@@ -78,7 +81,7 @@ class FedMM:
         *,
         surrogate: Any = "dictionary",
         step_rule: StepRule = "sqrt",
-        step: Annotated[float, Above(0), AtMost(1)] = 0.05,
+        step: Annotated[float, Above(0), AtMost(1)] = DEFAULT_STEP,
         control_variate_rate: Annotated[float, AtLeast(0), AtMost(1)] = 0.0,
         batch: Annotated[int, AtLeast(1)] | None = None,
         online: bool = False,
@@ -98,9 +101,10 @@ class FedMM:
         self.surrogate: Surrogate = make(
             sample_of(model.data, self.with_target), **without_name(named)
         )
-        self.unused = None
+        check_methods(self.surrogate)
+        self.unused = []
         if model.data.task != "unlabelled" and not self.with_target:
-            self.unused = (
+            self.unused.append(
                 f"surrogate {named['name']} describes the inputs alone: the targets of "
                 f"'{model.data.source}' are not used"
             )
@@ -108,8 +112,12 @@ class FedMM:
         self.step_option = "algorithm.step"
         if step_rule.startswith("inverse"):
             self.step_option += ", with step_rule constant or sqrt,"
+            if step != DEFAULT_STEP:
+                self.unused.append(
+                    f"algorithm.step={step:g} changes nothing: step_rule {step_rule} has no step"
+                )
         self.rate, self.batch, self.online = control_variate_rate, batch, online
-        self.client_weights = client_weights
+        self.by_samples = client_weights == "samples"
         if model.data.n_test.any():
             self.columns = (*self.columns, "test_objective")
         if online and batch is None:
@@ -142,6 +150,11 @@ class FedMM:
         self.surrogate, known = told(
             self.surrogate, clients, self.weights(clients), partial(self.own_samples, clients)
         )
+        if len(clients):
+            few = inputs_of(few_of(clients), self.with_target)
+            check_returns(self.surrogate, few, draws.stream("trial"))
+        if self.by_samples and exchange.shared_is_rows:
+            refuse_long_steps(clients.federation, self.gamma(1), self.step_option)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
         first = exchange.spread(self.first(theta))
         size = self.message_size()
@@ -171,7 +184,9 @@ class FedMM:
         oracle = self.oracle(start, theta, clients, draws)
         weights = self.weights(clients)
         if channel.shared_is_rows:
-            moved = self.project(start + gamma * (oracle - start))
+            scale = step_scale(clients, channel, "normalised" if self.by_samples else "none")
+            size = gamma if scale is None else gamma * torch.from_numpy(scale)[:, None]
+            moved = self.project(start + size * (oracle - start))
             mixed = channel.average(moved, weights, before=state.surrogate)
             return replace(state, surrogate=self.project(mixed), previous=start)
         p = clients.federation.inclusion
@@ -235,14 +250,15 @@ class FedMM:
 
     def weights(self, clients: Clients) -> Tensor:
         """mu_i, float64 (clients,)."""
-        return clients.weights if self.client_weights == "samples" else clients.equal_weights
+        return clients.weights if self.by_samples else clients.equal_weights
+
+    def mean(self, s: Tensor, exchange: Exchange) -> Tensor:
+        """S, under gossip sum mu_i S_i; collective."""
+        return exchange.mean(s, self.by_samples)
 
     def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
         """What Theorem 1 asks of the control variates' rate, and what is learnt from."""
-        self.recall(state)
-        about = [self.unused] if self.unused else []
-        if isinstance(self.surrogate, Asking):
-            about += self.surrogate.remarks()
+        about = self.about(state)
         if exchange.shared_is_rows:
             return ["fedmm by gossip is a variant of mpifed's own, not of the paper", *about]
         omega = message_variance(exchange.compressor, clients.federation, self.message_size())
@@ -254,6 +270,12 @@ class FedMM:
         if self.rate > largest:
             lines.append(f"warning: algorithm.control_variate_rate is {self.rate:g}, above that")
         return [*lines, *about]
+
+    def about(self, state: FedMMState) -> list[str]:
+        """Lines for the log on what is learnt from, and what is not used."""
+        self.recall(state)
+        known = self.surrogate.remarks() if isinstance(self.surrogate, Asking) else []
+        return [*self.unused, *known]
 
     # -- what is measured
 
@@ -267,22 +289,21 @@ class FedMM:
         return Predictor(None)
 
     def learnt(self, state: FedMMState, exchange: Exchange) -> dict[str, Tensor]:
-        """theta, under gossip that of the mean S, in the parts that the surrogate names."""
+        """theta, under gossip that of sum mu_i S_i, in the parts that the surrogate names."""
         self.recall(state)
-        return parts_of(self.surrogate, self.parameters(exchange.mean(state.surrogate)))
+        return parts_of(self.surrogate, self.parameters(self.mean(state.surrogate, exchange)))
 
     def measure(
         self, state: FedMMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
         """The objective on all training data, and the normalised updates of the last round."""
         self.recall(state)
-        now, before = exchange.mean(state.surrogate), exchange.mean(state.previous)
+        now, before = (self.mean(s, exchange) for s in (state.surrogate, state.previous))
         at = self.surrogate, self.parameters(now), clients
         value = training_objective(*at, self.weights(clients), self.with_target)
         found: dict[str, float | None] = {"objective": bounded(value)}
         if "test_objective" in self.columns:
-            by_samples = self.client_weights == "samples"
-            found["test_objective"] = test_objective(*at, by_samples, self.with_target)
+            found["test_objective"] = test_objective(*at, self.by_samples, self.with_target)
         if draws.round:
             squared = self.gamma(draws.round) ** 2
             steps = self.updates(now, before, clients)

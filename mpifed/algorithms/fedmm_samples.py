@@ -13,6 +13,9 @@ from mpifed.data.base import Description, Split
 from mpifed.federation import Clients
 from mpifed.local.sampling import chosen
 
+FEW = 8
+"""Samples on which a surrogate is tried before the run begins."""
+
 
 def sample_of(data: Description, with_target: bool) -> Description:
     """The data as ``inputs_of`` gives them, with or without targets behind the inputs."""
@@ -30,6 +33,12 @@ def shards_of(clients: Clients) -> Split:
         return train
     spans = zip(clients.starts, clients.starts + clients.n_train, strict=True)
     return chosen(train, [np.arange(first, last) for first, last in spans])
+
+
+def few_of(clients: Clients) -> Split:
+    """The first training samples, at most ``FEW``, of the first of ``clients``."""
+    first, count = clients.starts[0], min(FEW, int(clients.n_train[0]))
+    return chosen(clients.shards.train, [np.arange(first, first + count)])
 
 
 def shard_of(split: Split, row: int) -> Split:

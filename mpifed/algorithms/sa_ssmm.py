@@ -2,33 +2,60 @@
 
     S <- S + gamma_t (S_t - S),   S_t a mini-batch mean of the statistics under T(S)
 
-This is FedMM with one client that always takes part and sends everything: then V cancels and
-H = S_t - S. With ``step_rule: inverse_kept``, batches of one and the unit-ball dictionary it is
-online dictionary learning (Mairal et al. 2010), in which the first S counts as one sample.
+With ``step_rule: inverse_kept``, batches of one and the unit-ball dictionary it is online
+dictionary learning (Mairal et al. 2010), in which the first S counts as one sample.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from mpifed.algorithms.fedmm import FedMM
-from mpifed.algorithms.server_messages import refuse_gossip
+import torch
+
+from mpifed.algorithms.fedmm import FedMM, FedMMState
+from mpifed.algorithms.server_messages import refuse_others
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation import Clients, Draws
 
 
 class SaSsmm(FedMM):
     """SA-SSMM: centralised stochastic majorise-minimise, one client."""
 
-    exchanges = ("server",)
+    communicates = False
     compressors = "none"
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Why these options do not go together, if they do not."""
-        if configuration.clients != 1:
-            return (
-                f"clients is {configuration.clients}, but sa_ssmm is centralised; allowed: 1 "
-                "(fedmm is its federated form)"
+        return refuse_others(
+            configuration,
+            {"clients": 1, "participation": 1.0, "compression": "none"},
+            "is centralised and sends nothing (fedmm is its federated form)",
+        )
+
+    def round(
+        self, state: FedMMState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedMMState:
+        self.recall(state)
+        start = state.surrogate.expand(len(clients), -1)
+        oracle = self.oracle(start, self.parameters(state.surrogate), clients, draws)
+        # One term alone, which brings it to the ranks without a client.
+        direction = channel.sum(oracle - start, torch.ones(len(clients), dtype=torch.float64))
+        (surrogate,) = channel.at_server(
+            lambda: [self.project(state.surrogate + self.gamma(draws.round) * direction)]
+        )
+        return replace(state, surrogate=surrogate, previous=state.surrogate)
+
+    def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
+        """What is learnt from, and which options stand for nothing."""
+        unread = []
+        if self.rate:
+            unread.append(
+                f"algorithm.control_variate_rate={self.rate:g} changes nothing: sa_ssmm has one "
+                "client, which does not differ from itself"
             )
-        if configuration.compression["name"] != "none" or configuration.participation != 1.0:
-            return "sa_ssmm sends nothing; compression must be none and participation 1.0"
-        return refuse_gossip(configuration)
+        return [*unread, *self.about(state)]
+
+    def payload(self) -> int:
+        return 0

@@ -4,6 +4,7 @@ that refuse the rest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mpifed.components import find
@@ -30,6 +31,27 @@ def refuse_gossip(configuration: Any, advice: str = "allowed: server") -> str | 
     if exchange == "server":
         return None
     return f"exchange is '{exchange}', but {name} sends messages to a server; {advice}"
+
+
+def refuse_others(configuration: Any, needed: Mapping[str, Any], why: str) -> str | None:
+    """Refuses, all at once, whatever differs from what the method needs: by the name of a key, a
+    number or the name of a component.
+    """
+    unfit = []
+    for key, wanted in needed.items():
+        value = getattr(configuration, key)
+        given = value["name"] if isinstance(value, Mapping) else value
+        if key == "participation" and given != wanted:
+            # That of a run which leaves out who diverges is nothing that a user gave.
+            unfit.append((key, f"not {wanted}"))
+        elif given != wanted:
+            unfit.append((key, repr(given)))
+    if not unfit:
+        return None
+    *first, last = (f"{key} is {given}" for key, given in unfit)
+    words = f"{', '.join(first)} and {last}" if first else last
+    allowed = " ".join(f"{key}={needed[key]}" for key, _ in unfit)
+    return f"{words}, but {configuration.algorithm['name']} {why}; allowed: {allowed}"
 
 
 def refuse_biased(configuration: Any, advice: str = UNBIASED) -> str | None:

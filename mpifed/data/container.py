@@ -36,6 +36,13 @@ VERSION = 1
 SPLITS = ("train", "val", "test")
 STORED = ("uint8", "float32", "float64")
 TASKS: tuple[str, ...] = get_args(Task)
+ATTRIBUTES = {
+    "n_classes": "a whole number, 0 for task 'unlabelled'",
+    "source": "a text, where the samples are from",
+    "partition": "a text, how they were dealt to clients",
+    "seed": "a whole number, of the partition",
+}
+"""What the root must have; docs/data.md says more."""
 PARTIAL = ".partial"
 """How the name of a file ends that is being written."""
 
@@ -116,12 +123,19 @@ class _Reading:
         version = self._attribute(self.file, "version", int, VERSION)
         if version != VERSION:
             raise self._refusal(f"its version is {version}, and only {VERSION} is known here")
+        missing = [name for name in ATTRIBUTES if name not in self.file.attrs]
+        if missing:
+            words = ", ".join(f"'{name}' ({ATTRIBUTES[name]})" for name in missing)
+            raise self._refusal(f"its root lacks attributes; add {words} (docs/data.md)")
         task = self._task()
         n_classes = self._attribute(self.file, "n_classes", int)
         if task == "unlabelled" and n_classes != 0:
             raise self._refusal(f"its attribute 'n_classes' is {n_classes}, but it is unlabelled")
         if task != "unlabelled" and n_classes < 1:
-            raise self._refusal(f"its attribute 'n_classes' is {n_classes}, not at least 1")
+            raise self._refusal(
+                f"its attribute 'n_classes' is {n_classes}, not at least 1 as for task '{task}'; "
+                "files without targets have the attribute 'task' with the text 'unlabelled'"
+            )
         counts = [self._counts(split, task, n_classes) for split in SPLITS]
         if len({len(count) for count in counts}) > 1:
             raise self._refusal("train, val and test are not for the same number of clients")

@@ -115,8 +115,10 @@ class Exchange(Protocol):
     def spread(self, shared: Tensor) -> Tensor:
         """One initial value as shared state: itself, or a row for every hosted client."""
 
-    def mean(self, shared: Tensor) -> Tensor:
-        """One value for a client that was not there: the server's, or the mean over clients."""
+    def mean(self, shared: Tensor, by_samples: bool = False) -> Tensor:
+        """One value for a client that was not there: the server's, or the mean over clients, each
+        weighted by its training samples if ``by_samples``.
+        """
 
     def consensus_distance(self, shared: list[Tensor]) -> float | None:
         """(1/n) sum_t ||x_t - mean||^2 over the training clients; None where nothing is mixed."""

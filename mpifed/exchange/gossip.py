@@ -247,12 +247,16 @@ class Gossip:
     def spread(self, shared: Tensor) -> Tensor:
         return shared.repeat(len(self.federation.hosted), *([1] * shared.dim()))
 
-    def mean(self, shared: Tensor) -> Tensor:
+    def mean(self, shared: Tensor, by_samples: bool = False) -> Tensor:
+        federation = self.federation
         ids, rows = self._training_rows(shared)
-        n = len(self.federation.training)
+        mass = n = len(federation.training)
+        weights = np.ones(len(ids))
+        if by_samples:
+            weights, mass = federation.n_train[ids].astype(float), federation.n_train_total
         # Divided after the sum, so that the mean of equal rows is that row.
-        total = weighted_sum(self.federation.communicator, rows, np.ones(len(ids)), ids, n)
-        return torch.from_numpy(total / n).to(shared)
+        total = weighted_sum(federation.communicator, rows, weights, ids, n)
+        return torch.from_numpy(total / mass).to(shared)
 
     def consensus_distance(self, shared: list[Tensor]) -> float | None:
         ids = self._training_rows(shared[0])[0]

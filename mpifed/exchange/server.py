@@ -77,7 +77,7 @@ class Server:
     def spread(self, shared: Tensor) -> Tensor:
         return shared
 
-    def mean(self, shared: Tensor) -> Tensor:
+    def mean(self, shared: Tensor, by_samples: bool = False) -> Tensor:
         return shared
 
     def consensus_distance(self, shared: list[Tensor]) -> float | None:

@@ -88,3 +88,20 @@ class Run:
         method, everyone = self.method, self.everyone
         theta, weights = method.parameters(self.s), method.weights(everyone)
         return training_objective(method.surrogate, theta, everyone, weights, method.with_target)
+
+
+class Unequal:
+    """Client i has SIZES[i] samples, of one number each, all i + 1; as ``fedmm_runs:Unequal``."""
+
+    SIZES = np.array([1, 7, 2, 4, 6])
+
+    def __init__(self, n_clients, run_seed, communicator):
+        sizes = self.SIZES[:n_clients]
+        self.description = Description(
+            "unequal", (1,), 0, sizes, 0 * sizes, 0 * sizes, "unlabelled"
+        )
+
+    def load(self, ids, dtype):
+        parts = [np.full((self.SIZES[i], 1), i + 1.0) for i in ids]
+        empty = split_of([part[:0] for part in parts], 1)
+        return Shards(ids, split_of(parts, 1), empty, empty)

@@ -99,6 +99,39 @@ def test_who_can_draw_samples_runs_online(tmp_path, capfd):
     assert call([*words, *ONLINE, "--output", tmp_path / "run"], capfd).code == 0
 
 
+def test_one_client_alone_sends_nothing(tmp_path, capfd):
+    words = ["fedmm-homogeneous", "rounds=3", "data.samples=20", "data.dim=4", "data.atoms=3"]
+    words += ["algorithm=sa_ssmm", "clients=1", "participation=1.0", "compression=none"]
+    words += ["evaluation.every=1", "algorithm.control_variate_rate=0.3", "exchange=gossip"]
+    outcome = call([*words, "--output", tmp_path / "run"], capfd)
+    assert outcome.code == 0, outcome.err
+    found = rows(tmp_path / "run")
+    assert {row["up_bits"] for row in found} == {row["down_bits"] for row in found} == {"0"}
+    assert float(found[-1]["objective"]) < float(found[0]["objective"])
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "Theorem 1" not in log and "omega" not in log
+    assert "algorithm.control_variate_rate=0.3 changes nothing" in log
+    planned = call([*words, "--dry-run"], capfd).out
+    assert "exchange    none: the algorithm sends nothing" in planned
+    assert "a message has 0 bytes" in planned
+
+
+def test_options_that_change_nothing_are_named_and_no_others(tmp_path, capfd):
+    small = ["fedmm-homogeneous", "rounds=1", "data.samples=20", "data.dim=4", "data.atoms=3"]
+    unread = ["algorithm.step_rule=inverse", "algorithm.step=0.1", "model=mlp", "model.hidden=[3]"]
+    read = ["algorithm.step_rule=constant", "algorithm.step=0.1", "model=none"]
+    expected = [
+        "algorithm.step=0.1 changes nothing: step_rule inverse has no step",
+        "model=mlp changes nothing: fedmm trains no predictor",
+    ]
+    for words, said in ((unread, expected), (read, []), ([], [])):
+        run = tmp_path / str(len(list(tmp_path.iterdir())))
+        assert call([*small, *words, "--output", run], capfd).code == 0
+        log = (run / "log.txt").read_text().splitlines()
+        assert sorted(line for line in log if "changes nothing" in line) == said
+    assert expected[1] in call([*small, *unread, "--dry-run"], capfd).out
+
+
 SIGNED = (
     "fedmm-homogeneous",
     "clients=4",

@@ -67,6 +67,15 @@ CASES = {
     ),
     "fedmm by gossip": (DICTIONARY, {"exchange": "gossip", "participation": 0.7}),
     "fedmm by compressed gossip": (DICTIONARY, {"exchange": "gossip", "compression": "quantise"}),
+    "fedmm by gossip, weighted by samples": (
+        DICTIONARY,
+        {
+            "data": {"name": "digits", "min_samples": 12},
+            "algorithm.surrogate": MIXTURE,
+            "algorithm.client_weights": "samples",
+            "exchange": "gossip",
+        },
+    ),
     "fedmm_theta": (DICTIONARY, {"algorithm.name": "fedmm_theta", **QUANTISED}),
     "fedmm_theta by gossip": (
         DICTIONARY,

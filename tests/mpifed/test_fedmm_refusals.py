@@ -15,18 +15,37 @@ DICTIONARY, MAP, ADAM = "fedmm-heterogeneous", "transport-fedmm-ot", "transport-
     [
         (DICTIONARY, ["compression={name: top_k, k: 3}"], "'top_k', which is biased, but fedmm"),
         (DICTIONARY, ["exchange=gossip"], "control_variate_rate is above 0.*allowed with gossip"),
-        (DICTIONARY, ["algorithm=sa_ssmm"], "clients is 20, but sa_ssmm is centralised; allowed"),
-        (DICTIONARY, ["algorithm=sa_ssmm", "clients=1", "compression=none"], "participation 1.0"),
+        (
+            DICTIONARY,
+            ["exchange=gossip"],
+            "allowed with gossip: 0; besides, compression.name is 'quantise' under gossip: .*1.0",
+        ),
+        (
+            DICTIONARY,
+            ["algorithm=sa_ssmm"],
+            "^clients is 20, participation is not 1.0 and compression is 'quantise', but sa_ssmm .*"
+            "; allowed: clients=1 participation=1.0 compression=none$",
+        ),
+        (
+            DICTIONARY,
+            ["algorithm=sa_ssmm", "clients=1", "compression=none"],
+            "^participation is not 1.0, but sa_ssmm .*; allowed: participation=1.0$",
+        ),
         (
             DICTIONARY,
             ["compression={name: bernoulli, inner: top_k}"],
             "compression.inner is 'top_k', which is biased",
         ),
-        (DICTIONARY, ["algorithm=fedmgs"], "compression is 'quantise', but.*allowed: none"),
+        (
+            DICTIONARY,
+            ["algorithm=fedmgs"],
+            "^compression is 'quantise' and participation is not 1.0, but fedmgs sends .*; "
+            "allowed: compression=none participation=1.0$",
+        ),
         (
             DICTIONARY,
             ["algorithm=fedmgs", "compression=none", "exchange=gossip"],
-            "exchange is 'gossip', but fedmgs.*allowed: server",
+            "exchange is 'gossip' and participation .* fedmgs.*allowed: exchange=server part",
         ),
         (DICTIONARY, ["algorithm.surrogate=dictionaries"], "did you mean 'dictionary'"),
         (DICTIONARY, ["algorithm.surrogate.n_atoms=0"], "surrogate.n_atoms is 0"),

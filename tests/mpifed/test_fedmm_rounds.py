@@ -107,14 +107,14 @@ def factorised(parts, **options):
     server = Server(everyone.federation, 0)
     state = method.init(everyone, server, Draws(0, 0), torch.float64)
     after = method.round(state, everyone, server.at(1, np.ones(len(parts), bool)), Draws(0, 1))
-    return state, after
+    return state, after, method.measure(after, everyone, server, Draws(0, 1))["objective"]
 
 
 @pytest.mark.parametrize("codes", ["ridge", "nonnegative", "one_hot"])
 def test_a_factorisation_takes_gradient_steps_of_one_over_l(codes):
     parts = shards(q=3)
     options = {"code_penalty": 0.3, "atom_penalty": 0.2, "one_hot_penalty": 0.7}
-    state, after = factorised(parts, codes=codes, code_steps=1, atom_steps=1, **options)
+    state, after, _ = factorised(parts, codes=codes, code_steps=1, atom_steps=1, **options)
     atoms, crossing = state.atoms.numpy(), 0.7 * (codes == "one_hot")
     gram = atoms.T @ atoms + 0.3 * np.eye(2) + crossing * (np.ones((2, 2)) - np.eye(2))
     a, b = np.zeros((2, 2)), np.zeros((4, 2))
@@ -127,3 +127,17 @@ def test_a_factorisation_takes_gradient_steps_of_one_over_l(codes):
     a = a + 2 * 0.2 * np.eye(2)
     expected = atoms - (atoms @ a - b) / np.linalg.norm(a, 2)
     assert after.atoms.numpy() == pytest.approx(expected, abs=1e-12)
+
+
+def test_weighted_by_samples_a_factorisation_is_that_of_the_pooled_data():
+    parts = [part[:m] for part, m in zip(shards(q=3, size=9), (2, 9, 5), strict=True)]
+    options = {"code_penalty": 0.3, "atom_penalty": 0.2, "atom_steps": 1}
+    state, after, objective = factorised(parts, client_weights="samples", **options)
+    x = np.concatenate(parts).T
+    h = np.hstack([codes[:, : len(z)] for codes, z in zip(after.codes.numpy(), parts, strict=True)])
+    atoms, found = state.atoms.numpy(), after.atoms.numpy()
+    a, b = h @ h.T / 16 + 0.4 * np.eye(2), x @ h.T / 16
+    step = (atoms @ a - b) / np.linalg.norm(a, 2)
+    assert found == pytest.approx(atoms - step, abs=1e-12)
+    risk = (np.square(x - found @ h).sum() + 0.3 * np.square(h).sum()) / 32
+    assert objective == pytest.approx(risk + 0.2 * np.square(found).sum(), rel=1e-12)

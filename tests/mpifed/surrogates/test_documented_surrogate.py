@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import h5py
 import numpy as np
 import pytest
 import torch
+from commands import call
 from scipy.optimize import minimize_scalar
 from surrogate_problems import describe, mean_statistic, mm, objective, start
 
@@ -28,6 +31,23 @@ def make(monkeypatch):
     monkeypatch.setitem(sys.modules, "waiting", module)
     exec(compile(text, str(PAGE), "exec"), module.__dict__)
     return find("surrogate", "waiting:censored_waiting")
+
+
+def test_the_documented_file_of_ones_own_is_run_by_the_documented_command(
+    make, tmp_path, monkeypatch, capfd
+):
+    text = (PAGE.parent / "data.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (command,) = re.findall(r"python -m mpifed.run (fedmm.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, "data.md", "exec"), {})
+    outcome = call([*shlex.split(command.replace("\\\n", "")), "--output", "run"], capfd)
+    assert outcome.code == 0, outcome.err
+    with h5py.File("waits.h5") as file, h5py.File("run/clients.h5") as learnt:
+        time, seen = file["train/x"][()].mean(0)
+        rate = float(learnt["learnt/parameters"][0])
+    assert rate == pytest.approx(seen / (time + 0.01), rel=1e-9)
+    assert f"is {rate:.4f}, the number" in text
 
 
 def waits(count):

@@ -1,0 +1,122 @@
+"""A surrogate that is none is refused by a sentence that says what is amiss, before the run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from commands import call
+
+from mpifed.errors import InputError
+from mpifed.surrogates.contract import check_methods, check_returns
+from mpifed.surrogates.remark_one import RemarkOne
+
+Z = torch.ones(4, 1, dtype=torch.float64)
+
+
+class Float32(RemarkOne):
+    def statistics(self, z, theta, offsets):
+        return super().statistics(z, theta, offsets).float()
+
+
+class Flat(RemarkOne):
+    def statistics(self, z, theta, offsets):
+        return super().statistics(z, theta, offsets)[:, 0]
+
+
+class OneThetaOnly(RemarkOne):
+    def statistics(self, z, theta, offsets):
+        return theta * super().statistics(z, theta, offsets) if theta.dim() == 1 else theta[0]
+
+
+class Long(RemarkOne):
+    def init(self, generator):
+        return generator.normal(size=2)
+
+
+class TensorStart(RemarkOne):
+    def init(self, generator):
+        return torch.ones(1, dtype=torch.float64)
+
+
+class WholeRow(RemarkOne):
+    def minimiser(self, s):
+        return s.sum().sqrt()
+
+
+class Broadcast(RemarkOne):
+    def losses(self, z, theta):
+        return z * theta
+
+
+class NoNumber(RemarkOne):
+    def penalty(self, theta):
+        return theta.expand(2)
+
+
+class Fails(RemarkOne):
+    def project(self, s):
+        return s @ torch.ones(3, 3)
+
+
+REFUSED = {
+    Float32: "Float32.statistics, given (4, 1) and (1,), returns float32 of shape (1, 1); it must",
+    Flat: "returns float64 of shape (1,); it must return (clients, size), here a float64 Tensor",
+    OneThetaOnly: "given (4, 1) and (1, 1), returns float64 of shape (1,)",
+    Long: "Long.init returns float64 of shape (2,); it must return (n_parameters,), here a float64",
+    TensorStart: "TensorStart.init returns a Tensor; it must return (n_parameters,)",
+    WholeRow: "WholeRow.minimiser, given (1,), returns float64 of shape (); it must",
+    Broadcast: "Broadcast.losses, given (4, 1) and (1,), returns float64 of shape (4, 1)",
+    NoNumber: "NoNumber.penalty, given (1,), fails with ",
+    Fails: "Fails.project, given (1,), fails with RuntimeError: ",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_a_method_returns_is_named_beside_what_is_wanted(kind):
+    with pytest.raises(InputError) as refusal:
+        check_returns(kind(), Z, np.random.default_rng(0))
+    assert str(refusal.value).startswith("algorithm.surrogate: ")
+    assert REFUSED[kind] in str(refusal.value)
+
+
+def test_linear_algebra_that_fails_is_left_to_the_run():
+    class Singular(RemarkOne):
+        def minimiser(self, s):
+            return torch.linalg.inv(s.new_zeros(2, 2))
+
+    check_returns(Singular(), Z, np.random.default_rng(0))
+    check_returns(RemarkOne(), Z, np.random.default_rng(0))
+
+
+class Halfway:
+    """A surrogate that its user has only begun to write."""
+
+    size = n_parameters = 1
+
+
+def begun(data):
+    """A surrogate without methods."""
+    return Halfway()
+
+
+def of_one_number(data):
+    """A surrogate with statistics of a wrong type."""
+    return Float32()
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(InputError, match="Halfway has no 'init'; a surrogate has size, n_param"):
+        check_methods(Halfway())
+    with pytest.raises(InputError, match=r"RemarkOne\.size is 0; it must be a whole number"):
+        check_methods(RemarkOne(size=0))
+
+
+@pytest.mark.parametrize("name", ["begun", "of_one_number"])
+def test_a_run_is_refused_before_anything_is_written(name, tmp_path, capfd):
+    surrogate = f"{{name: '{__name__}:{name}'}}"
+    words = ["fedmm-homogeneous", "clients=3", "rounds=1", "data=poisson"]
+    words.append(f"algorithm={{name: fedmm, surrogate: {surrogate}}}")
+    refused = call([*words, "--output", tmp_path / "run"], capfd)
+    assert refused.code == 2 and "algorithm.surrogate: " in refused.err, refused.err
+    assert not (tmp_path / "run").exists()
