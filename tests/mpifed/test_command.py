@@ -153,7 +153,7 @@ def test_an_option_that_the_algorithm_does_not_read_is_named(algorithm, unread, 
     words = ["digits-fedem", "clients=4", "rounds=1", "local.lr=0.3", f"algorithm={algorithm}"]
     assert call([*words, "--quiet", "--output", tmp_path / "run"], capfd).code == 0
     log = (tmp_path / "run" / "log.txt").read_text().splitlines()
-    said = [line.split("=")[0] for line in log if "changes nothing" in line]
+    said = [line.split("=")[0] for line in log if "changes nothing: of the section" in line]
     assert said == [f"local.{name}" for name in unread]
 
 
