@@ -135,8 +135,6 @@ def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> 
         for _ in found_here(job):
             pass
     if options.dry_run:
-        if slurm.present():
-            slurm.test_only(script)
         print(f"sbatch --parsable <<'SCRIPT'\n{script}SCRIPT")
         if job.sweep:
             print("sbatch --parsable --dependency=afterany:... <<'SCRIPT'")
