@@ -14,6 +14,8 @@ from mpifed.jobs import slurm as commands
 from mpifed.jobs.__main__ import main
 
 TINY = ["clients=4", "rounds=6", "data.n_test=20", "job.ranks=2"]
+UNCHECKED = "--unchecked"
+"""Where looking for data, a process of its own, is not what a test is about."""
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
     assert "sbatch" in call(capfd, "render", *TINY, "--output", "x", "--file", file)
     assert file.read_text().startswith("#!/bin/bash\n")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600  # it holds the user's environment
-    message = call(capfd, "submit", *TINY, "--output", tmp_path / "run", code=2)
+    message = call(capfd, "submit", UNCHECKED, *TINY, "--output", tmp_path / "run", code=2)
     assert "there is no sbatch on the PATH" in message
     assert not (tmp_path / "run").exists()
 
@@ -89,7 +91,7 @@ def test_bad_words_are_one_sentence(words: list[str], part: str, slurm, capfd) -
 
 def test_a_dry_run_writes_and_submits_nothing(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
     output = tmp_path / "run"
-    out = call(capfd, "submit", *TINY, "seed=[0,1]", "--output", output, "--dry-run")
+    out = call(capfd, "submit", UNCHECKED, *TINY, "seed=[0,1]", "--output", output, "--dry-run")
     assert "#SBATCH --array=0,1" in out
     assert "--dependency=afterany:" in out
     assert not output.exists()
@@ -108,7 +110,7 @@ def test_a_job_is_recorded_privately_and_known_again(
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     monkeypatch.setenv("SBATCH_PARTITION", "wrong")
     monkeypatch.setenv("PMI_RANK", "3")
-    assert "job 7: 1 run" in call(capfd, "submit", *TINY, "--output", output)
+    assert "job 7: 1 run" in call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
     assert [words.split()[0] for words in slurm.calls("sbatch")] == ["--test-only", "--parsable"]
     script = (slurm.directory / "script").read_text()
     assert script == (output / "job" / "job.sbatch").read_text()
@@ -118,11 +120,13 @@ def test_a_job_is_recorded_privately_and_known_again(
         assert foreign not in variables
     for path in (output, *output.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-    assert "already holds a run" in call(capfd, "submit", *TINY, "--output", output, code=2)
+    assert "already holds a run" in call(
+        capfd, "submit", UNCHECKED, *TINY, "--output", output, code=2
+    )
 
     slurm.answer("queue", "7|7|N/A|PENDING|(Resources)|\n")
     assert "job 7, pending (Resources)" in call(capfd, "status", output)
-    assert "has a job in the queue, 7" in call(capfd, "resume", output, code=2)
+    assert "has a job in the queue, 7" in call(capfd, "resume", UNCHECKED, output, code=2)
     slurm.answer("queue", "7|7|N/A|RUNNING|None|n[1-2]\n")
     slurm.answer("show", "JobId=7 Restarts=2 ...\n")
     assert "job 7, running, restarted 2x" in call(capfd, "status", output)
@@ -138,15 +142,15 @@ def test_a_job_is_recorded_privately_and_known_again(
     assert "nothing is to stop" in call(capfd, "stop", output, code=2)
 
     monkeypatch.setenv("FAKE_JOB", "8")
-    call(capfd, "resume", output, "job.ranks=4", "rounds=9")
+    call(capfd, "resume", UNCHECKED, output, "job.ranks=4", "rounds=9")
     assert not (output / "job" / "stop").exists()
     known = json.loads((output / "job" / "job.json").read_text())
     assert [entry["job"] for entry in known["history"]] == ["7", "8"]
     assert "#SBATCH --ntasks=4\n" in (slurm.directory / "script").read_text()
     assert "rounds=9" in (slurm.directory / "script").read_text()
     finish(output, 9)
-    assert "is finished" in call(capfd, "resume", output, code=2)
-    call(capfd, "resume", output, "rounds=12")
+    assert "is finished" in call(capfd, "resume", UNCHECKED, output, code=2)
+    call(capfd, "resume", UNCHECKED, output, "rounds=12")
     assert not (output / "DONE").exists()
     assert "nothing is to cancel" in call(capfd, "cancel", output, code=2)
     slurm.answer("queue", "8|8|N/A|RUNNING|None|n1\n")
@@ -159,7 +163,7 @@ def test_a_sweep_is_followed_as_a_whole_and_in_parts(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch, capfd
 ) -> None:
     output = tmp_path / "sweep"
-    call(capfd, "submit", *TINY, "seed=[0,1,2]", "--output", output)
+    call(capfd, "submit", UNCHECKED, *TINY, "seed=[0,1,2]", "--output", output)
     assert slurm.calls("sbatch")[-1] == "--parsable --dependency=afterany:7"
     done = output / "seed=1"
     (done / "metrics.csv").write_text("round,test_accuracy\n0,0.5\n6,0.75\n")
@@ -178,7 +182,7 @@ def test_a_sweep_is_followed_as_a_whole_and_in_parts(
     assert slurm.calls("scancel")[-1] == "7 7"
     slurm.answer("queue", "")
     monkeypatch.setenv("FAKE_JOB", "11")
-    call(capfd, "resume", output)
+    call(capfd, "resume", UNCHECKED, output)
     assert "#SBATCH --array=0,2\n" in (output / "job" / "job.sbatch").read_text()
     assert not (output / "seed=0" / "job" / "stop").exists()
 
@@ -187,10 +191,12 @@ def test_runs_of_a_sweep_that_were_resumed_alone_leave_the_others_to_their_job(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch, capfd
 ) -> None:
     output = tmp_path / "sweep"
-    call(capfd, "submit", *TINY, "seed=[0,1,2]", "--output", output)
+    call(capfd, "submit", UNCHECKED, *TINY, "seed=[0,1,2]", "--output", output)
     slurm.answer("queue", "7|7|0|RUNNING|None|n1\n8|7|1|FAILED|None|\n9|7|2|RUNNING|None|n1\n")
     monkeypatch.setenv("FAKE_JOB", "11")
-    assert "job 11: 1 run, report" in call(capfd, "resume", output / "seed=1", "job.mem=1G")
+    assert "job 11: 1 run, report" in call(
+        capfd, "resume", UNCHECKED, output / "seed=1", "job.mem=1G"
+    )
     queue = "7|7|0|RUNNING|None|n1\n9|7|2|RUNNING|None|n1\n11|11|1|PENDING|None|\n"
     slurm.answer("queue", queue)
     rows = json.loads(call(capfd, "status", output, "--json"))
@@ -200,8 +206,10 @@ def test_runs_of_a_sweep_that_were_resumed_alone_leave_the_others_to_their_job(
         ("7_2", "running"),
     ]
     assert slurm.calls("squeue")[-1].split()[1] == "--jobs=7,11"
-    assert "has a job in the queue, 7 or 11;" in call(capfd, "resume", output, code=2)
-    assert "has a job in the queue, 7;" in call(capfd, "resume", output / "seed=2", code=2)
+    assert "has a job in the queue, 7 or 11;" in call(capfd, "resume", UNCHECKED, output, code=2)
+    assert "has a job in the queue, 7;" in call(
+        capfd, "resume", UNCHECKED, output / "seed=2", code=2
+    )
     call(capfd, "stop", output / "seed=2")
     assert slurm.calls("scancel")[-1].endswith(" 7_2")
     call(capfd, "stop", output)
@@ -218,12 +226,12 @@ def test_a_refused_resume_leaves_a_finished_run_as_it_is(
     slurm: FakeSlurm, tmp_path: Path, capfd
 ) -> None:
     output = tmp_path / "run"
-    call(capfd, "submit", *TINY, "--output", output)
+    call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
     finish(output)
     before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     program = slurm.directory / "bin" / "sbatch"
     program.write_text("#!/bin/bash\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
-    told = call(capfd, "resume", output, "rounds=9", "job.partition=none", code=2)
+    told = call(capfd, "resume", UNCHECKED, output, "rounds=9", "job.partition=none", code=2)
     assert "sbatch refuses the job: no such partition" in told
     assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
 
@@ -233,13 +241,15 @@ def test_a_finished_run_does_not_go_on_as_another(
     words: list[str], slurm: FakeSlurm, tmp_path: Path, capfd
 ) -> None:
     output = tmp_path / "run"
-    call(capfd, "submit", *TINY, "--output", output)
+    call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
     finish(output)
     before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
-    assert "is of another experiment" in call(capfd, "resume", output, *words, code=2)
-    assert "is finished; more rounds=N" in call(capfd, "resume", output, "rounds=3", code=2)
+    assert "is of another experiment" in call(capfd, "resume", UNCHECKED, output, *words, code=2)
+    assert "is finished; more rounds=N" in call(
+        capfd, "resume", UNCHECKED, output, "rounds=3", code=2
+    )
     assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
-    call(capfd, "resume", output, "rounds=9")
+    call(capfd, "resume", UNCHECKED, output, "rounds=9")
     assert not (output / "DONE").exists()
 
 
@@ -247,14 +257,14 @@ def test_a_job_that_slurm_refuses_in_the_end_leaves_a_finished_run_as_it_is(
     slurm: FakeSlurm, tmp_path: Path, capfd
 ) -> None:
     output = tmp_path / "run"
-    call(capfd, "submit", *TINY, "--output", output)
+    call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
     finish(output)
     (output / "job" / "stop").touch()
     program = slurm.directory / "bin" / "sbatch"
     program.write_text(
         "#!/bin/bash\n[ $1 = --test-only ] && exit 0\necho 'sbatch: error: too many' >&2\nexit 1\n"
     )
-    assert "too many" in call(capfd, "resume", output, "rounds=9", code=2)
+    assert "too many" in call(capfd, "resume", UNCHECKED, output, "rounds=9", code=2)
     assert (output / "DONE").exists() and (output / "job" / "stop").exists()
     assert len(json.loads((output / "job" / "job.json").read_text())["history"]) == 1
 
@@ -264,7 +274,7 @@ def test_ranks_that_are_given_anew_go_before_the_layout_of_before(
 ) -> None:
     output = tmp_path / "run"
     words = [*TINY[:-1], "job.nodes=2", "job.ranks_per_node=2", "--output", output]
-    call(capfd, "submit", *words)
+    call(capfd, "submit", UNCHECKED, *words)
     for ranks, part in ((2, "--nodes=1\n"), (6, "--nodes=3\n"), (3, "--ntasks=3\n")):
         words = ["resume", output, f"job.ranks={ranks}", "--dry-run", "--unchecked"]
         script = call(capfd, *words)
@@ -275,7 +285,7 @@ def test_without_an_answer_of_slurm_the_runs_still_tell_how_far_they_are(
     slurm: FakeSlurm, tmp_path: Path, capfd
 ) -> None:
     output = tmp_path / "run"
-    call(capfd, "submit", *TINY, "--output", output)
+    call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
     (output / "metrics.csv").write_text("round,test_accuracy\n0,0.5\n4,0.75\n")
     program = slurm.directory / "bin" / "squeue"
     program.write_text("#!/bin/bash\necho 'squeue: error: no controller' >&2\nexit 1\n")
@@ -295,7 +305,7 @@ def test_damaged_records_are_named(text: str, tmp_path: Path, slurm, capfd) -> N
 
 
 def test_a_directory_that_was_moved_is_known_by_its_place(slurm, tmp_path: Path, capfd) -> None:
-    call(capfd, "submit", *TINY, "--output", tmp_path / "old")
+    call(capfd, "submit", UNCHECKED, *TINY, "--output", tmp_path / "old")
     (tmp_path / "old").rename(tmp_path / "new")
     assert call(capfd, "status", tmp_path / "new").startswith(f"{tmp_path / 'new'}: job 7")
 
@@ -329,7 +339,7 @@ def test_nothing_is_submitted_that_cannot_run(
         assert part in call(capfd, action, *TINY, *words, "--output", output, code=2)
     assert slurm.calls("sbatch") == []
     assert not output.exists()
-    call(capfd, "submit", *TINY, *words, "--output", output, "--unchecked")
+    call(capfd, "submit", UNCHECKED, *TINY, *words, "--output", output)
     assert (output / "job" / "job.json").exists()
 
 
@@ -342,7 +352,7 @@ def test_a_program_that_a_module_brings_is_left_to_the_job(slurm, tmp_path: Path
 
 def test_status_tells_why_a_job_failed(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
     output = tmp_path / "run"
-    call(capfd, "submit", *TINY, "--output", output)
+    call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
     assert "its output" not in call(capfd, "status", output)
     printed = output / "job" / "slurm-7.out"
     said = "rank 1 on n2 (client 3): round 2: killed"
