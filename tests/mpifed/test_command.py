@@ -143,8 +143,8 @@ def test_quiet_prints_nothing_and_logs_all_the_same(tmp_path, capfd):
     ("algorithm", "unread"),
     [
         ("{name: fedmm, surrogate: {name: quadratic, rho: 0.01}}", ["lr", "batch_size"]),
-        ("flix", ["lr", "batch_size"]),
-        ("{name: flix, gradient: stochastic}", ["lr"]),
+        ("{name: flix, local_iterations: 3, reference: none}", ["lr", "batch_size"]),
+        ("{name: flix, gradient: stochastic, local_iterations: 3, reference: none}", ["lr"]),
         ("fomaml", ["lr", "batch_size"]),
         ("fedem", []),
     ],
