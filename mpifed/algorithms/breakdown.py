@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import Diverged, RunError
-from mpifed.surrogates.base import Surrogate
+from mpifed.surrogates.base import LinAlgError, Surrogate
 
-LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 FAILURES = (LinAlgError, RunError)
 """What factorisations raise, torch's own and those of surrogates."""
 

@@ -26,6 +26,9 @@ from torch import Tensor
 
 from mpifed.local.invariance import LANES
 
+LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+"""What factorisations of torch raise; those of surrogates may raise ``RunError``."""
+
 Make = TypeVar("Make", bound=Callable[..., Any])
 
 

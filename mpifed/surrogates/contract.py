@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import InputError, RunError
-from mpifed.surrogates.base import Surrogate
-
-LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+from mpifed.surrogates.base import LinAlgError, Surrogate
 
 SIZES = ("size", "n_parameters")
 RETURNED = {
