@@ -28,7 +28,6 @@ from mpifed.jobs.job import Job
 from mpifed.local.options import LocalOptions
 from mpifed.participation import Bernoulli
 from mpifed.placeholders import split_linked
-from mpifed.planned import Planned
 from mpifed.request import DEFAULT_EXPERIMENT
 from mpifed.schema import check_value, options_of
 
@@ -114,14 +113,20 @@ def again(job: Job, words: Sequence[str]) -> Job:
     if wrong is not None:
         raise InputError(f"'{wrong}' is no override of the form key=value")
     more = config.parse_overrides([word for word in words if not word.startswith("job.")])
-    ranks = job_options.layout(job_options.check(given)).ranks
+    runs = tuple(dataclasses.replace(run, overrides=run.overrides | more) for run in job.runs)
+    changed = dataclasses.replace(job, given=given, runs=runs)
+    complete = zip(runs, _configurations(changed, range(len(runs))), strict=True)
+    found = tuple(dataclasses.replace(run, data=whole.data) for run, whole in complete)
+    return dataclasses.replace(changed, runs=found)
+
+
+def _configurations(job: Job, tasks: Sequence[int]) -> Iterator[Configuration]:
+    """The complete configurations of these runs; raises ``InputError``."""
     with experiment_file(job.experiment, job.text) as source:
         mapping = config.read_experiment(source)
-    runs = []
-    for run in job.runs:
-        complete = config.resolve(config.apply_overrides(mapping, run.overrides | more), ranks)
-        runs.append(Planned(run.directory, run.overrides | more, complete.data))
-    return dataclasses.replace(job, given=given, runs=tuple(runs))
+    ranks = job.layout.ranks
+    for task in tasks:
+        yield config.resolve(config.apply_overrides(mapping, job.runs[task].overrides), ranks)
 
 
 @contextmanager
@@ -219,19 +224,14 @@ def unfinished(job: Job, tasks: Sequence[int]) -> list[int]:
 
     Raises ``InputError`` for one that could not go on, since it began under another configuration.
     """
-    with experiment_file(job.experiment, job.text) as source:
-        mapping = config.read_experiment(source)
-    ranks = job.layout.ranks
     left = []
-    for task in tasks:
-        run = job.runs[task]
-        complete = config.resolve(config.apply_overrides(mapping, run.overrides), ranks)
-        done = resume.finished_after(run.directory)
+    for task, complete in zip(tasks, _configurations(job, tasks), strict=True):
+        directory = job.runs[task].directory
+        done = resume.finished_after(directory)
         if done is not None and done >= complete.rounds:
             continue
-        stored = resume.stored_configuration(run.directory)
+        stored = resume.stored_configuration(directory)
         if stored is not None:
-            horizon = resume.stored_horizon(stored)
-            resume.refuse_changes(stored, complete, run.directory, horizon)
+            resume.refuse_changes(stored, complete, directory, resume.stored_horizon(stored))
         left.append(task)
     return left
