@@ -22,7 +22,7 @@ from mpifed.evaluation import (
     task_columns,
 )
 from mpifed.federation import Clients, Draws
-from mpifed.local.options import LocalOptions
+from mpifed.local.options import unread
 from mpifed.recorder import COLUMNS, UNSEEN_COLUMNS
 
 
@@ -102,13 +102,10 @@ def _unread(setup: Setup) -> list[str]:
     read = getattr(setup.algorithm, "local_options", None)
     if read is None:
         return []
-    name, plain = setup.configuration.algorithm["name"], LocalOptions()
-    what = ", ".join(read) or "nothing"
+    name, what = setup.configuration.algorithm["name"], ", ".join(read) or "nothing"
     return [
         f"local.{key}={value} changes nothing: of the section local, {name} reads {what}"
-        for key, value in setup.configuration.local.items()
-        # A run that goes on to more rounds has its horizon set by itself.
-        if key not in (*read, "lr_horizon") and value != getattr(plain, key)
+        for key, value in unread(setup.configuration.local, read).items()
     ]
 
 

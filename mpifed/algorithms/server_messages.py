@@ -10,7 +10,7 @@ from typing import Any
 from mpifed.components import find
 from mpifed.exchange.compression import Compressor
 from mpifed.federation import Federation
-from mpifed.local.options import LocalOptions
+from mpifed.local.options import unread
 from mpifed.section import without_name
 
 UNBIASED = "allowed: none, rand_k, quantise, natural, bernoulli, or a composition of these"
@@ -75,11 +75,11 @@ def refuse_biased(configuration: Any, advice: str = UNBIASED) -> str | None:
 
 def refuse_local(configuration: Any, used: tuple[str, ...]) -> str | None:
     """Refuses options of the section ``local`` that are set, but not among those ``used``."""
-    plain = LocalOptions()
-    for key, value in configuration.local.items():
-        if key not in used and value != getattr(plain, key):
-            return (
-                f"local.{key} is {value}, but {configuration.algorithm['name']} has no use for it; "
-                f"of local it reads {', '.join(used)}"
-            )
-    return None
+    unfit = unread(configuration.local, used)
+    if not unfit:
+        return None
+    key, value = next(iter(unfit.items()))
+    return (
+        f"local.{key} is {value}, but {configuration.algorithm['name']} has no use for it; "
+        f"of local it reads {', '.join(used)}"
+    )

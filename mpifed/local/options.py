@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from mpifed.schema import Above, AtLeast, Below
 
@@ -29,3 +30,16 @@ class LocalOptions:
     epochs: Annotated[int, AtLeast(1)] = 1
     steps: Annotated[int, AtLeast(1)] | None = None
     sampling: Literal["shuffled", "uniform"] = "shuffled"
+
+
+def unread(given: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
+    """What the section ``given`` sets although it is not among ``read``.
+
+    Not ``lr_horizon``, which a run that goes on to more rounds sets by itself.
+    """
+    plain = LocalOptions()
+    return {
+        key: value
+        for key, value in given.items()
+        if key not in (*read, "lr_horizon") and value != getattr(plain, key)
+    }

@@ -182,3 +182,15 @@ def test_a_rho_far_too_large_ends_in_a_run_that_diverged(tmp_path, capfd):
     assert outcome.messages[0].endswith("the training diverged; a smaller algorithm.step may help")
     assert summary_of(tmp_path / "run")["status"] == "diverged"
     assert "warning: algorithm.surrogate.rho is 5000" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_a_run_goes_on_to_more_rounds_more_than_once(tmp_path, capfd):
+    """The horizon, which a longer run keeps, is nothing that these methods refuse."""
+    words = ["transport-fedmm-ot", "data.dimension=2", "data.benchmark=gaussian", "clients=2"]
+    small = ["data.samples=64", "local.batch_size=32", "algorithm.pretraining=5", "rounds=1"]
+    more = ["--quiet", "--output", tmp_path / "run"]
+    assert call([*words, *small, *more], capfd).code == 0
+    for rounds in (2, 3):
+        outcome = call([f"rounds={rounds}", "--resume", *more], capfd)
+        assert outcome.code == 0, outcome
+    assert len(rows(tmp_path / "run")) > 1
