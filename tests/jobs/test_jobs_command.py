@@ -48,6 +48,17 @@ def finish(output: Path, rounds: int = 6) -> None:
     (output / "DONE").touch()
 
 
+def finished(capfd: pytest.CaptureFixture[str], output: Path) -> dict[Path, bytes]:
+    """The files of a job that was submitted and came to its end."""
+    call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
+    finish(output)
+    return files_in(output)
+
+
+def files_in(output: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+
+
 def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     out = call(capfd, "render", *TINY, "--output", tmp_path / "run")
@@ -226,14 +237,12 @@ def test_a_refused_resume_leaves_a_finished_run_as_it_is(
     slurm: FakeSlurm, tmp_path: Path, capfd
 ) -> None:
     output = tmp_path / "run"
-    call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
-    finish(output)
-    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    before = finished(capfd, output)
     program = slurm.directory / "bin" / "sbatch"
     program.write_text("#!/bin/bash\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
     told = call(capfd, "resume", UNCHECKED, output, "rounds=9", "job.partition=none", code=2)
     assert "sbatch refuses the job: no such partition" in told
-    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+    assert files_in(output) == before
 
 
 @pytest.mark.parametrize("words", [["algorithm=fedavg", "rounds=9"], ["seed=7", "rounds=9"]])
@@ -241,14 +250,12 @@ def test_a_finished_run_does_not_go_on_as_another(
     words: list[str], slurm: FakeSlurm, tmp_path: Path, capfd
 ) -> None:
     output = tmp_path / "run"
-    call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
-    finish(output)
-    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    before = finished(capfd, output)
     assert "is of another experiment" in call(capfd, "resume", UNCHECKED, output, *words, code=2)
     assert "is finished; more rounds=N" in call(
         capfd, "resume", UNCHECKED, output, "rounds=3", code=2
     )
-    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+    assert files_in(output) == before
     call(capfd, "resume", UNCHECKED, output, "rounds=9")
     assert not (output / "DONE").exists()
 
@@ -257,8 +264,7 @@ def test_a_job_that_slurm_refuses_in_the_end_leaves_a_finished_run_as_it_is(
     slurm: FakeSlurm, tmp_path: Path, capfd
 ) -> None:
     output = tmp_path / "run"
-    call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
-    finish(output)
+    finished(capfd, output)
     (output / "job" / "stop").touch()
     program = slurm.directory / "bin" / "sbatch"
     program.write_text(

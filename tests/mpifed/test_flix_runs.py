@@ -11,26 +11,13 @@ import torch
 import yaml
 from commands import call, checkpoints, rows
 from convex import Run, clients_of, logistic, quadratics
+from flix_words import SMALL
 
 from mpifed.algorithms import flix
 from mpifed.algorithms.flix import Flix
 from mpifed.federation import Draws
 from mpifed.models.losses import SQUARED
 from mpifed.models.mlp import Mlp
-
-SMALL = (
-    "synthetic-fedem",
-    "clients=5",
-    "rounds=6",
-    "dtype=float64",
-    "data.n_test=10",
-    "data.dimension=6",
-    "evaluation.every=2",
-    "algorithm=flix",
-    "algorithm.l2=0.1",
-    "algorithm.local_iterations=200",
-    "--quiet",
-)
 
 
 def curves(n=4, m=12, seed=0):

@@ -6,23 +6,11 @@ import json
 
 import pytest
 from commands import call, rows
+from flix_words import SMALL
 
 from mpifed.launch import main
 from mpifed.theory.__main__ import main as ask
 
-SMALL = (
-    "synthetic-fedem",
-    "clients=5",
-    "rounds=6",
-    "dtype=float64",
-    "data.n_test=10",
-    "data.dimension=6",
-    "evaluation.every=2",
-    "algorithm=flix",
-    "algorithm.l2=0.1",
-    "algorithm.local_iterations=200",
-    "--quiet",
-)
 EXACT = ("algorithm.local_solver=newton", "algorithm.flix_alpha=0.3")
 
 
