@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
@@ -22,7 +23,6 @@ from mpifed.algorithms.fedmm.fedmm_ot import (
     refuse_without_potential,
 )
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
-from mpifed.components.schema import Above, AtLeast, Below
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState
@@ -31,7 +31,7 @@ from mpifed.models.icnn import DenseICNN
 from mpifed.transport.benchmark import Benchmark
 from mpifed.transport.losses import Cycle, Objective, joint_gradient
 
-Beta = Annotated[float, AtLeast(0), Below(1)]
+Beta = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class FedAdam:
         model: Model,
         local: LocalSGD,
         *,
-        server_lr: Annotated[float, Above(0)] = 0.1,
+        server_lr: Annotated[float, Gt(0)] = 0.1,
         beta1: Beta = 0.9,
         beta2: Beta = 0.99,
-        tau: Annotated[float, Above(0)] = 1e-3,
+        tau: Annotated[float, Gt(0)] = 1e-3,
         bias_correction: bool = False,
-        lambda_cycle: Annotated[float, AtLeast(0)] = 1.0,
+        lambda_cycle: Annotated[float, Ge(0)] = 1.0,
         cycle: Cycle = "fwd",
-        pretraining: Annotated[int, AtLeast(0)] = 5000,
+        pretraining: Annotated[int, Ge(0)] = 5000,
     ) -> None:
         """Without ``bias_correction`` v begins at tau^2, as in the paper; with it, at 0 (torch).
 
@@ -90,7 +90,7 @@ class FedAdam:
     def refuse(configuration: Any) -> str | None:
         """Why these options do not go together, if they do not."""
         refused = refuse_gossip(configuration) or refuse_biased(configuration)
-        if configuration.data["name"] == "transport" or configuration.model["name"] == "icnn":
+        if configuration.data.name == "transport" or configuration.model.name == "icnn":
             return (
                 refused
                 or refuse_without_potential(configuration)

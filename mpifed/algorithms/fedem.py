@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from mpifed import state
@@ -22,7 +23,6 @@ from mpifed.algorithms.base import (
     refuse_per_client,
     step_scale,
 )
-from mpifed.components.schema import AtLeast, Below
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
@@ -78,12 +78,12 @@ class FedEM:
         model: Model,
         local: LocalSGD,
         *,
-        n_components: Annotated[int, AtLeast(1)] = 3,
+        n_components: Annotated[int, Ge(1)] = 3,
         mixture_init: Literal["random", "uniform"] = "random",
         component_init: Literal["shared", "per_client"] | None = None,
         gossip_step_scale: StepScale = "paper",
-        mixture_floor: Annotated[float, AtLeast(0), Below(1)] = 0.0,
-        unseen_e_steps: Annotated[int, AtLeast(1)] = 1,
+        mixture_floor: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        unseen_e_steps: Annotated[int, Ge(1)] = 1,
     ) -> None:
         """``component_init`` null is the paper's: shared under a server (Alg. 2, line 1), per
         client under gossip (Alg. 4, line 2). ``unseen_e_steps`` E-steps fit the mixture of a

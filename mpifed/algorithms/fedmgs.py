@@ -16,12 +16,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.server_messages import refuse_others
-from mpifed.components.schema import Above, AtLeast
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
@@ -61,14 +61,14 @@ class FedMGS:
         model: NoModel,
         local: LocalSGD,
         *,
-        n_atoms: Annotated[int, AtLeast(1)] = 15,
-        code_steps: Annotated[int, AtLeast(1)] = 10,
-        atom_steps: Annotated[int, AtLeast(1)] = 10,
+        n_atoms: Annotated[int, Ge(1)] = 15,
+        code_steps: Annotated[int, Ge(1)] = 10,
+        atom_steps: Annotated[int, Ge(1)] = 10,
         codes: CodePenalty = "ridge",
-        code_penalty: Annotated[float, AtLeast(0)] = 0.1,
-        atom_penalty: Annotated[float, AtLeast(0)] = 0.2,
-        one_hot_penalty: Annotated[float, Above(0)] = 1.0,
-        senders: Annotated[int, AtLeast(1)] | None = None,
+        code_penalty: Annotated[float, Ge(0)] = 0.1,
+        atom_penalty: Annotated[float, Ge(0)] = 0.2,
+        one_hot_penalty: Annotated[float, Gt(0)] = 1.0,
+        senders: Annotated[int, Ge(1)] | None = None,
         client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
         """``code_steps`` Q1 and ``atom_steps`` Q2 are gradient steps a round. R(H) is

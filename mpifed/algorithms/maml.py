@@ -19,11 +19,11 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
-from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives
@@ -33,8 +33,8 @@ from mpifed.local.support import query, support
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 
-Positive = Annotated[float, Above(0)]
-Share = Annotated[float, Above(0), AtMost(1)]
+Positive = Annotated[float, Gt(0)]
+Share = Annotated[float, Gt(0), Le(1)]
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class MetaLearner(ABC):
         model: Model,
         local: LocalSGD,
         *,
-        inner_steps: Annotated[int, AtLeast(1)] = 5,
+        inner_steps: Annotated[int, Ge(1)] = 5,
         inner_step: Positive = 0.1,
         outer_step: Positive = 0.1,
-        l2: Annotated[float, AtLeast(0)] = 0.0,
+        l2: Annotated[float, Ge(0)] = 0.0,
         start: Literal["zeros", "random"] | None = None,
     ) -> None:
         """``inner_steps`` k full gradient steps of size ``inner_step``; ``outer_step`` is eta.

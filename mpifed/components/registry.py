@@ -3,15 +3,21 @@
 Each kind of component has one table, ``name -> where it lives``; nothing is imported before it is
 named, so that ``--help`` is quick and an optional dependency is only asked for when used. A name of
 the form ``package.module:object`` reaches a user's own component.
+
+Where a configuration names a component, it has a name alone (``model: mlp``) or a mapping with a
+name and options (``model: {name: mlp, hidden: [64]}``). ``complete`` makes a ``Component`` of
+either, in which every option is spelled out and checked.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from mpifed.components.schema import check_options, shown
+from mpifed.components.schema import check_options, options_of, shown
 from mpifed.errors import InputError, closest
 
 ALGORITHMS = {
@@ -85,42 +91,111 @@ TABLES = {
 }
 
 
-def find(kind: str, name: Any) -> Callable[..., Any]:
-    """The component of ``kind`` called ``name``; raises ``InputError`` that offers the closest."""
-    table = TABLES[kind]
-    if not isinstance(name, str):
-        raise InputError(f"{kind}.name is {name!r}; {closest(str(name), table)}")
+@dataclass(frozen=True)
+class Component:
+    """A component that a configuration names, with all of its options.
+
+    A component inside another one's options is a ``Component`` too.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
+    """Return the component of ``kind`` called ``name``.
+
+    ``field`` is the name's place in the configuration, where it is not ``<kind>.name``. Raises
+    ``InputError``, which offers the closest name, where there is none.
+    """
+    table, field = TABLES[kind], field or f"{kind}.name"
     if ":" in name:
-        return _load(name, f"{kind}.name")
+        return _load(name, field)
     if name not in table:
-        raise InputError(f"{kind}.name is '{name}'; {closest(name, table)}")
-    return _load(table[name], f"{kind}.name")
+        raise InputError(f"{field} is {shown(name)}; {closest(name, table)}")
+    return _load(table[name], field)
 
 
 def summary(component: Callable[..., Any]) -> str:
-    """The first line of the component's docstring."""
+    """Return the first line of the component's docstring."""
     return (component.__doc__ or "").strip().split("\n")[0]
 
 
-def complete(kind: str, section: Any, path: str) -> dict[str, Any]:
-    """A section (a name, or a mapping with a name) with its name and all options.
+def named(section: Any, path: str, default: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Return the name of a section and the options given beside it, neither of them looked up.
 
-    ``kind`` is the table of ``components``, ``path`` the section's place in the configuration.
-    Raises ``InputError`` for what is unknown or out of range.
+    Parameters
+    ----------
+    section
+        A name, a mapping with a name, or a ``Component``; None means the ``default``.
+    path
+        The section's place in the configuration, for messages.
+    default
+        The name of a section that has none; without it a name is required.
+
+    Raises
+    ------
+    InputError
+        Where the section is none of these.
     """
+    if isinstance(section, Component):
+        return section.name, dict(section.options)
     if isinstance(section, str):
-        section = {"name": section}
-    if not isinstance(section, Mapping) or "name" not in section:
-        raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
-    component = find(kind, section["name"])
-    checked = check_options(component, without_name(section), path)
-    fill = getattr(component, "complete_options", None)
-    return {"name": section["name"], **(fill(checked, 0, path) if fill else checked)}
+        return section, {}
+    if section is None and default is not None:
+        return default, {}
+    if isinstance(section, Mapping) and (default is not None or "name" in section):
+        options = dict(section)
+        name = options.pop("name", default)
+        if not isinstance(name, str):
+            raise InputError(f"{path}.name is {shown(name)}; it must be a string")
+        return name, options
+    raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
 
 
-def without_name(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A section without its name."""
-    return {key: value for key, value in section.items() if key != "name"}
+def complete(
+    kind: str, section: Any, path: str, default: str | None = None, n_training: int = 0
+) -> Component:
+    """Return the component of ``kind`` that a section asks for, with all options.
+
+    Parameters
+    ----------
+    kind
+        The table in which the name is looked for, a key of ``TABLES``.
+    section, path, default
+        As of ``named``; a ``Component`` is returned as it is.
+    n_training
+        The number of clients that take part in training.
+
+    Raises
+    ------
+    InputError
+        For what is unknown or out of range.
+    """
+    if isinstance(section, Component):
+        return section
+    name, given = named(section, path, default)
+    made = find(kind, name, f"{path}.name")
+    options = options_of(made)
+    for key, value in given.items():
+        inner = options[key].default if key in options else None
+        if isinstance(value, Mapping) and "name" not in value and isinstance(inner, str):
+            # Of a component inside this one, options may be given without its name.
+            given[key] = {"name": inner, **value}
+    checked = check_options(made, given, path)
+    fill = getattr(made, "complete_options", None)
+    return Component(name, fill(checked, n_training, path) if fill else checked)
+
+
+def plain(value: Any) -> Any:
+    """Return a configuration, or a part of one, as the mappings, lists and values of its file."""
+    if isinstance(value, Component):
+        return {"name": value.name, **plain(value.options)}
+    if dataclasses.is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _load(target: str, field: str) -> Callable[..., Any]:
@@ -129,6 +204,13 @@ def _load(target: str, field: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InputError(f"{field} is '{target}', but module '{error.name}' is not found") from None
+    except InputError:
+        raise
+    except Exception as error:
+        # A user's own module may fail to import in any way.
+        raise InputError(
+            f"{field} is {shown(target)}, which cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     found = getattr(module, attribute, None)
     if not callable(found):
         raise InputError(

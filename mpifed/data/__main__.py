@@ -21,9 +21,10 @@ from typing import Annotated, Any, NoReturn
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
 from mpifed.components.registry import DATASETS, find, summary
-from mpifed.components.schema import AtLeast, Option, check_value, describe, options_of
+from mpifed.components.schema import Option, check_value, describe, options_of
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.container import Contents, write
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, closest
@@ -83,10 +84,10 @@ def _run(words: list[str]) -> int:
         flags = ["--output", "--clients", "--seed", "--force", "--dtype", *map(_flag, options)]
         raise InputError(f"{unknown[0]} is no option of {name}; {closest(unknown[0], set(flags))}")
     given = vars(known)
-    n_clients = check_value(_number(given["clients"]), Annotated[int, AtLeast(1)], "--clients")
+    n_clients = check_value(_number(given["clients"]), Annotated[int, Ge(1)], "--clients")
     seed = 0
     if given["seed"] is not None:
-        seed = check_value(_number(given["seed"]), Annotated[int, AtLeast(0)], "--seed")
+        seed = check_value(_number(given["seed"]), Annotated[int, Ge(0)], "--seed")
     values = _checked(options, given)
     output = _writable(given["output"], given["force"])
 

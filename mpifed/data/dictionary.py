@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le
 
-from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.data.base import Description, Shards, Split
 from mpifed.data.clustering import Clusters, Solver, equal_clusters
 from mpifed.data.delivery import agreed
@@ -43,12 +43,12 @@ class Dictionary:
         communicator: Communicator,
         *,
         variant: Literal["homogeneous", "heterogeneous"] = "heterogeneous",
-        samples: Annotated[int, AtLeast(1)] | None = None,
-        dim: Annotated[int, AtLeast(1)] = 20,
-        atoms: Annotated[int, AtLeast(1)] = 15,
-        sparsity: Annotated[float, Above(0), AtMost(1)] = 0.2,
+        samples: Annotated[int, Ge(1)] | None = None,
+        dim: Annotated[int, Ge(1)] = 20,
+        atoms: Annotated[int, Ge(1)] = 15,
+        sparsity: Annotated[float, Gt(0), Le(1)] = 0.2,
         kmeans_solver: Solver = "own",
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed = run_seed if seed is None else seed
         self.non_zeros = max(1, round(sparsity * atoms))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Shards
 from mpifed.data.delivery import agreed
 from mpifed.data.partition import FEWEST, Alpha, Classes, MinSamples, Name
@@ -39,7 +39,7 @@ class Digits:
         dirichlet_alpha: Alpha = 0.4,
         classes_per_client: Classes = 2,
         min_samples: MinSamples = FEWEST,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed = run_seed if seed is None else seed
         # scikit-learn takes seconds to import, which only one rank has to spend.

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Shards, Split
 from mpifed.data.generated import alike, drawn_until, make_shards, no_targets, unlabelled
 from mpifed.mpi.communicator import Communicator
@@ -37,13 +37,13 @@ class GaussianMixture:
         run_seed: int,
         communicator: Communicator,
         *,
-        n_components: Annotated[int, AtLeast(1)] = 3,
-        dimension: Annotated[int, AtLeast(1)] = 2,
-        separation: Annotated[float, AtLeast(0)] = 3.0,
+        n_components: Annotated[int, Ge(1)] = 3,
+        dimension: Annotated[int, Ge(1)] = 2,
+        separation: Annotated[float, Ge(0)] = 3.0,
         sharding: Literal["iid", "sorted"] = "iid",
-        n_train: Annotated[int, AtLeast(1)] = 150,
-        n_test: Annotated[int, AtLeast(0)] = 0,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        n_train: Annotated[int, Ge(1)] = 150,
+        n_test: Annotated[int, Ge(0)] = 0,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed = run_seed if seed is None else seed
         means = stream(self.seed, "gaussian_mixture/means")

@@ -14,8 +14,8 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Shards
 from mpifed.data.compressed import Stream, opened
 from mpifed.data.delivery import agreed
@@ -68,7 +68,7 @@ class Idx:
         dirichlet_alpha: Alpha = 0.4,
         classes_per_client: Classes = 2,
         min_samples: MinSamples = FEWEST,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed = run_seed if seed is None else seed
         self._parts, labels = agreed(communicator, lambda: _inspect(_directory(raw), prefix))

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Lt
 from scipy.sparse import csr_matrix
 
-from mpifed.components.schema import AtLeast, Below
 from mpifed.data.base import Shards
 from mpifed.data.clustering import Solver
 from mpifed.data.compressed import bare_name, located, opened
@@ -24,7 +24,7 @@ from mpifed.random import stream
 
 Labels = Literal["two_values", "published_code"]
 Partition = Literal["contiguous", "dirichlet", "iid", "pathological", "kmeans"]
-Fraction = Annotated[float, AtLeast(0), Below(1)]
+Fraction = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ class LibSvm:
         raw: str | None = None,
         labels: Labels = "two_values",
         intercept: bool = True,
-        features: Annotated[int, AtLeast(1)] | None = None,
+        features: Annotated[int, Ge(1)] | None = None,
         partition: Partition = "contiguous",
         contiguous_rule: ContiguousRule = "floor",
         dirichlet_alpha: Alpha = 0.4,
         classes_per_client: Classes = 2,
         kmeans_solver: Solver = "own",
-        min_samples: Annotated[int, AtLeast(1)] = 1,
+        min_samples: Annotated[int, Ge(1)] = 1,
         test_fraction: Fraction = 0.0,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed = run_seed if seed is None else seed
         self._intercept = intercept

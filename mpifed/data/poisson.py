@@ -6,8 +6,8 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 
-from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Shards, Split
 from mpifed.data.generated import alike, make_shards, no_targets, unlabelled
 from mpifed.mpi.communicator import Communicator
@@ -30,12 +30,12 @@ class Poisson:
         communicator: Communicator,
         *,
         theta: float = 0.0,
-        spread: Annotated[float, AtLeast(0)] = 0.5,
-        shape: Annotated[float, Above(0)] = 2.0,
-        rate: Annotated[float, Above(0)] = 3.0,
-        n_train: Annotated[int, AtLeast(1)] = 250,
-        n_test: Annotated[int, AtLeast(0)] = 0,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        spread: Annotated[float, Ge(0)] = 0.5,
+        shape: Annotated[float, Gt(0)] = 2.0,
+        rate: Annotated[float, Gt(0)] = 3.0,
+        n_train: Annotated[int, Ge(1)] = 250,
+        n_test: Annotated[int, Ge(0)] = 0,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed = run_seed if seed is None else seed
         self.shape, self.rate = shape, rate

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Shards
 from mpifed.data.clustering import Solver
 from mpifed.data.compressed import located, opened
@@ -62,14 +62,14 @@ class Ratings:
         *,
         path: str = "ratings.dat",
         raw: str | None = None,
-        users: Annotated[int, AtLeast(1)] = 5000,
-        movies: Annotated[int, AtLeast(1)] = 500,
+        users: Annotated[int, Ge(1)] = 5000,
+        movies: Annotated[int, Ge(1)] = 500,
         choose: Literal["most_rated", "random"] = "most_rated",
         partition: Literal["kmeans", "contiguous", "iid"] = "kmeans",
         contiguous_rule: ContiguousRule = "floor",
         kmeans_solver: Solver = "own",
         test_fraction: Fraction = 0.0,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed = run_seed if seed is None else seed
         self._communicator = communicator

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Shards
 from mpifed.data.generated import alike, make_shards
 from mpifed.errors import InputError
@@ -38,12 +38,12 @@ class Sine:
         run_seed: int,
         communicator: Communicator,
         *,
-        split: Annotated[int, AtLeast(0)] = 30,
-        amplitude_max: Annotated[float, AtLeast(SMALLEST_AMPLITUDE)] = 5.0,
-        n_train: Annotated[int, AtLeast(1)] = 50,
-        n_val: Annotated[int, AtLeast(0)] = 0,
-        n_test: Annotated[int, AtLeast(0)] = 2000,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        split: Annotated[int, Ge(0)] = 30,
+        amplitude_max: Annotated[float, Ge(SMALLEST_AMPLITUDE)] = 5.0,
+        n_train: Annotated[int, Ge(1)] = 50,
+        n_val: Annotated[int, Ge(0)] = 0,
+        n_test: Annotated[int, Ge(0)] = 2000,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         if split > n_clients:
             raise InputError(

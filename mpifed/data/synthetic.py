@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data import published
 from mpifed.data.base import Description, Shards, Split
 from mpifed.data.cache import cached
@@ -64,12 +64,12 @@ class Synthetic:
         communicator: Communicator,
         *,
         variant: Variant = "paper",
-        n_components: Annotated[int, AtLeast(1)] = 3,
-        dimension: Annotated[int, AtLeast(1)] = 150,
+        n_components: Annotated[int, Ge(1)] = 3,
+        dimension: Annotated[int, Ge(1)] = 150,
         dirichlet_alpha: Alpha = 0.4,
-        noise: Annotated[float, AtLeast(0)] | None = None,
-        n_test: Annotated[int, AtLeast(1)] = 5000,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        noise: Annotated[float, Ge(0)] | None = None,
+        n_test: Annotated[int, Ge(1)] = 5000,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         if seed is None:
             seed = PUBLISHED_SEED if variant == "released" else run_seed

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from scipy.sparse import csr_matrix
 
-from mpifed.components.schema import Above, AtLeast
 from mpifed.data import tag_layout
 from mpifed.data.base import Shards
 from mpifed.data.generated import alike, make_shards
@@ -84,18 +84,18 @@ class Tags:
         run_seed: int,
         communicator: Communicator,
         *,
-        vocabulary: Annotated[int, AtLeast(1)] = 10000,
-        tags: Annotated[int, AtLeast(1)] = 500,
-        topics: Annotated[int, AtLeast(1)] = 10,
-        words: Annotated[float, AtLeast(0)] = 20.0,
-        concentration: Annotated[float, Above(0)] = 20.0,
+        vocabulary: Annotated[int, Ge(1)] = 10000,
+        tags: Annotated[int, Ge(1)] = 500,
+        topics: Annotated[int, Ge(1)] = 10,
+        words: Annotated[float, Ge(0)] = 20.0,
+        concentration: Annotated[float, Gt(0)] = 20.0,
         intercept: bool = True,
         layout: tag_layout.Name = "natural",
         sources: Sources = 2,
         n_train: Train = None,
         n_val: Validation = None,
         n_test: Test = 300,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed = run_seed if seed is None else seed
         self.layout = tag_layout.layout(layout, n_clients, sources, n_train, n_val, n_test)

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from scipy.sparse import csr_matrix
 
-from mpifed.components.schema import AtLeast
 from mpifed.data import tag_layout
 from mpifed.data.base import Shards
 from mpifed.data.compressed import located
@@ -73,16 +73,16 @@ class TagsFile:
         path: str,
         choose: Literal["kmeans", "first", "listed"] = "kmeans",
         listed: list[int] | None = None,
-        kmeans_clusters: Annotated[int, AtLeast(1)] = 10,
-        kmeans_starts: Annotated[int, AtLeast(1)] = 100,
-        cluster: Annotated[int, AtLeast(0)] = 0,
+        kmeans_clusters: Annotated[int, Ge(1)] = 10,
+        kmeans_starts: Annotated[int, Ge(1)] = 100,
+        cluster: Annotated[int, Ge(0)] = 0,
         intercept: bool = True,
         layout: tag_layout.Name = "natural",
         sources: Sources = 2,
         n_train: Train = None,
         n_val: Validation = None,
         n_test: Test = 300,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed = run_seed if seed is None else seed
         self.layout = tag_layout.layout(layout, n_clients, sources, n_train, n_val, n_test)

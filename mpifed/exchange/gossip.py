@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import scipy.sparse
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor
 
 import topologies
-from mpifed.components.schema import Above, AtMost
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import choco
 from mpifed.exchange.compression import Compressor
@@ -56,7 +56,7 @@ class Gossip:
         weights: Any = None,
         schedule: Any = "static",
         transport: Literal["auto", "collective", "neighbourhood", "messages"] = "auto",
-        consensus_step: Annotated[float, Above(0), AtMost(1)] | Literal["paper"] | None = None,
+        consensus_step: Annotated[float, Gt(0), Le(1)] | Literal["paper"] | None = None,
     ) -> None:
         """The nodes of the graph are the training clients in their order.
 
@@ -81,7 +81,7 @@ class Gossip:
         self._neighbourhoods: dict[int, Any] = {}
 
     @staticmethod
-    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+    def complete_options(options: dict[str, Any], n_training: int, path: str) -> dict[str, Any]:
         """The options with every parameter of topology, weights and schedule spelled out."""
         return complete(options, n_training)
 
@@ -124,22 +124,22 @@ class Gossip:
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Why messages cannot be compressed with these options, if they cannot."""
-        if configuration.compression["name"] == "none":
+        if configuration.compression.name == "none":
             return None
-        compressed = f"compression.name is '{configuration.compression['name']}'"
-        schedule = configuration.exchange["schedule"]
-        if schedule["name"] != "static":
+        compressed = f"compression.name is '{configuration.compression.name}'"
+        schedule = configuration.exchange.options["schedule"]
+        if schedule.name != "static":
             return (
-                f"{compressed} and exchange.schedule '{schedule['name']}': neighbours keep "
+                f"{compressed} and exchange.schedule '{schedule.name}': neighbours keep "
                 "replicas of each other's state, which a changing neighbourhood would not follow; "
                 "allowed: static"
             )
         for key, still in (("drop_nodes", 0), ("drop_edges", 0), ("local_rounds", 1)):
-            if schedule[key] != still:
+            if schedule.options[key] != still:
                 return (
-                    f"{compressed} and exchange.schedule.{key} {schedule[key]}: neighbours keep "
-                    "replicas of each other's state, which need every message of every round; "
-                    f"allowed: {still}"
+                    f"{compressed} and exchange.schedule.{key} {schedule.options[key]}: neighbours "
+                    "keep replicas of each other's state, which need every message of every "
+                    f"round; allowed: {still}"
                 )
         if configuration.participation != 1.0 or configuration.on_divergence != "stop":
             return (

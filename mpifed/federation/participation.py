@@ -15,21 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
 
-from mpifed.components.schema import Above, AtLeast, AtMost, Below
 from mpifed.random import client_keys, stream
-
-Participation = float | Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bernoulli:
     """Independent participation with probability ``p``."""
 
-    p: Annotated[float, Above(0), AtMost(1)]
+    name: Literal["bernoulli"] = "bernoulli"
+    p: Annotated[float, Gt(0), Le(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +37,9 @@ class Dropout:
     comes back with probability ``recovery``.
     """
 
-    rate: Annotated[float, AtLeast(0), AtMost(0.999)]
-    recovery: Annotated[float, AtLeast(0.001), AtMost(1)]
+    name: Literal["dropout"] = "dropout"
+    rate: Annotated[float, Ge(0), Le(0.999)]
+    recovery: Annotated[float, Ge(0.001), Le(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,18 @@ class Stragglers:
     sends what it has after a part of its local steps, a uniform share of them (``partial``).
     """
 
-    rate: Annotated[float, AtLeast(0), Below(1)]
+    name: Literal["stragglers"] = "stragglers"
+    rate: Annotated[float, Ge(0), Lt(1)]
     late: Literal["miss", "partial"] = "miss"
 
 
-KINDS: dict[str, type] = {"bernoulli": Bernoulli, "dropout": Dropout, "stragglers": Stragglers}
+Participation = float | Bernoulli | Dropout | Stragglers
+
+KINDS: Mapping[str, type] = {
+    "bernoulli": Bernoulli,
+    "dropout": Dropout,
+    "stragglers": Stragglers,
+}
 """What ``participation.name`` may be, with its options."""
 
 
@@ -69,23 +76,20 @@ def present(
     A fraction f draws max(1, round(f n)) of the n training clients uniformly without replacement.
     """
     active = np.zeros(n_clients, bool)
-    if not isinstance(participation, Mapping):
-        if participation == 1.0:
+    match participation:
+        case Bernoulli(p=p):
+            draws = stream(seed, "participation", round).random(n_clients)
+            active[training] = draws[training] < p
+        case Dropout(rate=rate, recovery=recovery):
+            active[training] = _chains(rate, recovery, training, seed, round)
+        case Stragglers(rate=rate, late="miss"):
+            active[training] = ~_late(rate, training, seed, round)
+        case Stragglers() | 1.0:
             active[training] = True
-        else:
-            count = count_participants(participation, len(training))
+        case fraction:
+            count = count_participants(fraction, len(training))
             order = stream(seed, "participation", round).permutation(len(training))
             active[training[order[:count]]] = True
-    elif participation["name"] == "dropout":
-        rate, recovery = participation["rate"], participation["recovery"]
-        active[training] = _chains(rate, recovery, training, seed, round)
-    elif participation["name"] == "stragglers":
-        active[training] = True
-        if participation["late"] == "miss":
-            active[training] = ~_late(participation["rate"], training, seed, round)
-    else:
-        draws = stream(seed, "participation", round).random(n_clients)
-        active[training] = draws[training] < participation["p"]
     return active
 
 
@@ -95,26 +99,28 @@ def efforts(
     """The share of its local steps that each of ``clients`` takes, float64 in (0, 1]; None where
     all take all.
     """
-    if not isinstance(participation, Mapping) or not shortens_rounds(participation):
+    if not isinstance(participation, Stragglers) or participation.late != "partial":
         return None
-    late = _late(participation["rate"], clients, seed, round)
+    late = _late(participation.rate, clients, seed, round)
     return np.where(late, 1.0 - _uniform(seed, "effort", round, clients), 1.0)
 
 
 def shortens_rounds(participation: Participation) -> bool:
     """Whether some clients take only a part of their local steps."""
-    return isinstance(participation, Mapping) and participation.get("late") == "partial"
+    return isinstance(participation, Stragglers) and participation.late == "partial"
 
 
 def inclusion(participation: Participation, n_training: int) -> float:
     """The probability with which a training client takes part in any one round."""
-    if not isinstance(participation, Mapping):
-        return count_participants(participation, n_training) / n_training
-    if participation["name"] == "dropout":
-        return participation["recovery"] / (participation["rate"] + participation["recovery"])
-    if participation["name"] == "stragglers":
-        return 1.0 - participation["rate"] if participation["late"] == "miss" else 1.0
-    return float(participation["p"])
+    match participation:
+        case Bernoulli(p=p):
+            return p
+        case Dropout(rate=rate, recovery=recovery):
+            return recovery / (rate + recovery)
+        case Stragglers(rate=rate, late=late):
+            return 1.0 - rate if late == "miss" else 1.0
+        case fraction:
+            return count_participants(fraction, n_training) / n_training
 
 
 def _uniform(seed: int, purpose: str, round: int, clients: np.ndarray) -> np.ndarray:

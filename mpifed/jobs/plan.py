@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from mpifed.components.registry import find
+from mpifed.components.registry import find, plain
 from mpifed.components.schema import check_value, options_of
 from mpifed.config import configuration as config
 from mpifed.config.configuration import CheckpointOptions, Configuration, EvaluationOptions
@@ -117,7 +117,7 @@ def again(job: Job, words: Sequence[str]) -> Job:
     runs = tuple(dataclasses.replace(run, overrides=run.overrides | more) for run in job.runs)
     changed = dataclasses.replace(job, given=given, runs=runs)
     complete = zip(runs, _configurations(changed, range(len(runs))), strict=True)
-    found = tuple(dataclasses.replace(run, data=whole.data) for run, whole in complete)
+    found = tuple(dataclasses.replace(run, data=plain(whole.data)) for run, whole in complete)
     return dataclasses.replace(changed, runs=found)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from mpifed.components.schema import Above, AtLeast, Below
+from annotated_types import Ge, Gt, Lt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,20 +19,20 @@ class LocalOptions:
     """
 
     optimizer: Literal["sgd"] = "sgd"
-    lr: Annotated[float, Above(0)] = 0.1
+    lr: Annotated[float, Gt(0)] = 0.1
     lr_schedule: Literal["constant", "multi_step", "sqrt", "linear", "cosine"] = "constant"
     lr_clock: Literal["round", "local_epoch"] = "round"
-    lr_horizon: Annotated[int, AtLeast(1)] | None = None
-    momentum: Annotated[float, AtLeast(0), Below(1)] = 0.0
+    lr_horizon: Annotated[int, Ge(1)] | None = None
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     reset_momentum: bool = False
-    weight_decay: Annotated[float, AtLeast(0)] = 0.0
-    batch_size: Annotated[int, AtLeast(1)] = 128
-    epochs: Annotated[int, AtLeast(1)] = 1
-    steps: Annotated[int, AtLeast(1)] | None = None
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    batch_size: Annotated[int, Ge(1)] = 128
+    epochs: Annotated[int, Ge(1)] = 1
+    steps: Annotated[int, Ge(1)] | None = None
     sampling: Literal["shuffled", "uniform"] = "shuffled"
 
 
-def unread(given: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
+def unread(given: LocalOptions, read: Collection[str]) -> dict[str, Any]:
     """What the section ``given`` sets although it is not among ``read``.
 
     Not ``lr_horizon``, which a run that goes on to more rounds sets by itself.
@@ -40,6 +40,6 @@ def unread(given: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
     plain = LocalOptions()
     return {
         key: value
-        for key, value in given.items()
+        for key, value in vars(given).items()
         if key not in (*read, "lr_horizon") and value != getattr(plain, key)
     }

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 
@@ -226,8 +226,8 @@ class Tangent:
 def dense_icnn(
     dimension: int,
     *,
-    hidden: list[Annotated[int, AtLeast(1)]] | None = None,
-    strong_convexity: Annotated[float, AtLeast(0)] = 1e-4,
+    hidden: list[Annotated[int, Ge(1)]] | None = None,
+    strong_convexity: Annotated[float, Ge(0)] = 1e-4,
 ) -> DenseICNN:
     """Convex potential of optimal transport; widths as in the Wasserstein-2 benchmark.
 
@@ -244,8 +244,8 @@ def dense_icnn(
 def icnn(
     data: Description,
     *,
-    hidden: list[Annotated[int, AtLeast(1)]] | None = None,
-    strong_convexity: Annotated[float, AtLeast(0)] = 1e-4,
+    hidden: list[Annotated[int, Ge(1)]] | None = None,
+    strong_convexity: Annotated[float, Ge(0)] = 1e-4,
 ) -> DenseICNN:
     """Input-convex network: the potential of an optimal transport map; ``hidden`` lists widths."""
     dimension = math.prod(data.input_shape)

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Description
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.stacked import autograd_gradient
@@ -64,7 +64,7 @@ class Mlp:
 def mlp(
     data: Description,
     *,
-    hidden: list[Annotated[int, AtLeast(1)]] | None = None,
+    hidden: list[Annotated[int, Ge(1)]] | None = None,
     activation: Literal["relu", "tanh"] = "relu",
     loss: LossName = "auto",
     initial: Literal["uniform", "normal"] = "uniform",

@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
-from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Description
 from mpifed.surrogates import lasso
 from mpifed.surrogates.base import each_row, padded
@@ -166,13 +166,13 @@ class Dictionary:
 def dictionary(
     data: Description,
     *,
-    n_atoms: Annotated[int, AtLeast(1)] = 15,
+    n_atoms: Annotated[int, Ge(1)] = 15,
     codes: Codes = "lasso",
-    code_penalty: Annotated[float, Above(0)] = 0.1,
+    code_penalty: Annotated[float, Gt(0)] = 0.1,
     atoms: Literal["ridge", "unit_ball"] = "ridge",
-    atom_penalty: Annotated[float, Above(0)] = 0.2,
+    atom_penalty: Annotated[float, Gt(0)] = 0.2,
     objective: Literal["half", "as_printed"] = "half",
-    tolerance: Annotated[float, Above(0)] = 1e-8,
+    tolerance: Annotated[float, Gt(0)] = 1e-8,
 ) -> Dictionary:
     """Dictionary learning; ridge or nonnegative codes make it matrix factorisation.
 

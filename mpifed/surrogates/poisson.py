@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
-from mpifed.components.schema import Above
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.surrogates.base import client_means, each_row
@@ -155,10 +155,10 @@ class Poisson:
 def poisson(
     data: Description,
     *,
-    penalty_rate: Annotated[float, Above(0)] = 0.5,
-    shape: Annotated[float, Above(0)] = 2.0,
-    rate: Annotated[float, Above(0)] = 3.0,
-    mean: Annotated[float, Above(0)] | Literal["measured"] | None = None,
+    penalty_rate: Annotated[float, Gt(0)] = 0.5,
+    shape: Annotated[float, Gt(0)] = 2.0,
+    rate: Annotated[float, Gt(0)] = 3.0,
+    mean: Annotated[float, Gt(0)] | Literal["measured"] | None = None,
     posterior: Literal["exact", "as_printed"] = "exact",
 ) -> Poisson:
     """Poisson counts with a Gamma random effect.

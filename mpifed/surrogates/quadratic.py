@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
-from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
@@ -232,11 +232,11 @@ def quadratic(
     data: Description,
     *,
     loss: Literal["least_squares", "logistic"] = "least_squares",
-    rho: Annotated[float, Above(0)] | None = None,
+    rho: Annotated[float, Gt(0)] | None = None,
     regularisation: Literal["none", "l1", "ridge", "box", "ball", "group"] = "none",
-    strength: Annotated[float, AtLeast(0)] = 0.1,
-    radius: Annotated[float, Above(0)] = 1.0,
-    group_size: Annotated[int, AtLeast(1)] = 1,
+    strength: Annotated[float, Ge(0)] = 0.1,
+    radius: Annotated[float, Gt(0)] = 1.0,
+    group_size: Annotated[int, Ge(1)] = 1,
 ) -> QuadraticSurrogate:
     """Proximal gradient with step ``rho`` on linear or logistic regression, target last.
 

@@ -74,9 +74,10 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             overrides |= {link.key: link.filled(others) for link in links}
             linked = tuple(link.key for link in links)
             needs = tuple(dict.fromkeys(others[name] for link in links for name in link.names))
-        complete = config.resolve(config.apply_overrides(mapping, overrides), ranks)
-        run = Planned(output / _directory_name(chosen), overrides, complete.data, linked, needs)
-        _check_same_run(run, config.to_mapping(complete))
+        asked = config.resolve(config.apply_overrides(mapping, overrides), ranks)
+        complete = config.to_mapping(asked)
+        run = Planned(output / _directory_name(chosen), overrides, complete["data"], linked, needs)
+        _check_same_run(run, complete)
         runs.append(run)
     return runs
 

@@ -68,29 +68,29 @@ def make(
     of this run had stored. Every rank calls it.
     """
     n_clients = configuration.clients
-    dataset = find("data", configuration.data["name"])(
-        n_clients, configuration.seed, communicator, **configuration.options("data")
+    dataset = find("data", configuration.data.name)(
+        n_clients, configuration.seed, communicator, **configuration.data.options
     )
     description = dataset.description
     if description.n_clients != n_clients:
         raise InputError(
             f"clients is {n_clients}, but the data set holds {description.n_clients} clients"
         )
-    fraction = configuration.evaluation["validation_fraction"]
+    fraction = configuration.evaluation.validation_fraction
     if fraction:
         dataset = HeldOut(dataset, fraction, configuration.seed)
         description = dataset.description
-    if configuration.validates and not description.n_val.any():
+    if configuration.evaluation.validates and not description.n_val.any():
         raise InputError(
             f"evaluation.validation_split is true, but '{description.source}' has no validation "
             "samples of its own; evaluation.validation_fraction holds some of the training out"
         )
-    unseen = draw_unseen(n_clients, configuration.evaluation["unseen_fraction"], configuration.seed)
-    scored = description.n_test + (description.n_val if configuration.validates else 0)
-    work = description.n_train + scored / configuration.evaluation["every"]
-    component: Any = find("exchange", configuration.exchange["name"])
-    options = configuration.options("exchange")
-    if not getattr(find("algorithm", configuration.algorithm["name"]), "communicates", True):
+    unseen = draw_unseen(n_clients, configuration.evaluation.unseen_fraction, configuration.seed)
+    scored = description.n_test + (description.n_val if configuration.evaluation.validates else 0)
+    work = description.n_train + scored / configuration.evaluation.every
+    component: Any = find("exchange", configuration.exchange.name)
+    options = configuration.exchange.options
+    if not getattr(find("algorithm", configuration.algorithm.name), "communicates", True):
         component, options = Silent, {}
     n_training = int((~unseen).sum())
     begins = stored is None
@@ -103,32 +103,30 @@ def make(
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation
     )
-    built = find("model", configuration.model["name"])(
-        description, **configuration.options("model")
-    )
+    built = find("model", configuration.model.name)(description, **configuration.model.options)
     is_module = isinstance(built, torch.nn.Module)
     model: Model = stack(built, loss_for(description.task)) if is_module else built
     device = choose_device(configuration.device, communicator)
     longest = int(description.n_train.max())
-    solver = LocalSGD(model, configuration.local_options, horizon, longest, device)
-    algorithm = find("algorithm", configuration.algorithm["name"])(
-        model, solver, **configuration.options("algorithm")
+    solver = LocalSGD(model, configuration.local, horizon, longest, device)
+    algorithm = find("algorithm", configuration.algorithm.name)(
+        model, solver, **configuration.algorithm.options
     )
     _check_task(configuration, description, algorithm)
     if getattr(algorithm, "online", False) and getattr(dataset, "fresh", None) is None:
         raise InputError(
-            f"algorithm.online is true, but data.name '{configuration.data['name']}' cannot draw "
+            f"algorithm.online is true, but data.name '{configuration.data.name}' cannot draw "
             "fresh samples; allowed: dictionary, poisson, gaussian_mixture"
         )
     if begins and hasattr(algorithm, "inspect"):
         algorithm.inspect(_dtype(configuration))
     if unseen.any() and not hasattr(algorithm, "adapt"):
         raise InputError(
-            f"evaluation.unseen_fraction is {configuration.evaluation['unseen_fraction']:g}, but "
-            f"algorithm '{configuration.algorithm['name']}' cannot serve unseen clients"
+            f"evaluation.unseen_fraction is {configuration.evaluation.unseen_fraction:g}, but "
+            f"algorithm '{configuration.algorithm.name}' cannot serve unseen clients"
         )
     compressor = None
-    if configuration.compression["name"] != "none":
+    if configuration.compression.name != "none":
         compressor = build(configuration.compression)
         if algorithm.payload():
             # Refuses a k above the numbers in a message before anything is written.
@@ -145,11 +143,11 @@ def _check_task(
     configuration: Configuration, description: Description, algorithm: Algorithm
 ) -> None:
     """Refuses an algorithm that cannot learn from such data."""
-    name, task = configuration.algorithm["name"], description.task
+    name, task = configuration.algorithm.name, description.task
     tasks = getattr(algorithm, "tasks", ("classification", "multi_label", "regression"))
     if task not in tasks:
         raise InputError(
-            f"data.name is '{configuration.data['name']}', whose task is {task}, but algorithm "
+            f"data.name is '{configuration.data.name}', whose task is {task}, but algorithm "
             f"'{name}' learns from: {', '.join(tasks)}"
         )
 
@@ -178,7 +176,7 @@ def plan_lines(setup: Setup) -> list[str]:
     payload = setup.algorithm.payload() * itemsize
     participants = len(federation.training)
     validation = ""
-    if setup.configuration.validates:
+    if setup.configuration.evaluation.validates:
         validation = f", {int(description.n_val.sum()):,} validation"
     return [
         f"data        {description.source}: {description.n_clients} clients, "

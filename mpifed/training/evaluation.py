@@ -29,7 +29,7 @@ from mpifed.training.scores import (
 def columns_of(setup: Setup) -> list[str]:
     """The columns of this run's metrics.csv."""
     unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
-    validates = setup.configuration.validates
+    validates = setup.configuration.evaluation.validates
     validation = VALIDATION_COLUMNS if validates else []
     added = getattr(setup.algorithm, "columns", ())
     return [*COLUMNS, *unseen, *validation, *task_columns(setup.model, validates), *added]
@@ -102,7 +102,7 @@ def _unread(setup: Setup) -> list[str]:
     read = getattr(setup.algorithm, "local_options", None)
     if read is None:
         return []
-    name, what = setup.configuration.algorithm["name"], ", ".join(read) or "nothing"
+    name, what = setup.configuration.algorithm.name, ", ".join(read) or "nothing"
     return [
         f"local.{key}={value} changes nothing: of the section local, {name} reads {what}"
         for key, value in unread(setup.configuration.local, read).items()
@@ -122,7 +122,9 @@ def score(
     if setup.federation.unseen.any():
         adapt = setup.algorithm.adapt  # type: ignore[attr-defined]
         served.append((unseen, adapt(state.algorithm, unseen, setup.exchange, draws)))
-    return score_clients(setup.federation, setup.model, served, setup.configuration.validates)
+    return score_clients(
+        setup.federation, setup.model, served, setup.configuration.evaluation.validates
+    )
 
 
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:

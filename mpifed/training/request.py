@@ -178,7 +178,7 @@ def keep_horizon(configuration: Configuration, task: Task) -> tuple[Configuratio
         horizon = task.point.meta.horizon
     elif task.stored is not None and not configuration.reschedule:
         horizon = resume.stored_horizon(task.stored) or horizon
-    if horizon != configuration.rounds and configuration.local["lr_horizon"] is None:
-        local = {**configuration.local, "lr_horizon": horizon}
+    if horizon != configuration.rounds and configuration.local.lr_horizon is None:
+        local = dataclasses.replace(configuration.local, lr_horizon=horizon)
         configuration = dataclasses.replace(configuration, local=local)
     return configuration, horizon

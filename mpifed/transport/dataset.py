@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Description, Shards
 from mpifed.data.clustering import Solver
 from mpifed.data.delivery import agreed
@@ -38,13 +38,13 @@ class Transport:
         communicator: Communicator,
         *,
         benchmark: Name = "auto",
-        dimension: Annotated[int, AtLeast(1)] = 16,
+        dimension: Annotated[int, Ge(1)] = 16,
         raw: str | None = None,
-        samples: Annotated[int, AtLeast(2)] = 2048,
+        samples: Annotated[int, Ge(2)] = 2048,
         partition: Literal["kmeans", "iid"] = "kmeans",
         kmeans_solver: Solver = "own",
         target_variance: Variance = "trace",
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed = run_seed if seed is None else seed
         found = find_benchmark(self.seed, benchmark=benchmark, dimension=dimension, raw=raw)
@@ -72,7 +72,7 @@ class Transport:
         )
 
     @staticmethod
-    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+    def complete_options(options: dict[str, Any], n_training: int, path: str) -> dict[str, Any]:
         """The options with what ``auto`` means here, which another environment need not repeat."""
         if options["benchmark"] != "auto":
             return options

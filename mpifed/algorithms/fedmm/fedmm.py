@@ -18,6 +18,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
@@ -28,8 +29,7 @@ from mpifed.algorithms.fedmm.measures import test_objective, training_objective
 from mpifed.algorithms.fedmm.samples import few_of, inputs_of, sample_of, shard_of, shards_of
 from mpifed.algorithms.fedmm.step_rule import DEFAULT_STEP, StepRule, gamma_of, refuse_long_steps
 from mpifed.algorithms.server_messages import message_variance, refuse_biased
-from mpifed.components.registry import complete, find, without_name
-from mpifed.components.schema import Above, AtLeast, AtMost
+from mpifed.components.registry import complete, find
 from mpifed.data.base import Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
@@ -75,9 +75,9 @@ class FedMM:
         *,
         surrogate: Any = "dictionary",
         step_rule: StepRule = "sqrt",
-        step: Annotated[float, Above(0), AtMost(1)] = DEFAULT_STEP,
-        control_variate_rate: Annotated[float, AtLeast(0), AtMost(1)] = 0.0,
-        batch: Annotated[int, AtLeast(1)] | None = None,
+        step: Annotated[float, Gt(0), Le(1)] = DEFAULT_STEP,
+        control_variate_rate: Annotated[float, Ge(0), Le(1)] = 0.0,
+        batch: Annotated[int, Ge(1)] | None = None,
         online: bool = False,
         client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
@@ -89,17 +89,15 @@ class FedMM:
         ``batch`` null takes whole shards; ``online`` draws ``batch`` fresh samples a round instead.
         ``client_weights`` are the mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
         """
-        named = complete("surrogate", surrogate, SECTION)
-        make = find("surrogate", named["name"])
+        asked = complete("surrogate", surrogate, SECTION)
+        make = find("surrogate", asked.name)
         self.with_target = getattr(make, "takes_target", False)
-        self.surrogate: Surrogate = make(
-            sample_of(model.data, self.with_target), **without_name(named)
-        )
+        self.surrogate: Surrogate = make(sample_of(model.data, self.with_target), **asked.options)
         check_methods(self.surrogate)
         self.unused = []
         if model.data.task != "unlabelled" and not self.with_target:
             self.unused.append(
-                f"surrogate {named['name']} describes the inputs alone: the targets of "
+                f"surrogate {asked.name} describes the inputs alone: the targets of "
                 f"'{model.data.source}' are not used"
             )
         self.step_rule, self.step = step_rule, step
@@ -120,15 +118,15 @@ class FedMM:
             )
 
     @staticmethod
-    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+    def complete_options(options: dict[str, Any], n_training: int, path: str) -> dict[str, Any]:
         """The options with every parameter of the surrogate spelled out."""
         return {**options, "surrogate": complete("surrogate", options["surrogate"], SECTION)}
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Why these options do not go together, if they do not."""
-        if configuration.exchange["name"] == "gossip":
-            if configuration.algorithm["control_variate_rate"]:
+        if configuration.exchange.name == "gossip":
+            if configuration.algorithm.options["control_variate_rate"]:
                 return (
                     "algorithm.control_variate_rate is above 0, but control variates belong to a "
                     "server; allowed with gossip: 0"

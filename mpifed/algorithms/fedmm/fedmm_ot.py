@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.fedmm.step_rule import StepRule, gamma_of
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
-from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.sampling import batches
@@ -66,14 +66,14 @@ class FedMMOT:
         local: LocalSGD,
         *,
         step_rule: StepRule = "constant",
-        step: Annotated[float, Above(0), AtMost(1)] = 1.0,
-        control_variate_rate: Annotated[float, AtLeast(0), AtMost(1)] = 0.0,
-        conjugate_steps: Annotated[int, AtLeast(1)] = 10,
-        conjugate_lr: Annotated[float, Above(0)] = 1e-3,
+        step: Annotated[float, Gt(0), Le(1)] = 1.0,
+        control_variate_rate: Annotated[float, Ge(0), Le(1)] = 0.0,
+        conjugate_steps: Annotated[int, Ge(1)] = 10,
+        conjugate_lr: Annotated[float, Gt(0)] = 1e-3,
         theta_objective: ThetaObjective = "mmv2",
-        lambda_cycle: Annotated[float, AtLeast(0)] = 1.0,
+        lambda_cycle: Annotated[float, Ge(0)] = 1.0,
         cycle: Cycle = "fwd",
-        pretraining: Annotated[int, AtLeast(0)] = 5000,
+        pretraining: Annotated[int, Ge(0)] = 5000,
     ) -> None:
         """A client makes ``local.steps`` gradient steps (one, as in the paper, without it) of size
         ``local.lr`` on batches of ``local.batch_size``; ``step_rule`` gives gamma_t, t from 1, with
@@ -198,11 +198,11 @@ def first_potential(
 
 def refuse_without_potential(configuration: Any) -> str | None:
     """Refuses models and data that make no transport problem."""
-    name = configuration.algorithm["name"]
-    if configuration.model["name"] != "icnn" or configuration.data["name"] != "transport":
+    name = configuration.algorithm.name
+    if configuration.model.name != "icnn" or configuration.data.name != "transport":
         return (
             f"algorithm {name} needs data.name transport and model.name icnn, not "
-            f"'{configuration.data['name']}' and '{configuration.model['name']}'"
+            f"'{configuration.data.name}' and '{configuration.model.name}'"
         )
     return None
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor
 
 from mpifed import state
@@ -20,7 +21,6 @@ from mpifed.algorithms.flix.objective import weighted_mean
 from mpifed.algorithms.flix.refusals import refuse_compressed
 from mpifed.algorithms.flix.state import FlixState
 from mpifed.algorithms.server_messages import message_variance
-from mpifed.components.schema import Above, AtMost
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
@@ -47,7 +47,7 @@ class Diana(Flix):
         model: Model,
         local: LocalSGD,
         *,
-        control_variate_rate: Annotated[float, Above(0), AtMost(1)] | None = None,
+        control_variate_rate: Annotated[float, Gt(0), Le(1)] | None = None,
         memory_start: Literal["zeros", "gradients"] = "zeros",
         **options: Any,
     ) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed.algorithms.base import Predictor
@@ -33,7 +34,6 @@ from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.one_shot import one_shot_average
 from mpifed.algorithms.flix.refusals import refuse_flix, refuse_for_model
 from mpifed.algorithms.flix.state import LEAST_VALUE, MINIMISER, FlixState
-from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives
@@ -45,8 +45,8 @@ from mpifed.models.linear import Linear
 from mpifed.mpi.agreement import agree
 from mpifed.theory import flix as theory
 
-Positive = Annotated[float, Above(0)]
-Fraction = Annotated[float, AtLeast(0), AtMost(1)]
+Positive = Annotated[float, Gt(0)]
+Fraction = Annotated[float, Ge(0), Le(1)]
 
 
 class Flix:
@@ -62,7 +62,7 @@ class Flix:
         local: LocalSGD,
         *,
         flix_alpha: Fraction | list[Fraction] = 0.5,
-        l2: Annotated[float, AtLeast(0)] = 0.0,
+        l2: Annotated[float, Ge(0)] = 0.0,
         regulariser: Literal["l2", "nonconvex"] = "l2",
         step: Positive | Literal["line_search"] | None = None,
         setting: Literal["auto", "strongly_convex", "convex", "nonconvex"] = "auto",
@@ -76,7 +76,7 @@ class Flix:
         local_solver: Solver = "gd",
         local_start: Start | None = None,
         local_tolerance: Positive | None = None,
-        local_iterations: Annotated[int, AtLeast(1)] = 100_000,
+        local_iterations: Annotated[int, Ge(1)] = 100_000,
         optima_from: str | None = None,
         reference: Literal["auto", "newton", "lbfgs", "none"] = "auto",
         accuracy: Positive = 1e-10,
@@ -129,7 +129,7 @@ class Flix:
     refuse = staticmethod(refuse_flix)
 
     @staticmethod
-    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+    def complete_options(options: dict[str, Any], n_training: int, path: str) -> dict[str, Any]:
         """``local_tolerance`` null as the number that it is."""
         given = options["local_tolerance"]
         return {**options, "local_tolerance": given or usual_tolerance(options["l2"])}

@@ -13,7 +13,7 @@ from mpifed.models.linear import Linear
 
 def refuse_flix(configuration: Any) -> str | None:
     """Why these options do not go together, if they do not."""
-    options, gossip = configuration.algorithm, configuration.exchange["name"] == "gossip"
+    options, gossip = configuration.algorithm.options, configuration.exchange.name == "gossip"
     alpha = options["flix_alpha"]
     if isinstance(alpha, list) and len(alpha) != configuration.clients:
         return (
@@ -39,9 +39,9 @@ def refuse_flix(configuration: Any) -> str | None:
     if options["step"] == "line_search" or options["stop_at"] is not None:
         what = "step" if options["step"] == "line_search" else "stop_at"
         said = f"algorithm.{what} is {options[what]!r}, which "
-        if gossip or options.get("name") != "flix":
+        if gossip or configuration.algorithm.name != "flix":
             return said + "asks for algorithm=flix and exchange=server"
-        if configuration.compression["name"] not in ("none", "identity"):
+        if configuration.compression.name not in ("none", "identity"):
             return said + "asks for whole gradients; compression must be none"
     return refuse_other_problem(configuration) if options["optima_from"] else None
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor
 
-from mpifed.components.registry import complete
-from mpifed.components.schema import Above, AtMost
+from mpifed.components.registry import complete, named
 from mpifed.errors import InputError
 from mpifed.exchange.compression.base import PURPOSE, build, chunks, random_bits
 from mpifed.exchange.compression.sparse import Sparsifier
@@ -25,16 +25,12 @@ class Bernoulli:
     seed by both ends, so a closed one costs nothing.
     """
 
-    def __init__(
-        self, *, p: Annotated[float, Above(0), AtMost(1)] = 0.5, inner: Any = "none"
-    ) -> None:
+    def __init__(self, *, p: Annotated[float, Gt(0), Le(1)] = 0.5, inner: Any = "none") -> None:
         self.p, self.inner = p, build(inner, "compression.inner")
         self.unbiased = self.inner.unbiased
 
     @staticmethod
-    def complete_options(
-        options: Mapping[str, Any], n_training: int, path: str = "compression"
-    ) -> dict[str, Any]:
+    def complete_options(options: Mapping[str, Any], n_training: int, path: str) -> dict[str, Any]:
         """The options with those of ``inner`` spelled out; raises ``InputError``."""
         options = {**options, "inner": complete("compression", options["inner"], f"{path}.inner")}
         Bernoulli(**options)
@@ -79,31 +75,31 @@ class Composition:
     """
 
     def __init__(self, *, outer: Any = "quantise", inner: Any = "rand_k") -> None:
+        inner_name, _ = named(inner, "compression.inner")
+        outer_name, _ = named(outer, "compression.outer")
         first = build(inner, "compression.inner")
         self.outer = build(outer, "compression.outer")
         if not isinstance(first, Sparsifier):
             raise InputError(
-                f"compression.inner is '{_name(inner)}', which sends every coordinate, so that "
+                f"compression.inner is '{inner_name}', which sends every coordinate, so that "
                 "nothing is saved by writing them twice; allowed: rand_k, top_k"
             )
         if isinstance(self.outer, (Sparsifier, Bernoulli, Composition)):
             raise InputError(
-                f"compression.outer is '{_name(outer)}', which does not write numbers but leaves "
+                f"compression.outer is '{outer_name}', which does not write numbers but leaves "
                 "some out; allowed: none, quantise, natural (a gate goes around a composition: "
                 "bernoulli with the composition as its inner)"
             )
         if not self.outer.unbiased:
             raise InputError(
-                f"compression.outer is '{_name(outer)}', which is biased; what writes the kept "
+                f"compression.outer is '{outer_name}', which is biased; what writes the kept "
                 "coordinates must be unbiased, as quantise and natural are"
             )
         self.inner: Sparsifier = first
         self.unbiased = first.unbiased
 
     @staticmethod
-    def complete_options(
-        options: Mapping[str, Any], n_training: int, path: str = "compression"
-    ) -> dict[str, Any]:
+    def complete_options(options: Mapping[str, Any], n_training: int, path: str) -> dict[str, Any]:
         """The options with those of both parts spelled out; raises ``InputError``."""
         parts = {
             part: complete("compression", options[part], f"{path}.{part}")
@@ -148,7 +144,3 @@ class Composition:
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
         return self.inner.floats(size, draws, ids, purpose)
-
-
-def _name(section: Any) -> Any:
-    return section.get("name") if isinstance(section, Mapping) else section

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
-from mpifed.components.schema import AtLeast, AtMost
 from mpifed.exchange.compression.base import PURPOSE, chunks, random_bits
 from mpifed.exchange.reduction import largest_of_rows
 from mpifed.federation.clients import Draws
@@ -38,9 +38,9 @@ class Quantise:
     def __init__(
         self,
         *,
-        bits: Annotated[int, AtLeast(2), AtMost(16)] = 8,
-        levels: Annotated[int, AtLeast(1), AtMost(32767)] | None = None,
-        block: Annotated[int, AtLeast(1)] | None = None,
+        bits: Annotated[int, Ge(2), Le(16)] = 8,
+        levels: Annotated[int, Ge(1), Le(32767)] | None = None,
+        block: Annotated[int, Ge(1)] | None = None,
         norm: Literal["max", "l2"] = "max",
     ) -> None:
         self.s = 2 ** (bits - 1) - 1 if levels is None else levels

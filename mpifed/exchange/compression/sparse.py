@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.errors import InputError
 from mpifed.exchange.compression.base import PURPOSE, Compressor, chunks, random_bits
 from mpifed.federation.clients import Draws
@@ -85,8 +85,8 @@ class RandK(_Counted):
     def __init__(
         self,
         *,
-        k: Annotated[int, AtLeast(1)] | None = None,
-        fraction: Annotated[float, Above(0), AtMost(1)] | None = 0.1,
+        k: Annotated[int, Ge(1)] | None = None,
+        fraction: Annotated[float, Gt(0), Le(1)] | None = 0.1,
         indices: Literal["seed", "explicit"] = "seed",
     ) -> None:
         super().__init__(k, fraction)
@@ -144,8 +144,8 @@ class TopK(_Counted):
     def __init__(
         self,
         *,
-        k: Annotated[int, AtLeast(1)] | None = None,
-        fraction: Annotated[float, Above(0), AtMost(1)] | None = 0.1,
+        k: Annotated[int, Ge(1)] | None = None,
+        fraction: Annotated[float, Gt(0), Le(1)] | None = 0.1,
     ) -> None:
         super().__init__(k, fraction)
 
