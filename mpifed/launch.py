@@ -74,7 +74,7 @@ def parser() -> Parser:
         nargs="?",
         const=True,
         metavar="PATH",
-        help="go on from a checkpoint; without PATH from the newest intact one of --output",
+        help="continue from a checkpoint; without PATH from the newest intact one of --output",
     )
     made.add_argument(
         "--dry-run", action="store_true", help="check and show the plan; train nothing"
@@ -161,7 +161,7 @@ def _world(expected: int | None) -> Any:
 
 
 def _request(options: Any) -> Any:
-    from mpifed.config.experiment_files import is_experiment, parse_overrides
+    from mpifed.config.experiment_files import parse_overrides, split_words
 
     words, chosen = list(options.words), options.resume
     for name in ("output", "resume"):
@@ -171,18 +171,13 @@ def _request(options: Any) -> Any:
         # ``--resume`` takes the next word for its PATH, whatever it is.
         words.append(chosen)
         chosen = True
-    experiments = [word for word in words if is_experiment(word)]
-    if len(experiments) > 1:
-        raise InputError(
-            f"'{experiments[0]}' and '{experiments[1]}' both stand for an experiment; name one, "
-            "and write overrides as key=value"
-        )
-    overrides = parse_overrides([word for word in words if word not in experiments])
-    # Later than the rest, for it brings torch: a wrong word is refused at once.
+    experiment, typed = split_words(words)
+    overrides = parse_overrides(typed)
+    # Later than the rest, since it imports torch: a wrong word is refused at once.
     from mpifed.training.request import Request
 
     return Request(
-        experiments[0] if experiments else None,
+        experiment,
         overrides,
         Path(options.output) if options.output is not None else None,
         Path(chosen) if isinstance(chosen, str) else chosen,

@@ -41,7 +41,7 @@ class Parameter:
 
     @property
     def allowed(self) -> str:
-        """The allowed values in words, as they stand in an error message."""
+        """The allowed values in words, as an error message has them."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         noun = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}[
@@ -65,10 +65,9 @@ class Parameter:
             return self.default
         converted = _convert(self.kind, value)
         if converted is None or not self._holds(converted):
-            message = f"{owner}: {name} is {value!r}, but must be {self.allowed}"
-            if self.choices:
-                message += closest(str(value), self.choices)
-            raise TopologyError(message)
+            choices = self.choices
+            allowed = closest(str(value), choices) if choices else f"it must be {self.allowed}"
+            raise TopologyError(f"{owner}: {name} is {value!r}; {allowed}")
         return converted
 
     def _holds(self, value: Any) -> bool:
@@ -104,9 +103,7 @@ def find(table: Mapping[str, E], what: str, name: str) -> E:
     if isinstance(name, str) and ":" in name:
         sample = next(iter(table.values()))
         return type(sample)(build=load_object(name), summary=f"user's {what}", parameters=None)
-    raise TopologyError(
-        f"unknown {what} {name!r}{closest(str(name), table)}; known are {', '.join(table)}"
-    )
+    raise TopologyError(f"Unknown {what} {name!r}; {closest(str(name), table)}")
 
 
 def load_object(name: str) -> Callable[..., Any]:
@@ -123,7 +120,7 @@ def load_object(name: str) -> Callable[..., Any]:
             f"{name!r} cannot be imported as package.module:object: {error}"
         ) from error
     if not callable(found):
-        raise TopologyError(f"{name!r} is {found!r}, but must be something that can be called")
+        raise TopologyError(f"{name!r} is {found!r}; it must be a function or a class")
     return found
 
 
@@ -137,14 +134,13 @@ def read_parameters(owner: str, entry: Entry, given: Mapping[str, Any]) -> dict[
         return dict(given)
     for name in given:
         if name not in entry.parameters:
-            known = ", ".join(entry.parameters) or "none"
-            raise TopologyError(
-                f"{owner} has no parameter {name!r}{closest(name, entry.parameters)}; "
-                f"its parameters are: {known}"
-            )
+            known = closest(name, entry.parameters) if entry.parameters else "it takes none"
+            raise TopologyError(f"{owner}: Unknown parameter {name!r}; {known}")
     for name, parameter in entry.parameters.items():
         if parameter.required and given.get(name) is None:
-            raise TopologyError(f"{owner} needs {name}, {parameter.allowed} ({parameter.summary})")
+            raise TopologyError(
+                f"{owner}: {name} is missing ({parameter.summary}); it must be {parameter.allowed}"
+            )
     return {
         name: parameter.read(owner, name, given.get(name))
         for name, parameter in entry.parameters.items()
@@ -158,7 +154,7 @@ def node_count(owner: str, n: Any) -> int:
         TopologyError: if it is not an integer of at least 1.
     """
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
-        raise TopologyError(f"{owner}: n is {n!r}, but must be an integer of at least 1")
+        raise TopologyError(f"{owner}: n is {n!r}; it must be an integer of at least 1")
     return int(n)
 
 
@@ -186,9 +182,17 @@ def parse_spec(text: str) -> tuple[str, dict[str, str]]:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return ``" (did you mean 'x'?)"`` for the closest known name, or nothing."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    """Return the allowed names as the end of a message, the one closest to ``name`` first.
+
+    Examples
+    --------
+    >>> closest("rign", ["ring", "star"])
+    "did you mean 'ring'? allowed: ring, star"
+    """
+    names = list(known)
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = f"did you mean {matches[0]!r}? " if matches else ""
+    return f"{near}allowed: {', '.join(names)}"
 
 
 def _convert(kind: type, value: Any) -> Any:

@@ -31,7 +31,7 @@ from datetime import datetime
 from pathlib import Path
 
 from mpifed.command import Parser
-from mpifed.config.experiment_files import DEFAULT_EXPERIMENT
+from mpifed.config.experiment_files import DEFAULT_EXPERIMENT, split_words
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -45,7 +45,6 @@ from mpifed.sweep.plan import (
     launch_words,
     plan,
     run_words,
-    split_words,
 )
 
 IN_THEIR_PLACE = ("objective", "l2_uvp", "test_loss")
@@ -56,7 +55,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
     try:
         options = _parser().parse_intermixed_args(words)
-        experiment, overrides = split_words(options.words)
+        named, overrides = split_words(options.words)
+        experiment = named or DEFAULT_EXPERIMENT
         if options.ranks is not None and options.ranks < 1:
             raise InputError(f"--ranks is {options.ranks}; it must be at least 1")
         output = options.output or _default_output(experiment)

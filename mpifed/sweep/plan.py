@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 
 from mpifed.config import configuration as config
-from mpifed.config.experiment_files import DEFAULT_EXPERIMENT
 from mpifed.config.filenames import safe
 from mpifed.errors import EXIT_BAD_INPUT, InputError
 from mpifed.sweep.references import split_linked
@@ -44,13 +43,6 @@ class Planned:
     def waits_for(self) -> Path | None:
         """The first of the runs that this one needs which is not finished; None if all are."""
         return next((place for place in self.needs if not _finished(place)), None)
-
-
-def split_words(words: Sequence[str]) -> tuple[str, list[str]]:
-    """(experiment, overrides): the first word is the experiment unless it is an override."""
-    if words and "=" not in words[0]:
-        return words[0], list(words[1:])
-    return DEFAULT_EXPERIMENT, list(words)
 
 
 def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> list[Planned]:

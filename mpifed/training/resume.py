@@ -98,8 +98,8 @@ def stored_configuration(directory: Path) -> dict[str, Any] | None:
         return read_experiment(str(path))
     if holds_run(directory):
         raise InputError(
-            f"--output {directory} holds files of the names that a run uses, but no config.yaml: "
-            "it is no run that could go on; choose another directory"
+            f"--output {directory} holds some files of a run, but no config.yaml, so it cannot be "
+            "resumed; choose another directory"
         )
     return None
 
@@ -145,8 +145,8 @@ def refuse_changes(
     found = differences(fixed(stored), fixed(to_mapping(configuration)))
     if found:
         raise InputError(
-            f"{where} is of another experiment; these differ: {'; '.join(found)}. A resumed run "
-            "may change rounds, evaluation.every, checkpoint, threads and the number of ranks"
+            f"{where} has another configuration: {'; '.join(found)}. Resuming may change rounds, "
+            "evaluation.every, checkpoint, threads and the number of ranks"
         )
 
 

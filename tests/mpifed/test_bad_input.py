@@ -31,8 +31,11 @@ SECTIONS = [field.name for field in dataclasses.fields(Configuration)]
 
 # Words behind those of ``TINY``, and what the message must contain: the field, and a way out.
 WRONG_WORDS = {
-    "unknown experiment": (["no-such"], "'synthetic-fedem' and 'no-such'"),
-    "two experiments": (["digits-fedem"], "both stand for an experiment"),
+    "unknown experiment": (
+        ["no-such"],
+        "'synthetic-fedem' and 'no-such'; name one",
+    ),
+    "two experiments": (["digits-fedem"], "Two experiments are named"),
     "unknown key": (["round=3"], "Unknown configuration key 'round'; did you mean 'rounds'?"),
     "unknown option": (["algorithm.n_component=3"], "did you mean 'n_components'?"),
     "unknown section option": (["local.learning_rate=3"], "Unknown option 'local.learning_rate'; "),
@@ -212,7 +215,7 @@ def test_wrong_files_are_refused(case, tmp_path, capfd, monkeypatch):
         (["nowhere.yaml"], "nowhere.yaml cannot be read: No such file"),
         (["folder.yaml"], "folder.yaml cannot be read: Is a directory"),
         (["synthetic-fedm"], "did you mean 'synthetic-fedem'?"),
-        (["../synthetic-fedem"], "there is no experiment"),
+        (["../synthetic-fedem"], "Unknown experiment"),
         (["=3"], "neither an experiment nor an override"),
         (["--resume"], "--resume needs --output DIR"),
         (["--output", ""], "--output is empty"),
@@ -317,7 +320,7 @@ def test_an_output_that_holds_a_run(tmp_path, capfd):
     assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
     before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
     for more, expected in (
-        ([], "already holds a run; give --resume"),
+        ([], "already holds a run; add --resume"),
         (["--dry-run"], "already holds a run"),
         (["--resume", "local.lr=0.2"], "local.lr: 0.1 in the run, 0.2 now"),
         (["--resume", "rounds=3"], "rounds is 3, but"),
@@ -336,7 +339,7 @@ def test_an_output_that_holds_a_run(tmp_path, capfd):
     words = ["--resume", target / "checkpoints" / "round-000004.h5", "--output", elsewhere]
     outcome = call([*TINY, "rounds=6", *words], capfd)
     assert outcome.code == 2
-    assert "already holds another run" in outcome.messages[0]
+    assert "does not belong to; choose another directory" in outcome.messages[0]
     assert len(rows(elsewhere)) == 2
 
 
@@ -371,7 +374,7 @@ def test_an_output_in_which_another_process_has_run_meanwhile(tmp_path, capfd, m
     monkeypatch.setattr("mpifed.training.train.agree", overtaken)
     outcome = call([*TINY, "--output", target], capfd)
     assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
-    assert "another process began a run there" in outcome.err
+    assert "another process started or resumed a run there" in outcome.err
     assert (target / "DONE").exists()
     before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
 
@@ -390,7 +393,7 @@ def test_a_directory_with_files_of_a_run_that_is_none(tmp_path, capfd):
     (tmp_path / "metrics.csv").write_text("precious")
     outcome = call([*TINY, "--resume", "--output", tmp_path], capfd)
     assert outcome.code == 2
-    assert "no run that could go on" in outcome.messages[0]
+    assert "no config.yaml, so it cannot be resumed" in outcome.messages[0]
     (tmp_path / "config.yaml").write_text("[")
     outcome = call([*TINY, "--resume", "--output", tmp_path], capfd)
     assert outcome.code == 2

@@ -123,7 +123,7 @@ def test_shapes():
     [
         ("erdos_reny", 5, {}, "did you mean 'erdos_renyi'"),
         ("erdos_renyi", 5, {"P": 0.5}, "no parameter 'P'"),
-        ("erdos_renyi", 5, {"p": 1.5}, r"p is 1.5, but must be a number in \[0, 1\]"),
+        ("erdos_renyi", 5, {"p": 1.5}, r"p is 1.5; it must be a number in \[0, 1\]"),
         ("erdos_renyi", 5, {"p": float("nan")}, "p is nan"),
         ("erdos_renyi", 5, {"p": "half"}, "p is 'half'"),
         ("erdos_renyi", 5, {"p": True}, "p is True"),
