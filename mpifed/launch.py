@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed import __version__
-from mpifed.command import Parser
+from mpifed.command import Parser, program
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -55,7 +55,7 @@ TURN, LONGEST_TURN = 0.1, 10.0
 def parser() -> Parser:
     """The command's options."""
     made = Parser(
-        prog="python -m mpifed.run",
+        prog=program("run"),
         description="Run a federated learning experiment, alone or under mpirun.",
         epilog="Example: mpirun -n 4 python -m mpifed.run synthetic-fedem clients=300 "
         "exchange=gossip",

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
+from mpifed.command import program
 from mpifed.components.registry import DATASETS, find, summary
 from mpifed.components.schema import Option, check_value, describe, options_of
 from mpifed.data.base import Dataset, Shards
@@ -107,7 +108,7 @@ def _run(words: list[str]) -> int:
 def _general_parser() -> _Parser:
     names = "\n".join(f"  {name:<16} {summary(find('data', name))}" for name in DATASETS)
     return _Parser(
-        prog="python -m mpifed.data",
+        prog=program("data"),
         usage="%(prog)s NAME --output FILE.h5 --clients N [options of the data set]",
         description="Makes a federated HDF5 file that a run takes as data=FILE.h5.",
         epilog=f"data sets (NAME --help shows the options of one):\n{names}",
@@ -117,7 +118,7 @@ def _general_parser() -> _Parser:
 
 def _parser(name: str, component: Callable[..., Any], options: dict[str, Option]) -> _Parser:
     parser = _Parser(
-        prog=f"python -m mpifed.data {name}", description=summary(component), allow_abbrev=False
+        prog=f"{program('data')} {name}", description=summary(component), allow_abbrev=False
     )
     parser.add_argument("--output", required=True, metavar="FILE.h5", help="the file to write")
     parser.add_argument("--clients", required=True, metavar="N", help="how many clients")

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from mpifed.command import Parser
+from mpifed.command import Parser, program
 from mpifed.config.experiment_files import DEFAULT_EXPERIMENT, split_words
 from mpifed.errors import (
     EXIT_BAD_INPUT,
@@ -157,7 +157,7 @@ def _result(run: Planned) -> str:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="python -m mpifed.sweep",
+        prog=program("sweep"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
