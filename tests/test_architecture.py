@@ -75,8 +75,7 @@ def test_no_arrow_runs_upwards_or_level(arrows):
     wrong = [
         f"{importer} -> {other}"
         for importer, other in arrows.edges
-        if room_of(importer) != room_of(other)
-        and floor[room_of(importer)] <= floor[room_of(other)]
+        if room_of(importer) != room_of(other) and floor[room_of(importer)] <= floor[room_of(other)]
     ]
     assert wrong == []
 
