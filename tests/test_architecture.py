@@ -39,7 +39,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported(path: Path, known: dict[str, Path]) -> set[str]:
-    """The modules among ``known`` that a file imports anywhere, also where only types are checked."""
+    """The modules among ``known`` that a file imports anywhere, also only for types."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
