@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mpifed.components.registry import Component, find
+from mpifed.components.registry import Section, find
 from mpifed.exchange.compression import Compressor
 from mpifed.federation.clients import Federation
 from mpifed.local.options import unread
@@ -39,7 +39,7 @@ def refuse_others(configuration: Any, needed: Mapping[str, Any], why: str) -> st
     unfit = []
     for key, wanted in needed.items():
         value = getattr(configuration, key)
-        given = value.name if isinstance(value, Component) else value
+        given = value.name if isinstance(value, Section) else value
         if key == "participation" and given != wanted:
             # That of a run which leaves out who diverges is nothing that a user gave.
             unfit.append((key, f"not {wanted}"))

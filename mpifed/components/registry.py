@@ -5,8 +5,9 @@ named, so that ``--help`` is quick and an optional dependency is only asked for 
 the form ``package.module:object`` reaches a user's own component.
 
 Where a configuration names a component, it has a name alone (``model: mlp``) or a mapping with a
-name and options (``model: {name: mlp, hidden: [64]}``). ``complete`` makes a ``Component`` of
-either, in which every option is spelled out and checked.
+name and options (``model: {name: mlp, hidden: [64]}``). ``complete`` makes a ``Section`` of
+either, in which every option is spelled out and checked. An option that is a component itself is
+annotated with ``ComponentOf``, and becomes a ``Section`` too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
-from mpifed.components.schema import check_options, options_of, shown
+from mpifed.components.schema import ComponentOf, check_options, options_of, shown
 from mpifed.errors import InputError, closest
 
 ALGORITHMS = {
@@ -92,11 +93,8 @@ TABLES = {
 
 
 @dataclass(frozen=True)
-class Component:
-    """A component that a configuration names, with all of its options.
-
-    A component inside another one's options is a ``Component`` too.
-    """
+class Section:
+    """A component that a configuration names, with all of its options."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -127,7 +125,7 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
     Parameters
     ----------
     section
-        A name, a mapping with a name, or a ``Component``; None means the ``default``.
+        A name, a mapping with a name, or a ``Section``; None means the ``default``.
     path
         The section's place in the configuration, for messages.
     default
@@ -138,7 +136,7 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
     InputError
         Where the section is none of these.
     """
-    if isinstance(section, Component):
+    if isinstance(section, Section):
         return section.name, dict(section.options)
     if isinstance(section, str):
         return section, {}
@@ -155,7 +153,7 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
 
 def complete(
     kind: str, section: Any, path: str, default: str | None = None, n_training: int = 0
-) -> Component:
+) -> Section:
     """Return the component of ``kind`` that a section asks for, with all options.
 
     Parameters
@@ -163,7 +161,7 @@ def complete(
     kind
         The table in which the name is looked for, a key of ``TABLES``.
     section, path, default
-        As of ``named``; a ``Component`` is returned as it is.
+        As of ``named``; a ``Section`` is returned as it is.
     n_training
         The number of clients that take part in training.
 
@@ -172,24 +170,23 @@ def complete(
     InputError
         For what is unknown or out of range.
     """
-    if isinstance(section, Component):
+    if isinstance(section, Section):
         return section
     name, given = named(section, path, default)
     made = find(kind, name, f"{path}.name")
-    options = options_of(made)
-    for key, value in given.items():
-        inner = options[key].default if key in options else None
-        if isinstance(value, Mapping) and "name" not in value and isinstance(inner, str):
-            # Of a component inside this one, options may be given without its name.
-            given[key] = {"name": inner, **value}
     checked = check_options(made, given, path)
+    for key, option in options_of(made).items():
+        for within in get_args(option.annotation):
+            if isinstance(within, ComponentOf):
+                place = f"{path}.{key}"
+                checked[key] = complete(within.kind, checked[key], place, option.default)
     fill = getattr(made, "complete_options", None)
-    return Component(name, fill(checked, n_training, path) if fill else checked)
+    return Section(name, fill(checked, n_training) if fill else checked)
 
 
 def plain(value: Any) -> Any:
     """Return a configuration, or a part of one, as the mappings, lists and values of its file."""
-    if isinstance(value, Component):
+    if isinstance(value, Section):
         return {"name": value.name, **plain(value.options)}
     if dataclasses.is_dataclass(value):
         return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}

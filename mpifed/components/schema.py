@@ -34,6 +34,13 @@ BOUNDS: Mapping[type, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
+class ComponentOf:
+    """Annotates an option that is a component of ``kind`` itself: a name, or a mapping."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
 class Option:
     """One option of a component: name, annotation and default (``inspect._empty`` if required)."""
 
@@ -93,7 +100,7 @@ def _check_bounds(annotation: Any, where: str) -> None:
     if get_origin(annotation) is Annotated:
         parts, bounds = parts[:1], parts[1:]
         for bound in bounds:
-            if type(bound) not in BOUNDS:
+            if type(bound) not in (*BOUNDS, ComponentOf):
                 raise InputError(
                     f"{where} is annotated with {shown(bound)}, which is not understood; allowed: "
                     "Ge, Gt, Le and Lt of annotated_types"
@@ -177,6 +184,8 @@ def describe(annotation: Any) -> str:
     origin = get_origin(annotation)
     if origin is Annotated:
         base, *bounds = get_args(annotation)
+        if isinstance(bounds[0], ComponentOf):
+            return f"the name of a {bounds[0].kind}, or a mapping with a name"
         return ", ".join([describe(base), *map(_in_words, bounds)])
     if origin is Literal:
         return "one of " + ", ".join(_word(choice) for choice in get_args(annotation))
@@ -238,6 +247,8 @@ def _convert(value: Any, annotation: Any, field: str) -> Any:
 
 
 def _holds(bound: Any, value: Any) -> bool:
+    if isinstance(bound, ComponentOf):
+        return True  # looked up later, where names are known
     name, _ = BOUNDS[type(bound)]
     return bool(getattr(operator, name)(value, getattr(bound, name)))
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, cast
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
 
-from mpifed.components.registry import Component, complete, find, named, plain
+from mpifed.components.registry import Section, complete, find, named, plain
 from mpifed.components.schema import check_options, check_value, options_of, shown
 from mpifed.config.experiment_files import (
     DATA_FILES,
@@ -101,12 +101,12 @@ class Configuration:
     placement: Literal["contiguous", "partitioned"] = "contiguous"
     on_divergence: Literal["stop", "drop"] = "stop"
     stall_limit: Annotated[float, Gt(0)] | None = 3600.0
-    data: Component = Component(DEFAULTS["data"])
-    model: Component = Component(DEFAULTS["model"])
-    algorithm: Component = Component(DEFAULTS["algorithm"])
+    data: Section = Section(DEFAULTS["data"])
+    model: Section = Section(DEFAULTS["model"])
+    algorithm: Section = Section(DEFAULTS["algorithm"])
     local: LocalOptions = LocalOptions()
-    exchange: Component = Component(DEFAULTS["exchange"])
-    compression: Component = Component(DEFAULTS["compression"])
+    exchange: Section = Section(DEFAULTS["exchange"])
+    compression: Section = Section(DEFAULTS["compression"])
     evaluation: EvaluationOptions = EvaluationOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
     reschedule: bool = False
@@ -160,11 +160,11 @@ def _without_idle_sections(configuration: Configuration) -> Configuration:
     algorithm, exchange = configuration.algorithm, configuration.exchange
     if not getattr(find("algorithm", algorithm.name), "uses_model", True):
         # Whatever the experiment names: this algorithm trains no predictor.
-        configuration = dataclasses.replace(configuration, model=Component("none"))
+        configuration = dataclasses.replace(configuration, model=Section("none"))
     mixes_plainly = exchange.name == "gossip" and exchange.options["consensus_step"] is None
     if configuration.compression.name == "identity" and mixes_plainly:
         # Neighbours need no replicas of what arrives whole.
-        configuration = dataclasses.replace(configuration, compression=Component("none"))
+        configuration = dataclasses.replace(configuration, compression=Section("none"))
     return configuration
 
 
@@ -231,7 +231,7 @@ def _participation(value: Any) -> Participation:
         raise InputError(f"{error}, or {{name: bernoulli, p: ...}}; names are {names}") from None
 
 
-def _component(section: str, given: Any, n_training: int) -> Component:
+def _component(section: str, given: Any, n_training: int) -> Section:
     if section == "data" and isinstance(given, str) and given.endswith(DATA_FILES):
         given = {"name": "federated", "path": given}
     if given is None:

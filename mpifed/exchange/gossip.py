@@ -81,7 +81,7 @@ class Gossip:
         self._neighbourhoods: dict[int, Any] = {}
 
     @staticmethod
-    def complete_options(options: dict[str, Any], n_training: int, path: str) -> dict[str, Any]:
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """The options with every parameter of topology, weights and schedule spelled out."""
         return complete(options, n_training)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import topologies
-from mpifed.components.registry import Component, named
+from mpifed.components.registry import Section, named
 from mpifed.errors import InputError
 
 DEFAULT_TOPOLOGY, DEFAULT_WEIGHTS, DEFAULT_SCHEDULE = "erdos_renyi", "fmmc", "static"
@@ -44,7 +44,7 @@ def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
             name,
             topologies.check_weights,
         ),
-        "schedule": Component(name, rest),
+        "schedule": Section(name, rest),
         "transport": options["transport"],
         "consensus_step": options["consensus_step"],
     }
@@ -101,7 +101,7 @@ def _completed(
     default: str | None,
     schedule: str,
     check: Callable[[str, Mapping[str, Any]], dict[str, Any]],
-) -> Component | None:
+) -> Section | None:
     """A section with all its parameters; None where the schedule has no use for it."""
     field = f"exchange.{section}"
     if default is None:
@@ -113,6 +113,6 @@ def _completed(
         return None
     name, parameters = named(given, field, default)
     try:
-        return Component(name, check(name, parameters))
+        return Section(name, check(name, parameters))
     except topologies.TopologyError as error:
         raise InputError(f"{field}: {error}") from None

@@ -72,7 +72,7 @@ class Transport:
         )
 
     @staticmethod
-    def complete_options(options: dict[str, Any], n_training: int, path: str) -> dict[str, Any]:
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """The options with what ``auto`` means here, which another environment need not repeat."""
         if options["benchmark"] != "auto":
             return options

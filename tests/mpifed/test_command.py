@@ -23,7 +23,7 @@ from mpifed.components.registry import (
     DATASETS,
     MODELS,
     SURROGATES,
-    Component,
+    Section,
 )
 from mpifed.components.schema import options_of
 from mpifed.config.configuration import resolve, to_mapping, to_yaml
@@ -182,7 +182,7 @@ def test_a_component_named_alone_takes_its_own_defaults():
     for words in (["algorithm=fedavg"], ["algorithm.name=fedavg"], ["algorithm={name: fedavg}"]):
         configuration = resolve(apply_overrides(written, parse_overrides(words)))
         own = {name: option.default for name, option in options_of(FedAvg).items()}
-        assert configuration.algorithm == Component("fedavg", own)
+        assert configuration.algorithm == Section("fedavg", own)
         assert own["gossip_step_scale"] != "none"
     # The same one named again is no other.
     assert resolved("algorithm=fedem") == resolved("algorithm.name=fedem") == resolved()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpifed.components.registry import Component
+from mpifed.components.registry import Section
 from mpifed.config.configuration import apply_overrides, parse_overrides, read_experiment, resolve
 from mpifed.errors import InputError
 
@@ -79,4 +79,4 @@ def test_what_does_not_go_together_is_refused(experiment, words, message):
 )
 def test_what_goes_together_is_not(words):
     mapping = apply_overrides(read_experiment(DICTIONARY), parse_overrides(words))
-    assert resolve(mapping).model == Component("none")
+    assert resolve(mapping).model == Section("none")

@@ -30,6 +30,7 @@ from mpifed.algorithms.fedmm.samples import few_of, inputs_of, sample_of, shard_
 from mpifed.algorithms.fedmm.step_rule import DEFAULT_STEP, StepRule, gamma_of, refuse_long_steps
 from mpifed.algorithms.server_messages import message_variance, refuse_biased
 from mpifed.components.registry import complete, find
+from mpifed.components.schema import ComponentOf
 from mpifed.data.base import Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
@@ -73,7 +74,7 @@ class FedMM:
         model: NoModel,
         local: LocalSGD,
         *,
-        surrogate: Any = "dictionary",
+        surrogate: Annotated[Any, ComponentOf("surrogate")] = "dictionary",
         step_rule: StepRule = "sqrt",
         step: Annotated[float, Gt(0), Le(1)] = DEFAULT_STEP,
         control_variate_rate: Annotated[float, Ge(0), Le(1)] = 0.0,
@@ -116,11 +117,6 @@ class FedMM:
             raise InputError(
                 "algorithm.online is true, but algorithm.batch is empty; give a number"
             )
-
-    @staticmethod
-    def complete_options(options: dict[str, Any], n_training: int, path: str) -> dict[str, Any]:
-        """The options with every parameter of the surrogate spelled out."""
-        return {**options, "surrogate": complete("surrogate", options["surrogate"], SECTION)}
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:

@@ -129,7 +129,7 @@ class Flix:
     refuse = staticmethod(refuse_flix)
 
     @staticmethod
-    def complete_options(options: dict[str, Any], n_training: int, path: str) -> dict[str, Any]:
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """``local_tolerance`` null as the number that it is."""
         given = options["local_tolerance"]
         return {**options, "local_tolerance": given or usual_tolerance(options["l2"])}

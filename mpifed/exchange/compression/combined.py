@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,7 +9,8 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from mpifed.components.registry import complete, named
+from mpifed.components.registry import named
+from mpifed.components.schema import ComponentOf
 from mpifed.errors import InputError
 from mpifed.exchange.compression.base import PURPOSE, build, chunks, random_bits
 from mpifed.exchange.compression.sparse import Sparsifier
@@ -25,14 +25,18 @@ class Bernoulli:
     seed by both ends, so a closed one costs nothing.
     """
 
-    def __init__(self, *, p: Annotated[float, Gt(0), Le(1)] = 0.5, inner: Any = "none") -> None:
+    def __init__(
+        self,
+        *,
+        p: Annotated[float, Gt(0), Le(1)] = 0.5,
+        inner: Annotated[Any, ComponentOf("compression")] = "none",
+    ) -> None:
         self.p, self.inner = p, build(inner, "compression.inner")
         self.unbiased = self.inner.unbiased
 
     @staticmethod
-    def complete_options(options: Mapping[str, Any], n_training: int, path: str) -> dict[str, Any]:
-        """The options with those of ``inner`` spelled out; raises ``InputError``."""
-        options = {**options, "inner": complete("compression", options["inner"], f"{path}.inner")}
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """The same options; raises ``InputError`` for an ``inner`` that is not a compressor."""
         Bernoulli(**options)
         return options
 
@@ -74,7 +78,12 @@ class Composition:
     delta = delta_inner / (1 + omega_outer) (Basu et al. 2019, section 2).
     """
 
-    def __init__(self, *, outer: Any = "quantise", inner: Any = "rand_k") -> None:
+    def __init__(
+        self,
+        *,
+        outer: Annotated[Any, ComponentOf("compression")] = "quantise",
+        inner: Annotated[Any, ComponentOf("compression")] = "rand_k",
+    ) -> None:
         inner_name, _ = named(inner, "compression.inner")
         outer_name, _ = named(outer, "compression.outer")
         first = build(inner, "compression.inner")
@@ -99,14 +108,10 @@ class Composition:
         self.unbiased = first.unbiased
 
     @staticmethod
-    def complete_options(options: Mapping[str, Any], n_training: int, path: str) -> dict[str, Any]:
-        """The options with those of both parts spelled out; raises ``InputError``."""
-        parts = {
-            part: complete("compression", options[part], f"{path}.{part}")
-            for part in ("outer", "inner")
-        }
-        Composition(**parts)
-        return {**options, **parts}
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """The same options; raises ``InputError`` for parts that do not go together."""
+        Composition(**options)
+        return options
 
     def omega(self, size: int) -> float:
         outer = self.outer.omega(self.inner.kept(size))
