@@ -26,7 +26,6 @@ from mpifed.errors import (
     PeerFailure,
     RunError,
     StopRequested,
-    closest,
 )
 from mpifed.supervision.exit import skip_teardown
 from mpifed.supervision.guard import launched_rank, remove_segments, segments_of
@@ -80,7 +79,11 @@ def parser() -> Parser:
         "--dry-run", action="store_true", help="check and show the plan; train nothing"
     )
     made.add_argument(
-        "--list", nargs="?", const="all", metavar="KIND", help=f"what can be named: {KIND_NAMES}"
+        "--list",
+        nargs="?",
+        const="all",
+        metavar="KIND | NAME",
+        help=f"what can be named ({KIND_NAMES}), or the options of one component",
     )
     made.add_argument(
         "--expect-ranks", type=int, metavar="N", help="stop unless MPI started exactly N ranks"
@@ -247,11 +250,10 @@ def _fail(communicator: Any, message: str, code: int) -> int:
     return code
 
 
-def _list(kind: str) -> int:
-    if kind != "all" and kind not in KINDS:
-        raise InputError(f"--list is '{kind}'; {closest(kind, KINDS)}")
+def _list(word: str) -> int:
     from mpifed.config.catalogue import listing
 
+    text = listing(word)
     if launched_rank() in (None, 0):
-        print(listing(kind), flush=True)
+        print(text, flush=True)
     return EXIT_FINISHED

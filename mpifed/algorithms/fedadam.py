@@ -46,7 +46,31 @@ class FedAdamState:
 
 
 class FedAdam:
-    """FedAdam: local SGD from a global model, Adam at the server."""
+    """FedAdam: local SGD from a global model, Adam at the server.
+
+    On the transport benchmark one gradient takes the place of the clients' updates, so that
+    ``local.lr`` has no effect; ``lambda_cycle``, ``cycle`` and ``pretraining`` are for it alone.
+
+    Parameters
+    ----------
+    server_lr : float
+        Step size of the server's Adam.
+    beta1 : float
+        Decay of the first moment m.
+    beta2 : float
+        Decay of the second moment v.
+    tau : float
+        What is added to sqrt(v), the degree of adaptivity.
+    bias_correction : bool
+        Whether moments are corrected as in torch, from v = 0. Without it v begins at tau^2, as in
+        the paper.
+    lambda_cycle : float
+        Weight of the cycle terms ||grad f_omega(grad f_theta(y)) - y||^2.
+    cycle : {'fwd', 'both'}
+        Whether the cycle from P and back counts too.
+    pretraining : int
+        Most iterations that bring both networks near the identity map before round 1.
+    """
 
     tasks: tuple[str, ...] = ("classification", "multi_label", "regression")
     exchanges = ("server",)
@@ -66,12 +90,6 @@ class FedAdam:
         cycle: Cycle = "fwd",
         pretraining: Annotated[int, Ge(0)] = 5000,
     ) -> None:
-        """Without ``bias_correction`` v begins at tau^2, as in the paper; with it, at 0 (torch).
-
-        ``lambda_cycle``, ``cycle`` and ``pretraining`` are those of fedmm_ot, on the transport
-        benchmark only: there one gradient stands for the clients' updates, so that ``local.lr``
-        has no effect.
-        """
         self.model, self.local = model, local
         self.server_lr, self.betas, self.tau = server_lr, (beta1, beta2), tau
         self.bias_correction = bias_correction

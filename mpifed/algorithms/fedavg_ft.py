@@ -23,7 +23,17 @@ from mpifed.models.base import Model
 
 
 class FedAvgFineTuned(FedAvg):
-    """FedAvg+: FedAvg with the global model fine-tuned by each client before it is deployed."""
+    """FedAvg+: FedAvg with the global model fine-tuned by each client before it is deployed.
+
+    Parameters
+    ----------
+    tune_epochs : int
+        Epochs of fine-tuning before a client's model is deployed.
+    tune_lr : float, optional
+        Learning rate of the fine-tuning. None is ``local.lr``, without its schedule.
+    **options
+        Those of ``FedAvg``.
+    """
 
     def __init__(
         self,
@@ -35,7 +45,6 @@ class FedAvgFineTuned(FedAvg):
         tune_epochs: Annotated[int, Ge(1)] = 1,
         tune_lr: Annotated[float, Gt(0)] | None = None,
     ) -> None:
-        """``tune_lr`` null: ``local.lr``, without its schedule."""
         super().__init__(model, local, model_init=model_init, gossip_step_scale=gossip_step_scale)
         self.tuner = LocalSGD(
             model,

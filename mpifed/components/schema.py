@@ -185,7 +185,7 @@ def describe(annotation: Any) -> str:
     if origin is Annotated:
         base, *bounds = get_args(annotation)
         if isinstance(bounds[0], ComponentOf):
-            return f"the name of a {bounds[0].kind}, or a mapping with a name"
+            return "a name, or a mapping with a name"
         return ", ".join([describe(base), *map(_in_words, bounds)])
     if origin is Literal:
         return "one of " + ", ".join(_word(choice) for choice in get_args(annotation))

@@ -53,11 +53,18 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """The section ``evaluation``: every how many rounds, and what takes no part in training.
+    """The section ``evaluation``: when clients are scored, and on what.
 
-    ``unseen_fraction`` of the clients are unseen. ``validation_fraction`` of each client's training
-    samples are held out and scored; ``validation_split`` scores those that the data have as their
-    own validation samples.
+    Parameters
+    ----------
+    every : int
+        Rounds between evaluations.
+    unseen_fraction : float
+        Share of the clients that take no part in training.
+    validation_fraction : float
+        Share of each client's training samples that is held out and scored.
+    validation_split : bool
+        Whether the validation samples that the data have are scored.
     """
 
     every: Annotated[int, Ge(1)] = 10
@@ -80,7 +87,15 @@ class EvaluationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
-    """The section ``checkpoint``: every how many rounds, and how many to keep."""
+    """The section ``checkpoint``.
+
+    Parameters
+    ----------
+    every : int
+        Rounds between checkpoints.
+    keep : int
+        Checkpoints that are kept.
+    """
 
     every: Annotated[int, Ge(1)] = 50
     keep: Annotated[int, Ge(1)] = 2

@@ -26,14 +26,25 @@ class Dictionary:
 
     The dictionary theta (``dim``, ``atoms``) has entries N(0, 1); a code has
     round(``sparsity`` ``atoms``) entries N(0, 1) at random places, at least one, and zeros
-    elsewhere. ``variant``:
+    elsewhere. All is made in float64; there are no test samples.
 
-    * ``homogeneous``: every client holds a copy of the same ``samples`` samples (null: 250);
-    * ``heterogeneous``: ``samples`` samples (null: 5000) are cut by k-means into clusters whose
-      sizes differ by at most one, one for each client.
-
-    ``kmeans_solver`` is ``own`` or ``package`` (k-means-constrained). ``dim`` is not given in the
-    paper. All is made in float64; there are no test samples. ``seed`` null is the run's.
+    Parameters
+    ----------
+    variant : {'homogeneous', 'heterogeneous'}
+        Whether every client holds a copy of the same samples, or these are cut by k-means into
+        clusters whose sizes differ by at most one, one for each client.
+    samples : int, optional
+        Number of samples. None is 250 (homogeneous) or 5000.
+    dim : int
+        Length of a sample, which the paper does not give.
+    atoms : int
+        Number of columns of theta.
+    sparsity : float
+        Share of a code that is not zero.
+    kmeans_solver : {'own', 'package'}
+        Solver of k-means: mpifed's own, or the package k-means-constrained.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(

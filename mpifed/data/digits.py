@@ -22,9 +22,20 @@ LEVELS = 16
 class Digits:
     """scikit-learn's 1797 handwritten digits, 8 x 8 pixels in [0, 1], 10 labels.
 
-    ``partition`` deals them to the clients, who split theirs 60/20/20 into training, validation
-    and test; ``dirichlet_alpha`` and ``classes_per_client`` belong to the partitions ``dirichlet``
-    and ``pathological``. No client gets fewer than ``min_samples``. ``seed`` null is the run's.
+    Each client splits its samples 60/20/20 into training, validation and test.
+
+    Parameters
+    ----------
+    partition : str
+        How samples are dealt to the clients: dirichlet, pathological, iid.
+    dirichlet_alpha : float
+        Concentration of the partition ``dirichlet``: the larger, the more alike clients are.
+    classes_per_client : int
+        Labels that a client has in the partition ``pathological``.
+    min_samples : int
+        Fewest samples that a client may get.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     divisor = LEVELS

@@ -21,14 +21,26 @@ class GaussianMixture:
     """A mixture of ``n_components`` Gaussians of unit covariance in ``dimension``, unlabelled.
 
     The seed draws means ~ N(0, ``separation`` ^2) in every coordinate; components are equally
-    likely. ``sharding``:
+    likely. With ``sharding: sorted`` the training points of all clients are put in the order of
+    their first coordinate and cut, so that client i has the i-th slice of the space; test points
+    are those of the slice.
 
-    * ``iid``: every client draws from the whole mixture;
-    * ``sorted``: the training points of all clients are put in the order of their first coordinate
-      and cut, so that client i has the i-th slice of the space; test points are those of the
-      slice.
-
-    ``n_train`` and ``n_test`` are samples of each client. ``seed`` null is the run's.
+    Parameters
+    ----------
+    n_components : int
+        Number of Gaussians.
+    dimension : int
+        Length of a sample.
+    separation : float
+        Standard deviation of each coordinate of the means.
+    sharding : {'iid', 'sorted'}
+        Whether every client draws from the whole mixture, or has a slice of the space.
+    n_train : int
+        Training samples of each client.
+    n_test : int
+        Test samples of each client.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(

@@ -19,8 +19,24 @@ class Poisson:
 
     exp(h) ~ Gamma(``shape``, rate ``rate``), so that Z is negative binomial with mean
     exp(theta) ``shape`` / ``rate``. Client i has theta_i ~ N(``theta``, ``spread`` ^2), drawn by
-    the seed: with ``spread`` 0 all clients are alike. x has shape (1,). ``n_train`` and ``n_test``
-    are samples of each client. ``seed`` null is the run's.
+    the seed. x has shape (1,).
+
+    Parameters
+    ----------
+    theta : float
+        Mean of the clients' theta_i.
+    spread : float
+        Standard deviation of the clients' theta_i; 0 makes all clients alike.
+    shape : float
+        Shape of the Gamma distribution of exp(h).
+    rate : float
+        Rate of that distribution.
+    n_train : int
+        Training samples of each client.
+    n_test : int
+        Test samples of each client.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(

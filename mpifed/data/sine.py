@@ -26,10 +26,22 @@ class Sine:
     """Sine regression: clients of two families, y = a sin(x + b) (Gasanov et al. 2022).
 
     The seed draws an amplitude a ~ U[0.1, ``amplitude_max``] and a phase b ~ U[0, 2 pi] for each of
-    the two families; the first ``split`` clients belong to the first, the rest to the second.
-    ``amplitude_max`` is 5 in the published code and in Finn et al. 2017, 0.5 in the paper's text.
-    x ~ U[-5, 5] has shape (1,), the target one column without noise. ``n_train``, ``n_val`` and
-    ``n_test`` are samples of each client. ``seed`` null is the run's.
+    the two families. x ~ U[-5, 5] has shape (1,), the target one column without noise.
+
+    Parameters
+    ----------
+    split : int
+        Clients of the first family; the rest belong to the second.
+    amplitude_max : float
+        Largest amplitude: 5 in the published code and in Finn et al. 2017, 0.5 in the paper's text.
+    n_train : int
+        Training samples of each client.
+    n_val : int
+        Validation samples of each client.
+    n_test : int
+        Test samples of each client.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(

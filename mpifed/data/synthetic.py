@@ -52,9 +52,22 @@ class Synthetic:
     on who asks or on the number of clients, and a rank makes only those of its own clients. x has
     24 bits, which float32 holds exactly: runs in float32 and float64 see the same data.
 
-    ``n_test`` is the number of test samples of each client; there are no validation samples.
-    ``seed`` null is the run's, and 12345 for ``released``. ``noise`` null is 1 for ``paper``, else
-    0.1.
+    Parameters
+    ----------
+    variant : {'paper', 'released', 'corrected'}
+        The generator of the paper's text, of its published code, or what that was meant to be.
+    n_components : int
+        Number of linear classifiers in the mixture.
+    dimension : int
+        Number of inputs.
+    dirichlet_alpha : float
+        Concentration of the clients' mixture weights.
+    noise : float, optional
+        Standard deviation of eps. None is 1 for ``paper``, else 0.1.
+    n_test : int
+        Test samples of each client. There are no validation samples.
+    seed : int, optional
+        Seed of the data set. None is the run's, and 12345 for ``released``.
     """
 
     def __init__(

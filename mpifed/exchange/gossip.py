@@ -41,7 +41,23 @@ WIDTH = 1 << 16
 
 
 class Gossip:
-    """Clients average with their neighbours by mixing matrices (D-FedEM and its kin)."""
+    """Clients average with their neighbours by mixing matrices (D-FedEM and its kin).
+
+    Parameters
+    ----------
+    topology : str or mapping, optional
+        The graph, whose nodes are the training clients in their order. None is an Erdos-Renyi graph
+        with p = 0.5, where the schedule uses one.
+    weights : str or mapping, optional
+        Rule for the weights of the edges. None is ``fmmc``, where the schedule uses one.
+    schedule : str or mapping
+        How the mixing matrix changes from round to round.
+    transport : {'auto', 'collective', 'neighbourhood', 'messages'}
+        How rows travel between ranks. It changes no number.
+    consensus_step : float or 'paper', optional
+        Step size of CHOCO-Gossip where messages are compressed. None is the best that is proven
+        (``choco.optimal_step``), 'paper' that of the paper's theorem.
+    """
 
     shared_is_rows = True
 
@@ -58,16 +74,6 @@ class Gossip:
         transport: Literal["auto", "collective", "neighbourhood", "messages"] = "auto",
         consensus_step: Annotated[float, Gt(0), Le(1)] | Literal["paper"] | None = None,
     ) -> None:
-        """The nodes of the graph are the training clients in their order.
-
-        ``topology`` and ``weights`` are an Erdős–Rényi graph with p = 0.5 and fastest-mixing
-        weights unless given, where the schedule uses them; one that does not takes neither.
-
-        ``stored`` is what ``prepare`` gave. ``transport`` forces how rows travel between ranks;
-        it changes no number. ``consensus_step`` is the step size of CHOCO-Gossip where messages are
-        compressed: null is the best that is proven (``choco.optimal_step``), ``paper`` that of the
-        paper's theorem.
-        """
         self.federation, self.transport = federation, transport
         self.seed, self.compressor, self.consensus_step = seed, compressor, consensus_step
         self.ledger = Ledger()

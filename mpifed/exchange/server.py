@@ -30,7 +30,15 @@ class ErrorFeedback:
 
 
 class Server:
-    """Clients send to a server, which averages (Marfoq et al. 2021, Alg. 1, line 10)."""
+    """Clients send to a server, which averages (Marfoq et al. 2021, Alg. 1, line 10).
+
+    Parameters
+    ----------
+    average_over : {'participants', 'all'}
+        Whose models are averaged. ``all`` is what the published FedEM code does under partial
+        participation: a client that does not take part contributes the shared value the round
+        began with.
+    """
 
     shared_is_rows = False
 
@@ -43,9 +51,6 @@ class Server:
         *,
         average_over: Literal["participants", "all"] = "participants",
     ) -> None:
-        """``average_over: all`` is what the published FedEM code does under partial participation:
-        a client that does not take part contributes the shared value the round began with.
-        """
         self.federation, self.seed, self.compressor = federation, seed, compressor
         self.average_over = average_over
         self.ledger = Ledger()

@@ -25,7 +25,13 @@ from mpifed.random import client_keys, stream
 
 @dataclass(frozen=True, kw_only=True)
 class Bernoulli:
-    """Independent participation with probability ``p``."""
+    """Independent participation with probability ``p``.
+
+    Parameters
+    ----------
+    p : float
+        Probability with which a client takes part in a round.
+    """
 
     name: Literal["bernoulli"] = "bernoulli"
     p: Annotated[float, Gt(0), Le(1)]
@@ -33,8 +39,14 @@ class Bernoulli:
 
 @dataclass(frozen=True, kw_only=True)
 class Dropout:
-    """A client that is there leaves with probability ``rate`` before a round, one that is away
-    comes back with probability ``recovery``.
+    """Clients go away and come back, each a two-state Markov chain.
+
+    Parameters
+    ----------
+    rate : float
+        Probability that a client which is there leaves before a round.
+    recovery : float
+        Probability that a client which is away comes back.
     """
 
     name: Literal["dropout"] = "dropout"
@@ -44,8 +56,15 @@ class Dropout:
 
 @dataclass(frozen=True, kw_only=True)
 class Stragglers:
-    """Each client is late with probability ``rate``. Then it misses the round (``late: miss``), or
-    sends what it has after a part of its local steps, a uniform share of them (``partial``).
+    """Clients are late in a round, each with probability ``rate``.
+
+    Parameters
+    ----------
+    rate : float
+        Probability that a client is late in a round.
+    late : {'miss', 'partial'}
+        Whether a late client misses the round, or sends what it has after a uniform share of its
+        local steps.
     """
 
     name: Literal["stragglers"] = "stragglers"

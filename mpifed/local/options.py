@@ -11,11 +11,37 @@ from annotated_types import Ge, Gt, Lt
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions:
-    """The section ``local`` of a configuration.
+    """The section ``local``: how clients take their local steps.
 
-    ``lr_horizon`` is the R of the schedules (null: ``rounds`` when the run began). ``lr_clock``
-    and ``reset_momentum`` and ``sampling`` name points where the published FedEM code and its text
-    differ or leave a choice; see docs/deviations.md.
+    ``lr_clock``, ``reset_momentum`` and ``sampling`` name points where the published FedEM code and
+    its text differ or leave a choice; see docs/deviations.md.
+
+    Parameters
+    ----------
+    optimizer : {'sgd'}
+        Stochastic gradient descent.
+    lr : float
+        Learning rate of the first round.
+    lr_schedule : {'constant', 'multi_step', 'sqrt', 'linear', 'cosine'}
+        How the learning rate falls over the rounds.
+    lr_clock : {'round', 'local_epoch'}
+        Whether the schedule counts rounds or local epochs.
+    lr_horizon : int, optional
+        The R of the schedules. None is ``rounds`` when the run began.
+    momentum : float
+        Momentum of the local steps.
+    reset_momentum : bool
+        Whether every round begins without momentum.
+    weight_decay : float
+        Factor of the parameters that is added to the gradient.
+    batch_size : int
+        Samples of a minibatch.
+    epochs : int
+        Passes over a client's samples in a round.
+    steps : int, optional
+        Local steps in a round, in place of ``epochs``.
+    sampling : {'shuffled', 'uniform'}
+        Whether minibatches cut a shuffled epoch, or are drawn anew each.
     """
 
     optimizer: Literal["sgd"] = "sgd"

@@ -247,7 +247,17 @@ def icnn(
     hidden: list[Annotated[int, Ge(1)]] | None = None,
     strong_convexity: Annotated[float, Ge(0)] = 1e-4,
 ) -> DenseICNN:
-    """Input-convex network: the potential of an optimal transport map; ``hidden`` lists widths."""
+    """Input-convex network: the potential of an optimal transport map.
+
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    hidden : list of int, optional
+        Widths of the hidden layers. None is [w, w, max(d, 32)] with w = max(2 d, 64), for d inputs.
+    strong_convexity : float
+        Factor of ||x||^2 / 2, which is added.
+    """
     dimension = math.prod(data.input_shape)
     made = dense_icnn(dimension, hidden=hidden, strong_convexity=strong_convexity)
     return replace(made, problem=data.problem)

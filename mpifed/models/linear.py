@@ -70,7 +70,14 @@ class Linear:
 def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> Linear:
     """Linear predictor: logistic (two classes), softmax, multi-label or least-squares regression.
 
-    ``loss`` of a regression: the mean squared error (auto), or half the sum of squares.
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    bias : bool
+        Whether each output has a bias.
+    loss : {'auto', 'squared', 'half_squared'}
+        Loss of a regression: the mean squared error (auto, squared), or half the sum of squares.
     """
     kind = loss_for(data.task, loss)
     return Linear(math.prod(data.input_shape), data.n_outputs, bias, kind)

@@ -69,7 +69,21 @@ def mlp(
     loss: LossName = "auto",
     initial: Literal["uniform", "normal"] = "uniform",
 ) -> Mlp:
-    """Multi-layer perceptron; ``hidden`` lists the widths (default: [64])."""
+    """Multi-layer perceptron.
+
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    hidden : list of int, optional
+        Widths of the hidden layers. None is [64].
+    activation : {'relu', 'tanh'}
+        Between layers.
+    loss : {'auto', 'squared', 'half_squared'}
+        Loss of a regression: the mean squared error (auto, squared), or half the sum of squares.
+    initial : {'uniform', 'normal'}
+        First parameters: uniform on +-1/sqrt(inputs), torch's default, or N(0, 1).
+    """
     widths = [64] if hidden is None else hidden
     sizes = (math.prod(data.input_shape), *widths, data.n_outputs)
     return Mlp(sizes, activation, loss_for(data.task, loss), initial)

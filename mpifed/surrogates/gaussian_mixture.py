@@ -257,7 +257,27 @@ def gaussian_mixture(
     covariance_floor: Annotated[float, Gt(0)] = 1e-6,
     init_scale: Annotated[float, Gt(0)] = 1.0,
 ) -> GaussianMixture:
-    """Gaussian mixture; ``weights`` default to equal ones, ``covariances`` to the identity."""
+    """Gaussian mixture.
+
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    components : int
+        Number of Gaussians.
+    weights : list of float, optional
+        Their probabilities. None makes all equal.
+    covariances : list of matrices, optional
+        Their covariances. None is the identity for each.
+    ridge : float
+        Weight of the penalty on the means.
+    learn : {'means', 'all'}
+        Whether covariances and weights are learnt too.
+    covariance_floor : float
+        Least eigenvalue of a covariance that is learnt.
+    init_scale : float
+        Standard deviation of the first means.
+    """
     p = math.prod(data.input_shape)
     w = np.full(components, 1 / components) if weights is None else np.array(weights, float)
     if w.shape != (components,) or abs(w.sum() - 1) > 1e-9:

@@ -163,8 +163,20 @@ def poisson(
 ) -> Poisson:
     """Poisson counts with a Gamma random effect.
 
-    ``mean`` is E Z over all clients, a number or ``measured`` before the first round; null has E Z
-    in s.
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    penalty_rate : float
+        The lambda of the penalty on theta.
+    shape : float
+        Shape of the Gamma distribution of exp(h).
+    rate : float
+        Rate of that distribution.
+    mean : float or 'measured', optional
+        E Z over all clients, a number or measured before the first round. None has E Z in s.
+    posterior : {'exact', 'as_printed'}
+        Posterior of h: the exact one, or that of equations 6 and 43, which drop exp(Z h).
     """
     if math.prod(data.input_shape) != 1:
         raise InputError(

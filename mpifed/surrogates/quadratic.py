@@ -241,7 +241,23 @@ def quadratic(
     """Proximal gradient with step ``rho`` on linear or logistic regression, target last.
 
     The target is the label or the single target of a sample, the last column of unlabelled ones.
-    ``rho`` null is 1 / L, for the L of the mean loss of all clients.
+
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    loss : {'least_squares', 'logistic'}
+        Loss of the linear predictor.
+    rho : float, optional
+        Step of the proximal gradient. None is 1 / L, for the L of the mean loss of all clients.
+    regularisation : {'none', 'l1', 'ridge', 'box', 'ball', 'group'}
+        The term whose proximal map is taken.
+    strength : float
+        Weight of ``l1``, ``ridge`` and ``group``.
+    radius : float
+        Size of the ``box`` and the ``ball``.
+    group_size : int
+        Coordinates of a ``group``.
     """
     if data.task == "regression" and data.n_classes != 1:
         raise InputError(

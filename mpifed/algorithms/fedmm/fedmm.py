@@ -60,7 +60,27 @@ class FedMMState:
 
 
 class FedMM:
-    """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression."""
+    """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression.
+
+    Parameters
+    ----------
+    surrogate : str or mapping
+        The problem (``mpifed/surrogates``) and its options.
+    step_rule : {'constant', 'sqrt', 'inverse', 'inverse_kept'}
+        gamma_t of round t, from 1, with beta = ``step``: beta, beta / sqrt(beta + t), 1 / t or
+        1 / (t + 1). The second is that of the paper's experiments (section 6), the third
+        forgets the first S, the fourth keeps it as one sample.
+    step : float
+        The beta of ``step_rule``.
+    control_variate_rate : float
+        Rate alpha of the control variates; 0 has none.
+    batch : int, optional
+        Samples that a client sees in a round. None takes its whole shard.
+    online : bool
+        Whether each round draws ``batch`` fresh samples from the data set's distribution.
+    client_weights : {'uniform', 'samples'}
+        The mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
+    """
 
     uses_model = False
     local_options = ()
@@ -82,14 +102,6 @@ class FedMM:
         online: bool = False,
         client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
-        """``surrogate`` names the problem (``mpifed/surrogates``) and its options.
-
-        ``step_rule`` gives gamma_t, t from 1, with beta = ``step``: constant beta; sqrt
-        beta / sqrt(beta + t), the paper's experiments; inverse 1 / t, which forgets the first S;
-        inverse_kept 1 / (t + 1), which keeps it as one sample. ``control_variate_rate`` is alpha.
-        ``batch`` null takes whole shards; ``online`` draws ``batch`` fresh samples a round instead.
-        ``client_weights`` are the mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
-        """
         asked = complete("surrogate", surrogate, SECTION)
         make = find("surrogate", asked.name)
         self.with_target = getattr(make, "takes_target", False)

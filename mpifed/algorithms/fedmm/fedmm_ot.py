@@ -52,7 +52,35 @@ class FedMMOTState:
 
 
 class FedMMOT:
-    """FedMM-OT: an optimal transport map from potentials that clients improve together."""
+    """FedMM-OT: an optimal transport map from potentials that clients improve together.
+
+    A client makes ``local.steps`` gradient steps (one, as in the paper, without it) of size
+    ``local.lr`` on batches of ``local.batch_size``.
+
+    Parameters
+    ----------
+    step_rule : {'constant', 'sqrt', 'inverse', 'inverse_kept'}
+        gamma_t of round t, from 1, with beta = ``step``: beta, beta / sqrt(beta + t), 1 / t or
+        1 / (t + 1). It is the share of the clients' mean move that omega makes; the control
+        variates move by alpha of it alone.
+    step : float
+        The beta of ``step_rule``.
+    control_variate_rate : float
+        Rate alpha of the control variates; 0 has none.
+    conjugate_steps : int
+        The server's Adam steps on theta in a round.
+    conjugate_lr : float
+        Step size of these.
+    theta_objective : {'mmv2', 'w2gn'}
+        What theta minimises: the conjugate's objective with the cycle term (MMv2), or the cycle
+        term alone (W2GN); see ``mpifed/transport/losses.py``.
+    lambda_cycle : float
+        Weight of the cycle terms ||grad f_omega(grad f_theta(y)) - y||^2.
+    cycle : {'fwd', 'both'}
+        Whether the cycle from P and back counts too.
+    pretraining : int
+        Most iterations that bring both networks near the identity map before round 1.
+    """
 
     tasks = ("unlabelled",)
     exchanges = ("server",)
@@ -75,14 +103,6 @@ class FedMMOT:
         cycle: Cycle = "fwd",
         pretraining: Annotated[int, Ge(0)] = 5000,
     ) -> None:
-        """A client makes ``local.steps`` gradient steps (one, as in the paper, without it) of size
-        ``local.lr`` on batches of ``local.batch_size``; ``step_rule`` gives gamma_t, t from 1, with
-        beta = ``step``, as in fedmm: constant beta, sqrt beta / sqrt(beta + t), inverse 1 / t,
-        inverse_kept 1 / (t + 1). It is the share of the clients' mean move that omega makes; the
-        control variates move by alpha of it alone. ``conjugate_steps`` and ``conjugate_lr`` are the
-        server's Adam steps on theta. Both networks begin near the identity map, after at most
-        ``pretraining`` iterations.
-        """
         self.model, self.options = model, local.options
         self.step_rule, self.step, self.rate = step_rule, step, control_variate_rate
         self.conjugate_steps, self.adam = conjugate_steps, Adam(conjugate_lr)

@@ -40,7 +40,18 @@ class DianaState:
 
 
 class Diana(Flix):
-    """DIANA: gradient descent on the FLIX objective with compressed gradient differences."""
+    """DIANA: gradient descent on the FLIX objective with compressed gradient differences.
+
+    Parameters
+    ----------
+    control_variate_rate : float, optional
+        beta; None is 1 / (1 + omega), above which DIANA may diverge.
+    memory_start : {'zeros', 'gradients'}
+        ``gradients`` sends the first gradients whole, so that h_i^0 is the gradient at x^0, as
+        Corollary 2 and Theorem 8 assume; ``zeros`` is Corollary 4 and the published code.
+    **options
+        Those of ``Flix``.
+    """
 
     def __init__(
         self,
@@ -51,11 +62,6 @@ class Diana(Flix):
         memory_start: Literal["zeros", "gradients"] = "zeros",
         **options: Any,
     ) -> None:
-        """``control_variate_rate`` is beta; null is 1 / (1 + omega); above it DIANA may diverge.
-
-        ``memory_start: gradients`` sends the first gradients whole, so that h_i^0 is the gradient
-        at x^0, as Corollary 2 and Theorem 8 assume; zeros is Corollary 4 and the published code.
-        """
         super().__init__(model, local, **options)
         self.rate, self.memory_start = control_variate_rate, memory_start
 

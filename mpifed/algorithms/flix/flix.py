@@ -50,7 +50,55 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 
 
 class Flix:
-    """FLIX by distributed gradient descent: mixtures of a local optimum and a shared model."""
+    """FLIX by distributed gradient descent: mixtures of a local optimum and a shared model.
+
+    Parameters
+    ----------
+    flix_alpha : float or list of float
+        alpha_i: one coefficient for all clients, or one for each.
+    l2 : float
+        lambda, the strength of the regulariser.
+    regulariser : {'l2', 'nonconvex'}
+        The paper's is ``l2``; the other is the published code's.
+    step : float or 'line_search', optional
+        gamma; None is that of the theorem for ``setting``. ``line_search`` tries 1 / L for L = 0.1,
+        0.2, 0.4, ... up to 2^40 in every round, until the objective falls.
+    setting : {'auto', 'strongly_convex', 'convex', 'nonconvex'}
+        ``auto`` is strongly convex where lambda is positive, else convex.
+    smoothness : {'paper', 'safe', 'published_code'}
+        The constants that enter gamma. ``safe`` puts max_i alpha_i^2 L_i for L_alpha in Theorem 8;
+        ``published_code`` divides lambda by 4 m_i in L_i.
+    start : {'average', 'zeros', 'ones', 'random'}, optional
+        x^0; None is the average of Theorem 1 under a server, zeros under gossip. The published code
+        starts from ones.
+    start_from : str, optional
+        The directory of a run of the same model, whose newest x is x^0 whatever ``start`` says.
+    stop_at : float, optional
+        x no longer moves once the norm of the gradient of f~ is below it.
+    stop_rule : {'objective', 'paper', 'published_code'}
+        ``paper`` takes (1/n) sum_i grad f_i(T_i(x)) for that gradient, without alpha_i, as the
+        paper's text has it; ``published_code`` asks for a loss below 1e-4 besides.
+    stuck : {'stay', 'redraw'}
+        Where no step of a line search decreases f~, x stays, or is drawn anew from N(0, 1), as in
+        the published code.
+    gradient : {'exact', 'stochastic'}
+        Whether a client's gradient is that of its whole risk or of a minibatch.
+    local_solver : {'gd', 'lbfgs', 'newton', 'published_code'}
+        How the x_i are found.
+    local_start : {'zeros', 'shared', 'independent'}, optional
+        Where that starts; None is zeros for linear models, independent draws for networks.
+    local_tolerance : float, optional
+        ||grad f_i|| at which it stops. None is 1e-6 (the paper's) with a regulariser and 1e-3 (the
+        published code's) without one, where minimisers may be far away or missing.
+    local_iterations : int
+        Iterations after which it stops at the latest.
+    optima_from : str, optional
+        The directory of a run of the same problem, whose x_i are taken.
+    reference : {'auto', 'newton', 'lbfgs', 'none'}
+        How the minimiser is found from which gaps are measured.
+    accuracy : float
+        epsilon, the gap for which the log predicts rounds.
+    """
 
     step_option = "algorithm.step"
     columns = ("objective", "objective_gap", "deployed_distance", "up_floats")
@@ -81,29 +129,6 @@ class Flix:
         reference: Literal["auto", "newton", "lbfgs", "none"] = "auto",
         accuracy: Positive = 1e-10,
     ) -> None:
-        """``flix_alpha`` is one coefficient for all clients, or a list with one for each.
-
-        ``l2`` is lambda; the paper's regulariser is ``l2``. ``step`` gives gamma by hand; without
-        it the theorem for ``setting`` does (auto: strongly convex where lambda is positive, else
-        convex); ``line_search`` tries 1 / L for L = 0.1, 0.2, 0.4, ... up to 2^40 in every round
-        until the objective falls, and if it never does x will ``stuck: stay`` or be drawn anew from
-        N(0, 1) (``redraw``, the published code). ``smoothness: published_code`` divides lambda by
-        4 m_i, as the published code does.
-
-        ``start`` null is the average of Theorem 1 under a server and zeros under gossip; the
-        published code starts from ones. ``start_from`` is the directory of a run of the same model
-        whose newest x is the start, whatever point ``start`` names. x no longer moves once the norm
-        of the objective's gradient is below ``stop_at``; ``stop_rule: paper`` takes
-        (1/n) sum_i grad f_i(T_i(x)) for it, without alpha_i, as the paper's text has it, and
-        ``published_code`` asks for a loss below 1e-4 besides.
-
-        ``local_start`` null is zeros for linear models and independent draws for networks.
-        ``local_tolerance`` null is 1e-6 (the paper's) with a regulariser and 1e-3 (the published
-        code's) without one, where minimisers may be far away or missing.
-        ``optima_from`` is the directory of a run of the same problem whose x_i are taken.
-        ``reference`` says how the minimiser is found from which gaps are measured; ``accuracy`` is
-        the epsilon of the rounds that the run foretells.
-        """
         refuse_for_model(model, step, local_solver, reference)
         self.model, self.local = model, local
         self.regulariser = Regulariser(regulariser, l2)

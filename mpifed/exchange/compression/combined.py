@@ -23,6 +23,13 @@ class Bernoulli:
     omega = (1 + omega_inner) / p - 1, which is 1 / p - 1 alone. Before a biased ``inner`` the gate
     does not divide by p, and its contraction is p times the inner one. The gate is drawn from the
     seed by both ends, so a closed one costs nothing.
+
+    Parameters
+    ----------
+    p : float
+        Probability that the gate is open.
+    inner : str or mapping
+        The compressor behind the gate.
     """
 
     def __init__(
@@ -76,6 +83,13 @@ class Composition:
     omega = (1 + omega_inner(d)) (1 + omega_outer(k)) - 1, k being what inner keeps of d. After a
     biased inner the result is divided by 1 + omega_outer(k), which makes it a contraction with
     delta = delta_inner / (1 + omega_outer) (Basu et al. 2019, section 2).
+
+    Parameters
+    ----------
+    outer : str or mapping
+        The compressor that writes the kept coordinates; it must be unbiased.
+    inner : str or mapping
+        The compressor that keeps some of the coordinates: ``rand_k`` or ``top_k``.
     """
 
     def __init__(

@@ -76,8 +76,15 @@ class RandK(_Counted):
     """k coordinates, uniformly without replacement, times d / k: omega = d / k - 1.
 
     Gasanov et al. 2022, section 4. E||C(v) - v||^2 = (d / k - 1) ||v||^2 holds with equality.
-    ``fraction`` of the coordinates, at least one, where ``k`` is null. With ``indices: seed`` the
-    receiver draws the indices too and they cost nothing; ``explicit`` ones are int32.
+
+    Parameters
+    ----------
+    k : int, optional
+        Number of coordinates that are sent. None leaves it to ``fraction``.
+    fraction : float
+        Share of the coordinates that is sent, at least one of them.
+    indices : {'seed', 'explicit'}
+        Whether the receiver draws the indices too, at no cost, or they are sent as int32.
     """
 
     unbiased = True
@@ -135,8 +142,14 @@ class RandK(_Counted):
 class TopK(_Counted):
     """The k coordinates of largest magnitude, with their indices: biased, delta = k / d.
 
-    Of equal magnitudes the first are sent. ``fraction`` of the coordinates, at least one, where
-    ``k`` is null.
+    Of equal magnitudes the first are sent.
+
+    Parameters
+    ----------
+    k : int, optional
+        Number of coordinates that are sent. None leaves it to ``fraction``.
+    fraction : float
+        Share of the coordinates that is sent, at least one of them.
     """
 
     unbiased = False
