@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,11 +70,11 @@ def listing(word: str) -> str:
     raise InputError(f"--list is {shown(word)}; {offer}{allowed}")
 
 
-def _names() -> Iterator[str]:
+def _names() -> list[str]:
     from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
-    for table in (*TABLES.values(), FAMILIES, WEIGHTS, SCHEDULES, KINDS, SECTIONS):
-        yield from table
+    graphs = [*FAMILIES, *WEIGHTS, *SCHEDULES]
+    return [*itertools.chain(*TABLES.values()), *graphs, *KINDS, *SECTIONS]
 
 
 def _options(name: str) -> Iterator[str]:
@@ -89,7 +90,11 @@ def _options(name: str) -> Iterator[str]:
         yield _component_options("participation", name, KINDS[name])
     if name in SECTIONS:
         yield _component_options("section", name, SECTIONS[name])
-    graphs = {"topology": FAMILIES, "weights": WEIGHTS, "schedule": SCHEDULES}
+    graphs: Mapping[str, Mapping[str, Any]] = {
+        "topology": FAMILIES,
+        "weights": WEIGHTS,
+        "schedule": SCHEDULES,
+    }
     for kind, entries in graphs.items():
         if name in entries:
             parameters = entries[name].parameters or {}
