@@ -127,6 +127,11 @@ WRONG_WORDS = {
     "object no callable": (["model=user_components:NOT_CALLABLE"], "no callable 'NOT_CALLABLE'"),
     "object without signature": (["algorithm=builtins:dict"], "its parameters cannot be read"),
     "object with a wrong hint": (["model=user_components:wrong_hint"], "cannot be read"),
+    "object with a bound that is not understood": (
+        ["model=user_components:unknown_bound"],
+        "option 'width' of 'unknown_bound' is annotated with MultipleOf(multiple_of=2), which is "
+        "not understood; allowed: Ge, Gt, Le and Lt of annotated_types",
+    ),
     "module without a name": (["algorithm=:x"], "which cannot be imported"),
     "module that fails": (["algorithm=broken_module:x"], "ZeroDivisionError: at import"),
     "option of a user's own": (
