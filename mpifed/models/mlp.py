@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from torch import Tensor
 from mpifed.data.base import Description
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.stacked import autograd_gradient
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,9 @@ class Mlp:
             [generator.uniform(-1, 1, (a + 1) * b) / math.sqrt(a) for a, b in layers]
         )
 
-    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def logits(
+        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch *inputs"]
+    ) -> Float[Tensor, "rows batch outputs"]:
         h, start = x.flatten(2), 0
         for layer, (a, b) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
             weight = parameters[:, start : start + a * b].unflatten(1, (b, a))
@@ -54,10 +59,18 @@ class Mlp:
             h = torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2))
         return h
 
-    def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def shared_logits(
+        self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
+    ) -> Float[Tensor, "models batch outputs"]:
         return self.logits(parameters, x.expand(len(parameters), *x.shape))
 
-    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    def gradient(
+        self,
+        parameters: Float[Tensor, "rows size"],
+        x: Float[Tensor, "rows batch *inputs"],
+        y: Shaped[Tensor, "rows batch *targets"],
+        weights: Float[Tensor, "rows batch"],
+    ) -> Float[Tensor, "rows size"]:
         return autograd_gradient(self.logits, self.loss, parameters, x, y, weights)
 
 

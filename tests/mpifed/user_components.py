@@ -171,5 +171,5 @@ class LonelyRefusal(Synthetic):
         communicator.barrier()
 
 
-def wrong_hint(*, extent: Missing = 3) -> None:  # noqa: F821
+def wrong_hint(*, extent: Missing = 3) -> None:
     """Its annotation names nothing."""
