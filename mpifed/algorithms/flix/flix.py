@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.flix.earlier_run import stored_model, stored_optima
 from mpifed.algorithms.flix.forecast import (
     all_constants,
@@ -49,12 +49,11 @@ Positive = Annotated[float, Above(0)]
 Fraction = Annotated[float, AtLeast(0), AtMost(1)]
 
 
-class Flix:
+class Flix(Algorithm):
     """FLIX by distributed gradient descent: mixtures of a local optimum and a shared model."""
 
     step_option = "algorithm.step"
     columns = ("objective", "objective_gap", "deployed_distance", "up_floats")
-    compressors = "any"
 
     def __init__(
         self,
