@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.models.base import Model
 
+AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
 StepScale = Literal["paper", "normalised", "none"]
 
 
@@ -41,8 +42,11 @@ class Predictor:
         return None if self.mixture is None else self.mixture[client]
 
 
-class Algorithm(DeclaredAlgorithm, kind="algorithm"):
+class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     """Base class of federated algorithms.
+
+    Where the type matters, ``Algorithm[ServerChannel]`` is a method for servers alone and
+    ``Algorithm[Channel]`` one for any exchange, which cannot ``send``.
 
     The first two parameters of a subclass are the model and the local solver, its keyword-only
     parameters are its options. A state is a frozen dataclass (``mpifed.state``) whose tensors are
@@ -141,7 +145,7 @@ class Algorithm(DeclaredAlgorithm, kind="algorithm"):
         return []
 
     @abstractmethod
-    def round(self, state: Any, clients: Clients, channel: Channel, draws: Draws) -> Any:
+    def round(self, state: Any, clients: Clients, channel: AnyChannel, draws: Draws) -> Any:
         """Return the state after one communication round.
 
         Parameters

@@ -88,6 +88,7 @@ TABLES = {
 
 BASES = {
     "algorithm": "mpifed.algorithms.base:Algorithm",
+    "exchange": "mpifed.exchange.base:Exchange",
 }
 """Base classes from which the components of a kind derive."""
 

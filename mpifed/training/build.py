@@ -15,7 +15,7 @@ from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.data.held_out import HeldOut
 from mpifed.errors import InputError
-from mpifed.exchange.base import Exchange
+from mpifed.exchange.base import Exchange, exchange_class
 from mpifed.exchange.compression import build
 from mpifed.exchange.silent import Silent
 from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen
@@ -90,18 +90,19 @@ def make(
     scored = description.n_test + (description.n_val if configuration.validates else 0)
     work = description.n_train + scored / configuration.evaluation["every"]
     method = algorithm_class(configuration.algorithm["name"])
-    component: Any = find("exchange", configuration.exchange["name"])
+    exchanging = exchange_class(configuration.exchange["name"])
     options = configuration.options("exchange")
     if not method.communicates:
-        component, options = Silent, {}
+        exchanging, options = Silent, {}
     n_training = int((~unseen).sum())
     begins = stored is None
     if stored is None:
-        stored = component.prepare(communicator, n_training, configuration.seed, options)
+        stored = exchanging.prepare(communicator, n_training, configuration.seed, options)
     owner = contiguous_owners(work, communicator.size)
-    if configuration.placement == "partitioned" and hasattr(component, "links"):
-        links = component.links(n_training, configuration.seed, options, stored)
-        owner = partitioned_owners(work, unseen, links, communicator)
+    if configuration.placement == "partitioned":
+        links = exchanging.links(n_training, configuration.seed, options, stored)
+        if links is not None:
+            owner = partitioned_owners(work, unseen, links, communicator)
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation
     )
@@ -134,7 +135,8 @@ def make(
         if algorithm.payload():
             # Refuses a k above the numbers in a message before anything is written.
             compressor.contraction(algorithm.payload())
-    exchange = component(federation, configuration.seed, stored, compressor, **options)
+    make_exchange: Callable[..., Exchange] = exchanging
+    exchange = make_exchange(federation, configuration.seed, stored, compressor, **options)
     return Setup(configuration, dataset, federation, exchange, model, algorithm, horizon, device)
 
 
@@ -195,8 +197,8 @@ def plan_lines(setup: Setup) -> list[str]:
 
 def remarks(setup: Setup) -> list[str]:
     """What the exchange says of the run before it begins, the same on every rank."""
-    say, payload = getattr(setup.exchange, "remarks", None), setup.algorithm.payload()
-    return say(payload, setup.configuration.rounds) if say and payload else []
+    payload = setup.algorithm.payload()
+    return setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
 
 
 def _range(values: np.ndarray) -> str:

@@ -15,7 +15,7 @@ from mpifed.algorithms.flix.messages import sent_gradients
 from mpifed.algorithms.flix.refusals import refuse_compressed
 from mpifed.algorithms.flix.state import FlixState
 from mpifed.algorithms.server_messages import message_variance
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Channel, Exchange, to_server
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.theory import flix as theory
@@ -50,9 +50,10 @@ class Dcgd(Flix):
             return state
         if self.averages(channel) and draws.round == 1:
             return replace(state, model=self.average(state, clients, channel))
-        channel.broadcast(state.model)
+        server = to_server(channel)
+        server.broadcast(state.model)
         x = state.model[0]
-        arrived = sent_gradients(self.objective, state.optima, x, None, clients, channel, draws)
-        mean = channel.sum(arrived, clients.sampled_weights)
+        arrived = sent_gradients(self.objective, state.optima, x, None, clients, server, draws)
+        mean = server.sum(arrived, clients.sampled_weights)
         moved = state.model.double() - float(state.step) * mean[None]
         return replace(state, model=moved.to(state.model))

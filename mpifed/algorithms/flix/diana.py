@@ -21,7 +21,7 @@ from mpifed.algorithms.flix.refusals import refuse_compressed
 from mpifed.algorithms.flix.state import FlixState
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.components.schema import Above, AtMost
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Channel, Exchange, to_server
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
@@ -95,13 +95,14 @@ class Diana(Flix):
                     state, flix=replace(flix, model=self.average(flix, clients, channel))
                 )
             first = 2
-        channel.broadcast(flix.model)
+        server = to_server(channel)
+        server.broadcast(flix.model)
         whole = self.memory_start == "gradients" and draws.round == first
         x, h = flix.model[0], state.memories
         arrived = sent_gradients(  # Delta-hat_i
-            self.objective, flix.optima, x, h, clients, channel, draws, whole
+            self.objective, flix.optima, x, h, clients, server, draws, whole
         )
-        mean = channel.sum(arrived, clients.sampled_weights)
+        mean = server.sum(arrived, clients.sampled_weights)
         omega = message_variance(channel.compressor, clients.federation, len(x))
         inclusion = clients.federation.inclusion
         # h_i^0 is the gradient of those who took part, and stays zero for the others.

@@ -34,7 +34,7 @@ from mpifed.algorithms.flix.one_shot import one_shot_average
 from mpifed.algorithms.flix.refusals import refuse_flix, refuse_for_model
 from mpifed.algorithms.flix.state import LEAST_VALUE, MINIMISER, FlixState
 from mpifed.components.schema import Above, AtLeast, AtMost
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Channel, Exchange, to_server
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser
@@ -49,7 +49,7 @@ Positive = Annotated[float, Above(0)]
 Fraction = Annotated[float, AtLeast(0), AtMost(1)]
 
 
-class Flix(Algorithm):
+class Flix(Algorithm[Channel]):
     """FLIX by distributed gradient descent: mixtures of a local optimum and a shared model."""
 
     step_option = "algorithm.step"
@@ -287,7 +287,7 @@ class Flix(Algorithm):
         if self.step == "line_search" or self.stop_at is not None:
             step = float(state.step) or None
             descent = Descent(self.objective, step, self.stop_at, self.stop_rule, self.stuck)
-            model, met = descent(state.model, state.optima, clients, channel, draws)
+            model, met = descent(state.model, state.optima, clients, to_server(channel), draws)
             stopped = torch.tensor([draws.round if met else 0])
             return replace(state, model=model, stopped=stopped)
         x = channel.broadcast(state.model)
@@ -308,7 +308,7 @@ class Flix(Algorithm):
     def average(self, state: FlixState, clients: Clients, channel: Channel) -> Tensor:
         """The average of Theorem 1, or the model where nobody has a share in it."""
         squares = self.objective.squares(clients)
-        found = one_shot_average(state.optima, squares, state.smoothness, channel)
+        found = one_shot_average(state.optima, squares, state.smoothness, to_server(channel))
         return state.model if found is None else found[None].to(state.model)
 
     # -- what is served and measured

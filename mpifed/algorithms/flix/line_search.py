@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mpifed.algorithms.flix.objective import FlixObjective
-from mpifed.exchange.base import Channel
+from mpifed.exchange.base import ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.optima import FIRST_SMOOTHNESS, MOST_SMOOTHNESS
 from mpifed.local.stochastic_optima import SMALL_LOSS
@@ -37,7 +37,7 @@ class Descent:
     stuck: Stuck
 
     def __call__(
-        self, model: Tensor, optima: Tensor, clients: Clients, channel: Channel, draws: Draws
+        self, model: Tensor, optima: Tensor, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> tuple[Tensor, bool]:
         """The model (1, P) after this round, and whether the rule to stop was met at ``model``."""
         x = channel.broadcast(model)[:, 0]
@@ -69,7 +69,7 @@ class Descent:
         fresh = draws.stream("redrawn").standard_normal(model.shape[1])
         return torch.from_numpy(fresh).to(model)[None], False
 
-    def _value(self, x: Tensor, optima: Tensor, clients: Clients, channel: Channel) -> float:
+    def _value(self, x: Tensor, optima: Tensor, clients: Clients, channel: ServerChannel) -> float:
         """f~(x), from the losses that clients send."""
         losses = self.objective.losses(optima, x, clients)[:, None]
         return float(channel.sum(channel.send(losses, whole=True), clients.sampled_weights)[0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from mpifed.algorithms.flix.objective import FlixObjective
-from mpifed.exchange.base import Channel
+from mpifed.exchange.base import ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.sparse_rows import SparseRows, taken
 
@@ -19,7 +19,7 @@ def sent_gradients(
     x: Tensor,
     memories: Tensor | None,
     clients: Clients,
-    channel: Channel,
+    channel: ServerChannel,
     draws: Draws,
     whole: bool = False,
 ) -> Tensor | SparseRows:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpifed.exchange.base import Channel
+from mpifed.exchange.base import ServerChannel
 
 
 def one_shot_average(
-    optima: Tensor, squares: Tensor, smoothness: Tensor, channel: Channel
+    optima: Tensor, squares: Tensor, smoothness: Tensor, channel: ServerChannel
 ) -> Tensor | None:
     """x_avg = sum_i w_i x_i with w_i proportional to alpha_i^2 L_i, float64 (P,).
 
