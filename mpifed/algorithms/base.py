@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -87,6 +87,8 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
         The option to make smaller where numbers grow too large; error messages name it.
     local_options : tuple of str or None (instance)
         Options of the section ``local`` that it reads; None for all of them.
+    model_type : type or tuple of type
+        What its model must be an instance of; ``Model`` is what predicts.
     """
 
     online: bool = False
@@ -94,6 +96,7 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"
     local_options: tuple[str, ...] | None = None
+    model_type: ClassVar[type | tuple[type, ...]] = Model
 
     @classmethod
     def serves_unseen_clients(cls) -> bool:

@@ -50,6 +50,7 @@ class FedAdam(Algorithm[ServerChannel]):
 
     exchanges = ("server",)
     compressors = "unbiased"
+    model_type = (Model, DenseICNN)
 
     def __init__(
         self,

@@ -49,6 +49,7 @@ class FedMGS(Algorithm[ServerChannel]):
     """FedMGS: matrix factorisation; codes stay with clients, statistics are shared."""
 
     uses_model = False
+    model_type = NoModel
     local_options = ()
     exchanges = ("server",)
     compressors = "none"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from mpifed.exchange.silent import Silent
 from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen
 from mpifed.federation.placement import partitioned_owners
 from mpifed.local.solver import LocalSGD
-from mpifed.models.base import Model
+from mpifed.models.base import Model, Parametrised
 from mpifed.models.losses import loss_for
 from mpifed.models.stacked import stack
 from mpifed.mpi.communicator import Communicator
@@ -47,7 +47,7 @@ class Setup:
     def load(self) -> Shards:
         """The shards of the clients hosted here, on the device; collective."""
         shards = self.dataset.load(self.federation.hosted, self.dtype)
-        shards = replace(shards, fresh=getattr(self.dataset, "fresh", None))
+        shards = replace(shards, fresh=self.dataset.fresh)
         if self.device.type == "cpu":
             return shards
         splits = (shards.train, shards.val, shards.test)
@@ -69,7 +69,8 @@ def make(
     of this run had stored. Every rank calls it.
     """
     n_clients = configuration.clients
-    dataset = find("data", configuration.data["name"])(
+    make_dataset: Callable[..., Dataset] = find("data", configuration.data["name"])
+    dataset = make_dataset(
         n_clients, configuration.seed, communicator, **configuration.options("data")
     )
     description = dataset.description
@@ -106,18 +107,14 @@ def make(
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation
     )
-    built = find("model", configuration.model["name"])(
-        description, **configuration.options("model")
-    )
-    is_module = isinstance(built, torch.nn.Module)
-    model: Model = stack(built, loss_for(description.task)) if is_module else built
+    model = _model(configuration, description, method)
     device = choose_device(configuration.device, communicator)
     longest = int(description.n_train.max())
     solver = LocalSGD(model, configuration.local_options, horizon, longest, device)
     make_algorithm: Callable[..., Algorithm] = method
     algorithm = make_algorithm(model, solver, **configuration.options("algorithm"))
     _check_task(configuration, description, algorithm)
-    if algorithm.online and getattr(dataset, "fresh", None) is None:
+    if algorithm.online and dataset.fresh is None:
         raise InputError(
             f"algorithm.online is true, but data.name '{configuration.data['name']}' cannot draw "
             "fresh samples; allowed: dictionary, poisson, gaussian_mixture"
@@ -138,6 +135,31 @@ def make(
     make_exchange: Callable[..., Exchange] = exchanging
     exchange = make_exchange(federation, configuration.seed, stored, compressor, **options)
     return Setup(configuration, dataset, federation, exchange, model, algorithm, horizon, device)
+
+
+def _model(
+    configuration: Configuration, description: Description, method: type[Algorithm]
+) -> Model:
+    """The model; a torch module becomes one. Refuses what the algorithm cannot train."""
+    name = configuration.model["name"]
+    built = find("model", name)(description, **configuration.options("model"))
+    if isinstance(built, torch.nn.Module):
+        built = stack(built, loss_for(description.task))
+    if not isinstance(built, Parametrised):
+        raise InputError(
+            f"model.name is '{name}', which returns {type(built).__name__}; it must return a "
+            "mpifed.models.base.Model or a torch module"
+        )
+    wanted = method.model_type
+    if not isinstance(built, wanted):
+        kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+        raise InputError(
+            f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
+            f"'{configuration.algorithm['name']}' needs a "
+            f"{' or '.join(kind.__name__ for kind in kinds)}"
+        )
+    # What is no predictor reaches only those methods that ask for it by their ``model_type``.
+    return cast(Model, built)
 
 
 def _dtype(configuration: Configuration) -> torch.dtype:

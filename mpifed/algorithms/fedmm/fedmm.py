@@ -62,6 +62,7 @@ class FedMM(Algorithm[Channel]):
     """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression."""
 
     uses_model = False
+    model_type = NoModel
     local_options = ()
     compressors = "unbiased"
     steps_without_clients = True

@@ -60,6 +60,7 @@ class FedMMOT(Algorithm[ServerChannel]):
     compressors = "unbiased"
     steps_without_clients = True
     columns = ("l2_uvp", "cosine")
+    model_type = DenseICNN
 
     def __init__(
         self,
