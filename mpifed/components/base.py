@@ -25,7 +25,8 @@ def _names(cls: type) -> set[str]:
 
 
 def _is_public(name: str) -> bool:
-    return not name.startswith("_")
+    """Whether a name could be meant for mpifed, which reads no constants (in capitals)."""
+    return not (name.startswith("_") or name.isupper())
 
 
 class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract methods)

@@ -52,6 +52,7 @@ def test_a_plain_attribute_that_nothing_reads_is_refused():
 def test_methods_and_private_names_of_the_class_itself_are_allowed():
     class Mine(FedAvg):
         _patience = 3
+        SIZES = (1, 2)
         level: int = 2
 
         class Kept:
