@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +24,8 @@ from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 from mpifed.mpi.communicator import Alone
 from mpifed.training.build import make
+from mpifed.training.clock import Clock
+from mpifed.training.engine import Engine
 
 
 @pytest.mark.parametrize(
@@ -174,6 +178,23 @@ def test_the_channel_of_an_exchange_has_send_only_if_there_is_a_server(name):
     channel = typing.get_type_hints(found.at)["return"]
     assert issubclass(found, Exchange) and issubclass(channel, Channel)
     assert issubclass(channel, ServerChannel) == (name == "server") == hasattr(channel, "send")
+
+
+def test_the_method_in_the_readme_is_fedavg(tmp_path, monkeypatch):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (code,) = (
+        block for block in re.findall(r"```python\n(.*?)```", readme, re.S) if "Mine" in block
+    )
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def digest(algorithm):
+        setup = run_of(algorithm=algorithm, participation=0.5)
+        engine = Engine(setup, setup.load(), Clock())
+        engine.advance()
+        return engine.digest()
+
+    assert digest("mine:Mine") == digest("fedavg")
 
 
 @pytest.mark.slow
