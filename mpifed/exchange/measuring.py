@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,12 +25,3 @@ def total(clients: Clients, rows: Tensor, weights: Tensor | None = None) -> Tens
         "measure",
     )
     return torch.from_numpy(summed)
-
-
-def largest(clients: Clients, values: Tensor) -> float:
-    """The largest of the non-negative ``values``, (clients,), over all ranks; collective.
-
-    0 where there are no clients.
-    """
-    here = np.array([float(values.max()) if len(values) else 0.0])
-    return float(clients.federation.communicator.max(here)[0])

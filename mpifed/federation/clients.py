@@ -7,10 +7,8 @@ on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,11 +16,8 @@ from torch import Tensor
 
 from mpifed.data.base import Shards
 from mpifed.federation.participation import Participation, inclusion, present
-from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,12 +62,6 @@ class Federation:
     def hosted_of(self, rank: int) -> np.ndarray:
         """The clients of ``rank``, ascending, int64."""
         return np.flatnonzero(self.owner == rank)
-
-    def agree(self, action: Callable[[], T]) -> T:
-        """``action()`` for the hosted clients; where it fails for some, all ranks raise the same
-        error (``mpi.agreement``). Collective.
-        """
-        return agree(self.communicator, action)
 
 
 def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
