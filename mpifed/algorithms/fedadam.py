@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor, initial_models
+from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.algorithms.fedmm.fedmm_ot import (
     batches_of,
     first_potential,
@@ -45,10 +45,9 @@ class FedAdamState:
     optimizer: OptimizerState = state.client()
 
 
-class FedAdam:
+class FedAdam(Algorithm):
     """FedAdam: local SGD from a global model, Adam at the server."""
 
-    tasks: tuple[str, ...] = ("classification", "multi_label", "regression")
     exchanges = ("server",)
     compressors = "unbiased"
 
@@ -77,8 +76,6 @@ class FedAdam:
         self.bias_correction = bias_correction
         self.pretraining = pretraining
         self.objective = None
-        self.columns: tuple[str, ...] = ()
-        self.step_option = "local.lr"
         if isinstance(model, DenseICNN):
             self.objective = Objective(model, "w2gn", lambda_cycle, cycle)
             self.benchmark: Benchmark = model.problem
@@ -186,7 +183,8 @@ class FedAdam:
     def measure(
         self, state: FedAdamState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
-        assert self.objective is not None
+        if self.objective is None:
+            return {}
         omega = state.model.view(2, -1)[0]
         return map_scores(self.objective.model, self.benchmark, omega, clients, draws)
 

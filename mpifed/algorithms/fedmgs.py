@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.server_messages import refuse_others
 from mpifed.components.schema import Above, AtLeast
 from mpifed.exchange.base import Channel, Exchange
@@ -45,7 +45,7 @@ class FedMGSState:
     total: Tensor = state.server()
 
 
-class FedMGS:
+class FedMGS(Algorithm):
     """FedMGS: matrix factorisation; codes stay with clients, statistics are shared."""
 
     uses_model = False

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from mpifed.algorithms.base import Algorithm
+from mpifed.algorithms.base import Algorithm, algorithm_class
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
@@ -88,9 +89,10 @@ def make(
     unseen = draw_unseen(n_clients, configuration.evaluation["unseen_fraction"], configuration.seed)
     scored = description.n_test + (description.n_val if configuration.validates else 0)
     work = description.n_train + scored / configuration.evaluation["every"]
+    method = algorithm_class(configuration.algorithm["name"])
     component: Any = find("exchange", configuration.exchange["name"])
     options = configuration.options("exchange")
-    if not getattr(find("algorithm", configuration.algorithm["name"]), "communicates", True):
+    if not method.communicates:
         component, options = Silent, {}
     n_training = int((~unseen).sum())
     begins = stored is None
@@ -111,18 +113,17 @@ def make(
     device = choose_device(configuration.device, communicator)
     longest = int(description.n_train.max())
     solver = LocalSGD(model, configuration.local_options, horizon, longest, device)
-    algorithm = find("algorithm", configuration.algorithm["name"])(
-        model, solver, **configuration.options("algorithm")
-    )
+    make_algorithm: Callable[..., Algorithm] = method
+    algorithm = make_algorithm(model, solver, **configuration.options("algorithm"))
     _check_task(configuration, description, algorithm)
-    if getattr(algorithm, "online", False) and getattr(dataset, "fresh", None) is None:
+    if algorithm.online and getattr(dataset, "fresh", None) is None:
         raise InputError(
             f"algorithm.online is true, but data.name '{configuration.data['name']}' cannot draw "
             "fresh samples; allowed: dictionary, poisson, gaussian_mixture"
         )
-    if begins and hasattr(algorithm, "inspect"):
+    if begins:
         algorithm.inspect(_dtype(configuration))
-    if unseen.any() and not hasattr(algorithm, "adapt"):
+    if unseen.any() and not algorithm.serves_unseen_clients():
         raise InputError(
             f"evaluation.unseen_fraction is {configuration.evaluation['unseen_fraction']:g}, but "
             f"algorithm '{configuration.algorithm['name']}' cannot serve unseen clients"
@@ -146,11 +147,10 @@ def _check_task(
 ) -> None:
     """Refuses an algorithm that cannot learn from such data."""
     name, task = configuration.algorithm["name"], description.task
-    tasks = getattr(algorithm, "tasks", ("classification", "multi_label", "regression"))
-    if task not in tasks:
+    if task not in algorithm.tasks:
         raise InputError(
             f"data.name is '{configuration.data['name']}', whose task is {task}, but algorithm "
-            f"'{name}' learns from: {', '.join(tasks)}"
+            f"'{name}' learns from: {', '.join(algorithm.tasks)}"
         )
 
 

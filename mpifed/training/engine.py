@@ -63,12 +63,11 @@ class Engine:
 
     def prepare(self) -> None:
         """What clients do on their own before round 1; a resumed run does not repeat it."""
-        prepare = getattr(self.setup.algorithm, "prepare", None)
-        if prepare is not None:
-            with self.clock.measure("local"):
-                draws = Draws(self.seed, 0)
-                made = prepare(self.state.algorithm, self.everyone, self.setup.exchange, draws)
-                self.state = states.RunState(made, self.state.memory)
+        with self.clock.measure("local"):
+            made = self.setup.algorithm.prepare(
+                self.state.algorithm, self.everyone, self.setup.exchange, Draws(self.seed, 0)
+            )
+            self.state = states.RunState(made, self.state.memory)
 
     def restore(self, path: Path, meta: checkpoint.Meta) -> None:
         """Goes on from a checkpoint; collective."""
@@ -137,7 +136,7 @@ class Engine:
         drops = setup.configuration.on_divergence == "drop"
         while True:
             self.active = int(active.sum())
-            if not self.active and not getattr(setup.algorithm, "steps_alone", False):
+            if not self.active and not setup.algorithm.steps_without_clients:
                 return
             booked = dict(vars(exchange.ledger))
             try:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor, step_scale
+from mpifed.algorithms.base import Algorithm, Predictor, step_scale
 from mpifed.algorithms.fedmm.facts import recalled, told
 from mpifed.algorithms.fedmm.failures import at_the_server, bounded, rows_or_nan, statistics_or_nan
 from mpifed.algorithms.fedmm.measures import test_objective, training_objective
@@ -58,13 +58,13 @@ class FedMMState:
     known: Any = field(default_factory=state.Nothing, metadata={"owner": "server"})
 
 
-class FedMM:
+class FedMM(Algorithm):
     """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression."""
 
     uses_model = False
     local_options = ()
     compressors = "unbiased"
-    steps_alone = True
+    steps_without_clients = True
     tasks = ("unlabelled", "classification", "regression")
     columns: tuple[str, ...] = ("objective", "surrogate_update", "parameter_update")
 

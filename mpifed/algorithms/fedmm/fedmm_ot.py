@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.fedmm.step_rule import StepRule, gamma_of
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
 from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.measuring import where_recorded
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.sampling import batches
 from mpifed.local.solver import LocalSGD
@@ -51,13 +52,13 @@ class FedMMOTState:
     variate: Tensor = state.server()
 
 
-class FedMMOT:
+class FedMMOT(Algorithm):
     """FedMM-OT: an optimal transport map from potentials that clients improve together."""
 
     tasks = ("unlabelled",)
     exchanges = ("server",)
     compressors = "unbiased"
-    steps_alone = True
+    steps_without_clients = True
     columns = ("l2_uvp", "cosine")
 
     def __init__(
@@ -216,11 +217,13 @@ def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[
 def map_scores(
     model: DenseICNN, benchmark: Benchmark, omega: Tensor, clients: Clients, draws: Draws
 ) -> dict[str, float | None]:
-    """L2-UVP in per cent and cosine of the map grad f_omega, on the rank that records."""
-    if clients.federation.communicator.rank != 0:
-        return {}
-    # The same points in every evaluation, so that a curve shows the map alone.
-    points = Draws(draws.seed, 0).stream("score")
-    x = benchmark.sample_source(points, SCORED, omega.dtype)
-    mapped = model.push(omega, x)
-    return {"l2_uvp": l2_uvp(mapped, benchmark, x), "cosine": cosine(mapped, benchmark, x)}
+    """L2-UVP in per cent and cosine of the map grad f_omega, where they are recorded."""
+
+    def scores() -> dict[str, float | None]:
+        # The same points in every evaluation, so that a curve shows the map alone.
+        points = Draws(draws.seed, 0).stream("score")
+        x = benchmark.sample_source(points, SCORED, omega.dtype)
+        mapped = model.push(omega, x)
+        return {"l2_uvp": l2_uvp(mapped, benchmark, x), "cosine": cosine(mapped, benchmark, x)}
+
+    return where_recorded(clients, scores)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.flix import forecast, options
 from mpifed.algorithms.flix.earlier_run import stored_model, stored_optima
 from mpifed.algorithms.flix.line_search import watched_step
@@ -26,6 +26,7 @@ from mpifed.algorithms.flix.options import Fraction, NonNegative, Positive
 from mpifed.algorithms.flix.state import LEAST_VALUE, MINIMISER, FlixState
 from mpifed.components.schema import AtLeast
 from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.measuring import agreed
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser
@@ -35,7 +36,7 @@ from mpifed.models.base import Model
 from mpifed.theory import flix as theory
 
 
-class Descent(Generic[S]):
+class Descent(Algorithm, Generic[S]):
     """Gradient descent on the FLIX objective, by one rule for the messages.
 
     Parameters
@@ -92,7 +93,6 @@ class Descent(Generic[S]):
 
     step_option = "algorithm.step"
     columns = ("objective", "objective_gap", "deployed_distance", "up_floats")
-    compressors = "any"
     refuse = staticmethod(options.refuse_flix)
 
     def __init__(
@@ -201,8 +201,9 @@ class Descent(Generic[S]):
             return stored_optima(how.earlier_run, start, clients.ids)
         limits = how.solver, how.tolerance, how.iterations
         # Agreed at once: where the search has ended, the other clients' is waited for here.
-        return clients.federation.agree(
-            lambda: local_optima(self.model, clients, self.regulariser, start, draws, *limits)
+        return agreed(
+            clients,
+            lambda: local_optima(self.model, clients, self.regulariser, start, draws, *limits),
         )
 
     def _step(self, state: FlixState, clients: Clients, exchange: Exchange) -> float:
