@@ -13,26 +13,24 @@ It ends in a floor that falls with gamma omega / n (Theorem 3); ``diana`` has no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mpifed.algorithms.flix.descent import Descent
 from mpifed.algorithms.flix.forecast import Problem, theorem_three
-from mpifed.algorithms.flix.messages import send_gradients, stepped
+from mpifed.algorithms.flix.messages import MessageRule, send_gradients, stepped
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import StepSize, refuse_compressed
 from mpifed.algorithms.flix.state import FlixState
-from mpifed.algorithms.server_messages import message_variance
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Channel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 from mpifed.theory import flix as theory
 
 
-@dataclass(frozen=True)
-class CompressedGradients:
-    """Clients send C_i(g_i); the methods are those of ``MessageRule``."""
+class CompressedGradients(MessageRule[FlixState]):
+    """Clients send their compressed gradients, g_i."""
 
     def start(self, state: FlixState) -> FlixState:
         return state
@@ -52,19 +50,9 @@ class CompressedGradients:
         g = channel.sum(sent, clients.sampled_weights)  # line 6
         return replace(state, model=stepped(state.model, float(state.step), g))  # line 7
 
-    def variance(self, exchange: Exchange, size: int) -> float:
-        """omega, in which clients that do not take part are included."""
-        return message_variance(exchange.compressor, exchange.federation, size)
-
-    def memory_rate(self, omega: float) -> float:
-        return 1.0
-
     def step_size(self, c: theory.Constants, how: StepSize) -> float:
         """Theorems 3, 5 and 7."""
         return theory.dcgd_step(c, how.setting)
-
-    def unproven(self, exchange: Exchange) -> list[str]:
-        return []
 
     def predicted_rounds(self, problem: Problem) -> list[str]:
         """The floor of Theorem 3."""
@@ -76,11 +64,8 @@ class Dcgd(Descent[FlixState]):
 
     Parameters
     ----------
-    model : Model
-    local : LocalSGD
-        Its batch size alone is read, where ``gradient`` is stochastic.
     **options
-        See ``Descent``.
+        Those of ``Descent``.
     """
 
     exchanges = ("server",)

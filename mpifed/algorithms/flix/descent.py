@@ -231,6 +231,10 @@ class Descent(Algorithm, Generic[S]):
 
     def remarks(self, state: S, clients: Clients, exchange: Exchange) -> list[str]:
         """Constants, step size, and the rounds that the theorems predict; collective."""
+        warnings = self.messages.warnings(exchange, self.model.n_parameters)
+        return [*self._predictions(state, clients, exchange), *warnings]
+
+    def _predictions(self, state: S, clients: Clients, exchange: Exchange) -> list[str]:
         how, accuracy = self.optima, self.reference.accuracy
         lines = forecast.accuracy_of_optima(
             state.gradient_norm, how.tolerance, how.iterations, clients

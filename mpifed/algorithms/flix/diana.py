@@ -21,15 +21,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
-from torch import Tensor
 
-from mpifed import state as states
 from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.forecast import Problem, theorem_four
-from mpifed.algorithms.flix.messages import send_gradients, stepped
+from mpifed.algorithms.flix.forecast import Problem, bold_memory_rate, theorem_four
+from mpifed.algorithms.flix.messages import MessageRule, send_gradients, stepped
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import StepSize, refuse_compressed
-from mpifed.algorithms.flix.state import FlixState
+from mpifed.algorithms.flix.state import DianaState, FlixState
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.components.schema import Above, AtMost
 from mpifed.exchange.base import Channel, Exchange
@@ -41,16 +39,8 @@ from mpifed.theory import flix as theory
 
 
 @dataclass(frozen=True)
-class DianaState(FlixState):
-    """``FlixState`` with h_i, (clients, P), and their mean h, float64 (P,)."""
-
-    memories: Tensor = states.client()
-    memory: Tensor = states.server()
-
-
-@dataclass(frozen=True)
-class GradientDifferences:
-    """Clients send C_i(g_i - h_i); the methods are those of ``MessageRule``.
+class GradientDifferences(MessageRule[DianaState]):
+    """Clients send how their gradients differ from the memories h_i, compressed.
 
     Parameters
     ----------
@@ -94,30 +84,21 @@ class GradientDifferences:
             memory=h + beta * mean,  # line 10
         )
 
-    def variance(self, exchange: Exchange, size: int) -> float:
-        """omega, in which clients that do not take part are included."""
-        return message_variance(exchange.compressor, exchange.federation, size)
-
     def memory_rate(self, omega: float) -> float:
-        return 1 / (1 + omega) if self.rate is None else self.rate
+        return theory.largest_memory_rate(omega) if self.rate is None else self.rate
 
     def step_size(self, c: theory.Constants, how: StepSize) -> float:
         """Theorems 4, 6 and 8."""
         shared = how.smoothness == "safe"
         return theory.diana_step(c, how.setting, "safe" if shared else "paper")
 
-    def unproven(self, exchange: Exchange) -> list[str]:
-        return []
-
     def predicted_rounds(self, problem: Problem) -> list[str]:
-        """Rounds by Theorem 4, which asks for beta (1 + omega) <= 1."""
-        if not self.is_stable(problem.constants.omega):
-            return []
+        """Rounds by Theorem 4."""
         return theorem_four(problem, self.starts_with_gradients)
 
-    def is_stable(self, omega: float) -> bool:
-        """Whether the memories are known to converge: beta (1 + omega) <= 1."""
-        return self.memory_rate(omega) * (1 + omega) <= 1 + 1e-12
+    def warnings(self, exchange: Exchange, size: int) -> list[str]:
+        omega = self.variance(exchange, size)
+        return bold_memory_rate(self.memory_rate(omega), omega)
 
 
 class Diana(Descent[DianaState]):
@@ -125,16 +106,13 @@ class Diana(Descent[DianaState]):
 
     Parameters
     ----------
-    model : Model
-    local : LocalSGD
-        Its batch size alone is read, where ``gradient`` is stochastic.
     control_variate_rate : float, optional
         beta; None is 1 / (1 + omega), above which DIANA may diverge.
     memory_start : {'zeros', 'gradients'}
         ``gradients`` sends the first gradients whole, so that h_i^0 is the gradient at x^0, as
         Corollary 2 and Theorem 8 assume; ``zeros`` is Corollary 4 and the published code.
     **options
-        See ``Descent``.
+        Those of ``Descent``.
     """
 
     exchanges = ("server",)
@@ -150,17 +128,5 @@ class Diana(Descent[DianaState]):
         memory_start: Literal["zeros", "gradients"] = "zeros",
         **options: Any,
     ) -> None:
-        self.differences = GradientDifferences(control_variate_rate, memory_start == "gradients")
-        super().__init__(model, local, self.differences, **options)
-
-    def remarks(self, state: DianaState, clients: Clients, exchange: Exchange) -> list[str]:
-        """Those of ``Descent``, and a warning where beta is above what is proven."""
-        lines = super().remarks(state, clients, exchange)
-        omega = self.differences.variance(exchange, self.model.n_parameters)
-        if not self.differences.is_stable(omega):
-            rate, most = self.differences.memory_rate(omega), 1 / (1 + omega)
-            lines.append(
-                f"warning: algorithm.control_variate_rate {rate:g} is above 1 / (1 + omega) = "
-                f"{most:.4g}, up to which DIANA is known to converge"
-            )
-        return lines
+        differences = GradientDifferences(control_variate_rate, memory_start == "gradients")
+        super().__init__(model, local, differences, **options)

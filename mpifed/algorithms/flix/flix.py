@@ -16,11 +16,12 @@ descent starts. ``dcgd`` and ``diana`` compress the gradients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mpifed.algorithms.flix.descent import Descent
 from mpifed.algorithms.flix.forecast import Problem, theorem_two
+from mpifed.algorithms.flix.messages import MessageRule
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import StepSize
 from mpifed.algorithms.flix.state import FlixState
@@ -31,13 +32,12 @@ from mpifed.models.base import Model
 from mpifed.theory import flix as theory
 
 
-@dataclass(frozen=True)
-class WholeMessages:
+class WholeMessages(MessageRule[FlixState]):
     """Clients take the step and send their models, which the exchange averages.
 
     The average of x - gamma g_i is x - (gamma / n) sum_i g_i. Sent so, messages may be compressed
     by any compressor, with error feedback where it is biased, and neighbours may take the place of
-    the server. The methods are those of ``MessageRule``.
+    the server.
     """
 
     def start(self, state: FlixState) -> FlixState:
@@ -59,16 +59,11 @@ class WholeMessages:
         return replace(state, model=channel.average(moved, uniform, before=state.model))  # line 4
 
     def variance(self, exchange: Exchange, size: int) -> float:
-        """omega; 0 under gossip, where replicas make up for what is lost, and where error feedback
-        does.
-        """
+        """Return omega; 0 under gossip and with error feedback, which make up for what is lost."""
         compressor = exchange.compressor
         if compressor is None or exchange.shared_is_rows or not compressor.unbiased:
             return 0.0
         return compressor.omega(size)
-
-    def memory_rate(self, omega: float) -> float:
-        return 1.0
 
     def step_size(self, c: theory.Constants, how: StepSize) -> float:
         """Theorem 2; with unbiased compression gradient descent is DCGD."""
@@ -87,11 +82,8 @@ class Flix(Descent[FlixState]):
 
     Parameters
     ----------
-    model : Model
-    local : LocalSGD
-        Its batch size alone is read, where ``gradient`` is stochastic.
     **options
-        See ``Descent``.
+        Those of ``Descent``.
     """
 
     def __init__(self, model: Model, local: LocalSGD, **options: Any) -> None:

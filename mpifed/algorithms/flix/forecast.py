@@ -117,6 +117,7 @@ def theorem_of_step(problem: Problem, unproven: list[str]) -> str:
     Parameters
     ----------
     problem : Problem
+        The run.
     unproven : list of str
         What of the exchange the theorem does not cover.
 
@@ -177,6 +178,7 @@ def accuracy_of_optima(
     iterations : int
         The limit of the solver.
     clients : Clients
+        The training clients hosted here.
     """
     worst = largest(clients, gradient_norms)
     lines = [f"local optima: gradient norms up to {worst:.2e}"]
@@ -186,6 +188,22 @@ def accuracy_of_optima(
             f"{iterations} iterations, or no further progress); x_i are what was reached"
         )
     return lines
+
+
+def bold_memory_rate(rate: float, omega: float) -> list[str]:
+    """A warning where DIANA's beta, ``rate``, is above what is proven; nothing elsewhere.
+
+    Examples
+    --------
+    >>> bold_memory_rate(0.2, omega=4.0)
+    []
+    """
+    if theory.is_stable(rate, omega):
+        return []
+    return [
+        f"warning: algorithm.control_variate_rate {rate:g} is above 1 / (1 + omega) = "
+        f"{theory.largest_memory_rate(omega):.4g}, up to which DIANA is known to converge"
+    ]
 
 
 def theorem_two(problem: Problem) -> list[str]:
@@ -233,6 +251,7 @@ def theorem_four(problem: Problem, starts_with_gradients: bool) -> list[str]:
     Parameters
     ----------
     problem : Problem
+        The run.
     starts_with_gradients : bool
         Whether h_i^0 are the gradients at x^0, and not zero.
 
@@ -241,9 +260,9 @@ def theorem_four(problem: Problem, starts_with_gradients: bool) -> list[str]:
     list of str
         A log line, or nothing where the theorem does not apply.
     """
-    if not problem.has_minimiser:
-        return []
     c, state, clients = problem.constants, problem.state, problem.clients
+    if not problem.has_minimiser or not theory.is_stable(c.rho, c.omega):
+        return []
     x = state.model[0].to(state.optima)
     if problem.averages:
         mass = state.smoothness * problem.objective.squares(clients)

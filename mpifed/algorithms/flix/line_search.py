@@ -39,6 +39,7 @@ def watched_step(
     Parameters
     ----------
     objective : FlixObjective
+        f~, of all clients.
     stopping : Stopping
         See the options ``stop_at``, ``stop_rule`` and ``stuck`` of ``Descent``.
     state : FlixState
@@ -46,7 +47,9 @@ def watched_step(
     clients : Clients
         The participants hosted here.
     channel : Channel
+        What sends, among all participants.
     draws : Draws
+        The random numbers of this round.
 
     Returns
     -------

@@ -6,7 +6,8 @@ The three methods are one descent (``descent``). They differ in their ``MessageR
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from mpifed.algorithms.flix.forecast import Problem
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import StepSize
 from mpifed.algorithms.flix.state import FlixState
+from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.sparse_rows import SparseRows, taken
@@ -23,12 +25,14 @@ from mpifed.theory import flix as theory
 S = TypeVar("S", bound=FlixState)
 
 
-class MessageRule(Protocol[S]):
+class MessageRule(ABC, Generic[S]):
     """How gradients of f~ travel, and what the paper proves about it."""
 
+    @abstractmethod
     def start(self, state: FlixState) -> S:
-        """The state before round 1, with what this rule keeps from round to round."""
+        """Return the state before round 1, with what this rule keeps from round to round."""
 
+    @abstractmethod
     def step(
         self,
         objective: FlixObjective,
@@ -38,35 +42,49 @@ class MessageRule(Protocol[S]):
         draws: Draws,
         first: bool,
     ) -> S:
-        """x^{k+1} from x^k, one communication round.
+        """Return the state with x^{k+1} for x^k: one communication round.
 
         Parameters
         ----------
         objective : FlixObjective
+            f~, of all clients.
         state : FlixState
-            That of the participants.
+            x^k, with the rows of the participants.
         clients : Clients
             The participants hosted here.
         channel : Channel
+            What sends, among all participants.
         draws : Draws
+            The random numbers of this round.
         first : bool
             Whether no gradient has been sent yet.
         """
 
+    @abstractmethod
+    def step_size(self, c: theory.Constants, how: StepSize) -> float:
+        """Return gamma by the theorem for this rule."""
+
+    @abstractmethod
+    def predicted_rounds(self, problem: Problem) -> list[str]:
+        """Return log lines on what the theorem for this rule predicts; collective."""
+
     def variance(self, exchange: Exchange, size: int) -> float:
-        """omega of a message of ``size`` numbers; 0 where it arrives whole."""
+        """Return omega of a message of ``size`` numbers, absent clients included; 0 if it arrives
+        whole.
+        """
+        return message_variance(exchange.compressor, exchange.federation, size)
 
     def memory_rate(self, omega: float) -> float:
-        """beta of DIANA's memories; 1 without memories."""
-
-    def step_size(self, c: theory.Constants, how: StepSize) -> float:
-        """gamma by the theorem for this rule."""
+        """Return beta of DIANA's memories; 1 without memories."""
+        return 1.0
 
     def unproven(self, exchange: Exchange) -> list[str]:
-        """What of the exchange the theorem for this rule does not cover, in words."""
+        """Return what of the exchange the theorem for this rule does not cover, in words."""
+        return []
 
-    def predicted_rounds(self, problem: Problem) -> list[str]:
-        """Log lines on what the theorem for this rule predicts; collective."""
+    def warnings(self, exchange: Exchange, size: int) -> list[str]:
+        """Return log lines on options with which the method may diverge."""
+        return []
 
 
 def send_gradients(
@@ -86,16 +104,19 @@ def send_gradients(
     Parameters
     ----------
     objective : FlixObjective
+        f~, of all clients.
     optima : Tensor
         x_i, (clients, P).
     x : Tensor
-        (P,).
+        What the server has broadcast, (P,).
     memories : Tensor or None
         h_i, (clients, P); None for zeros.
     clients : Clients
         The participants hosted here.
     channel : Channel
+        What sends, among all participants.
     draws : Draws
+        The random numbers of this round.
     whole : bool
         Whether the gradients are sent without C_i.
 
@@ -126,8 +147,9 @@ def stepped(model: Tensor, step: float, gradient: Tensor) -> Tensor:
     model : Tensor
         x, (1, P).
     step : float
+        gamma.
     gradient : Tensor
-        float64 (P,).
+        At the server, float64 (P,).
 
     Returns
     -------
@@ -156,6 +178,7 @@ def one_shot_average(
     smoothness : Tensor
         L_i, float64 (clients,); 0 where it is unknown, which counts as 1.
     channel : Channel
+        What sends, among all participants.
 
     Returns
     -------

@@ -64,8 +64,11 @@ def curvatures(
     Parameters
     ----------
     model : Model
+        Any; the smoothness of linear ones is known.
     clients : Clients
+        Those whose L_i are wanted.
     regulariser : Regulariser
+        Added to every f_i.
     published_code : bool
         Whether lambda is divided by 4 m_i, as in the published code, which has it inside the
         eigenvalue.
@@ -87,6 +90,7 @@ def minimum(
     Parameters
     ----------
     objective : FlixObjective
+        f~, of all clients.
     optima : Tensor
         x_i, (clients, P).
     clients : Clients
@@ -125,9 +129,11 @@ def measured(
     Parameters
     ----------
     objective : FlixObjective
+        f~, of all clients.
     state : FlixState
+        The minimum that ``prepare`` has found is read of it.
     x : Tensor
-        (P,).
+        Where f~ is measured, (P,).
     clients : Clients
         The training clients hosted here.
 

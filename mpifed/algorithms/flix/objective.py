@@ -68,6 +68,7 @@ class FlixObjective:
         x : Tensor
             (P,), or (clients, P) where every client has another x.
         clients : Clients
+            Those whose rows are given.
         """
         alpha = self._column(optima, clients)
         return ((1 - alpha) * optima).add_(alpha * x)
@@ -132,6 +133,7 @@ def weighted_mean(rows: Tensor, mass: Tensor, clients: Clients) -> Tensor:
     mass : Tensor
         Non-negative, (clients,).
     clients : Clients
+        Those whose rows are given.
 
     Returns
     -------

@@ -105,7 +105,9 @@ def proven_setting(setting: Setting, model: Model, regulariser: Regulariser) -> 
     setting : {'auto', 'strongly_convex', 'convex', 'nonconvex'}
         ``auto`` decides by the model and the regulariser.
     model : Model
+        Only risks of linear models are known to be convex.
     regulariser : Regulariser
+        Added to every f_i.
 
     Returns
     -------
@@ -177,6 +179,7 @@ def check_model(model: Model, step: float | str | None, local_solver: str, refer
     Parameters
     ----------
     model : Model
+        What is trained.
     step, local_solver, reference
         The options of these names.
 

@@ -50,3 +50,19 @@ class FlixState:
     least: Tensor = state.server()
     known: Tensor = state.server()
     stopped: Tensor = state.server()
+
+
+@dataclass(frozen=True)
+class DianaState(FlixState):
+    """The state of ``diana``.
+
+    Parameters
+    ----------
+    memories : Tensor
+        h_i, (clients, P).
+    memory : Tensor
+        h, their mean over all clients, float64 (P,).
+    """
+
+    memories: Tensor = state.client()
+    memory: Tensor = state.server()
