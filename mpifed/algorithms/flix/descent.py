@@ -209,7 +209,7 @@ class Descent(Algorithm, Generic[S]):
     def _step(self, state: FlixState, clients: Clients, exchange: Exchange) -> float:
         given, size = self.step_size.given, self.model.n_parameters
         if given is not None:
-            return given if isinstance(given, float) else 0.0
+            return 0.0 if given == "line_search" else float(given)
         c = self.constants(state, clients, exchange)
         if c.l_alpha <= 0:
             return 0.0
