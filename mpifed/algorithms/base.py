@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.models.base import Model
 
+AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
 StepScale = Literal["paper", "normalised", "none"]
 
 
@@ -41,8 +42,11 @@ class Predictor:
         return None if self.mixture is None else self.mixture[client]
 
 
-class Algorithm(DeclaredAlgorithm, kind="algorithm"):
+class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     """Base class of federated algorithms.
+
+    Where the type matters, ``Algorithm[ServerChannel]`` is a method for servers alone and
+    ``Algorithm[Channel]`` one for any exchange, which cannot ``send``.
 
     The first two parameters of a subclass are the model and the local solver, its keyword-only
     parameters are its options. A state is a frozen dataclass (``mpifed.state``) whose tensors are
@@ -83,6 +87,8 @@ class Algorithm(DeclaredAlgorithm, kind="algorithm"):
         The option to make smaller where numbers grow too large; error messages name it.
     local_options : tuple of str or None (instance)
         Options of the section ``local`` that it reads; None for all of them.
+    model_type : type or tuple of type
+        What its model must be an instance of; ``Model`` is what predicts.
     """
 
     online: bool = False
@@ -90,6 +96,7 @@ class Algorithm(DeclaredAlgorithm, kind="algorithm"):
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"
     local_options: tuple[str, ...] | None = None
+    model_type: ClassVar[type | tuple[type, ...]] = Model
 
     @classmethod
     def serves_unseen_clients(cls) -> bool:
@@ -141,7 +148,7 @@ class Algorithm(DeclaredAlgorithm, kind="algorithm"):
         return []
 
     @abstractmethod
-    def round(self, state: Any, clients: Clients, channel: Channel, draws: Draws) -> Any:
+    def round(self, state: Any, clients: Clients, channel: AnyChannel, draws: Draws) -> Any:
         """Return the state after one communication round.
 
         Parameters

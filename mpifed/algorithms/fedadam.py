@@ -23,7 +23,7 @@ from mpifed.algorithms.fedmm.fedmm_ot import (
 )
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
 from mpifed.components.schema import Above, AtLeast, Below
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
@@ -45,11 +45,12 @@ class FedAdamState:
     optimizer: OptimizerState = state.client()
 
 
-class FedAdam(Algorithm):
+class FedAdam(Algorithm[ServerChannel]):
     """FedAdam: local SGD from a global model, Adam at the server."""
 
     exchanges = ("server",)
     compressors = "unbiased"
+    model_type = (Model, DenseICNN)
 
     def __init__(
         self,
@@ -114,12 +115,12 @@ class FedAdam(Algorithm):
         if self.objective is None:
             return state
         potential, dtype = self.objective.model, state.model.dtype
-        omega = first_potential(potential, exchange, draws, dtype, self.pretraining)
+        omega = first_potential(potential, clients, draws, dtype, self.pretraining)
         both = torch.cat([omega, omega])[None]
         return FedAdamState(both, state.first, state.second, state.step, state.optimizer)
 
     def round(
-        self, state: FedAdamState, clients: Clients, channel: Channel, draws: Draws
+        self, state: FedAdamState, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> FedAdamState:
         start = channel.broadcast(state.model)
         if self.objective is None:

@@ -31,7 +31,7 @@ class FedAvgState:
     optimizer: OptimizerState = state.client()
 
 
-class FedAvg(Algorithm):
+class FedAvg(Algorithm[Channel]):
     """FedAvg: local SGD from a global model, averaged with weights n_t / n."""
 
     steps_locally = True

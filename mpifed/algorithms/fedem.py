@@ -69,7 +69,7 @@ def mixture_weights(q: Tensor, clients: Clients, floor: float = 0.0) -> Tensor:
     return mean.to(q)
 
 
-class FedEM(Algorithm):
+class FedEM(Algorithm[Channel]):
     """FedEM; under gossip D-FedEM: shared components, personal mixture weights."""
 
     steps_locally = True

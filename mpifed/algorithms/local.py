@@ -24,7 +24,7 @@ class LocalState:
     optimizer: OptimizerState = state.client()
 
 
-class Local(Algorithm):
+class Local(Algorithm[Channel]):
     """Local: each client trains alone on its own shard."""
 
     communicates = False

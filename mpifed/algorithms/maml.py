@@ -44,7 +44,7 @@ class MetaState:
     model: Tensor = state.shared()
 
 
-class MetaLearner(Algorithm):
+class MetaLearner(Algorithm[Channel]):
     """What the three have in common; ``direction`` is what tells them apart."""
 
     columns = ("up_floats",)

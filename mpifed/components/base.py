@@ -1,7 +1,7 @@
-"""Base of all base classes whose subclasses are named in a configuration.
+"""Base of all base classes from which components are derived.
 
-``Algorithm``, ``Dataset``, ``Exchange`` and ``Model`` derive from ``Component``. It holds what a
-configuration asks of any of them, and refuses subclasses that misspell a name.
+``Algorithm``, ``Dataset`` and ``Exchange`` derive from ``Component``, which holds what a
+configuration asks of any of them; ``Model`` from ``Contract``, which refuses misspelt names.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ def _is_public(name: str) -> bool:
     return not name.startswith("_")
 
 
-class Component(ABC):
-    """Something that a configuration names.
+class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract methods)
+    """A base class whose subclasses may not misspell its names.
 
-    A subclass made with ``kind="..."`` is a contract: its public names are the ones that mpifed
+    A subclass made with ``kind="..."`` is the contract: its public names are the ones that mpifed
     reads. Classes derived from it may add methods and annotated fields, but neither a name that
     resembles one of these without being one, nor a plain class attribute that mpifed does not read.
     """
 
-    _kind: ClassVar[str]
-    _known: ClassVar[frozenset[str]]
+    _kind: ClassVar[str] = "class"
+    _known: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, kind: str | None = None, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -63,6 +63,10 @@ class Component(ABC):
                     f"{cls._kind} '{cls.__name__}' has '{name}', which mpifed does not know; "
                     f"{listing} (names for the class's private use begin with an underscore)"
                 )
+
+
+class Component(Contract):
+    """A class that a configuration names; its keyword-only parameters are its options."""
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:

@@ -88,6 +88,8 @@ TABLES = {
 
 BASES = {
     "algorithm": "mpifed.algorithms.base:Algorithm",
+    "data": "mpifed.data.base:Dataset",
+    "exchange": "mpifed.exchange.base:Exchange",
 }
 """Base classes from which the components of a kind derive."""
 

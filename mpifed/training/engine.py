@@ -24,7 +24,7 @@ from mpifed.supervision.heartbeat import at_round
 from mpifed.training import divergence
 from mpifed.training import evaluation as appraisal
 from mpifed.training.build import Setup
-from mpifed.training.clock import Clock, TimedChannel
+from mpifed.training.clock import Clock, timed
 from mpifed.training.progress import Progress
 from mpifed.training.run_directory import Recorder
 from mpifed.training.scores import warn_of_losses
@@ -174,7 +174,7 @@ class Engine:
         is_rows, rows = setup.exchange.shared_is_rows, torch.from_numpy(here)
         part = self.state if everyone else states.select(self.state, rows, is_rows)
         made = setup.exchange.at(self.round, active, part.memory)
-        channel = TimedChannel(made, self.clock)
+        channel = timed(made, self.clock)
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
         after = states.RunState(moved, channel.memory)

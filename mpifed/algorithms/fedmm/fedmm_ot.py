@@ -18,8 +18,8 @@ from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.fedmm.step_rule import StepRule, gamma_of
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
 from mpifed.components.schema import Above, AtLeast, AtMost
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.measuring import where_recorded
+from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.exchange.measuring import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.sampling import batches
 from mpifed.local.solver import LocalSGD
@@ -52,7 +52,7 @@ class FedMMOTState:
     variate: Tensor = state.server()
 
 
-class FedMMOT(Algorithm):
+class FedMMOT(Algorithm[ServerChannel]):
     """FedMM-OT: an optimal transport map from potentials that clients improve together."""
 
     tasks = ("unlabelled",)
@@ -60,6 +60,7 @@ class FedMMOT(Algorithm):
     compressors = "unbiased"
     steps_without_clients = True
     columns = ("l2_uvp", "cosine")
+    model_type = DenseICNN
 
     def __init__(
         self,
@@ -113,11 +114,11 @@ class FedMMOT(Algorithm):
         self, state: FedMMOTState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> FedMMOTState:
         """Both networks near the identity map; collective."""
-        omega = first_potential(self.model, exchange, draws, state.omega.dtype, self.pretraining)
+        omega = first_potential(self.model, clients, draws, state.omega.dtype, self.pretraining)
         return replace(state, omega=omega, theta=omega)
 
     def round(
-        self, state: FedMMOTState, clients: Clients, channel: Channel, draws: Draws
+        self, state: FedMMOTState, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> FedMMOTState:
         channel.broadcast(torch.cat([state.omega, state.theta]))
         moved = self.local_steps(state, clients, draws)
@@ -187,14 +188,13 @@ class FedMMOT(Algorithm):
 
 
 def first_potential(
-    model: DenseICNN, exchange: Exchange, draws: Draws, dtype: torch.dtype, iterations: int
+    model: DenseICNN, clients: Clients, draws: Draws, dtype: torch.dtype, iterations: int
 ) -> Tensor:
     """Parameters (P,) near the identity map, found by the server; collective."""
     generator = draws.stream("potential")
-    (omega,) = exchange.at_server(
-        lambda: [identity_potential(model, generator, dtype, iterations=iterations)]
+    return computed_once(
+        clients, lambda: identity_potential(model, generator, dtype, iterations=iterations)
     )
-    return omega
 
 
 def refuse_without_potential(configuration: Any) -> str | None:

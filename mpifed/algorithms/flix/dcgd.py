@@ -22,14 +22,14 @@ from mpifed.algorithms.flix.messages import MessageRule, send_gradients, stepped
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import StepSize, refuse_compressed
 from mpifed.algorithms.flix.state import FlixState
-from mpifed.exchange.base import Channel
+from mpifed.exchange.base import ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 from mpifed.theory import flix as theory
 
 
-class CompressedGradients(MessageRule[FlixState]):
+class CompressedGradients(MessageRule[FlixState, ServerChannel]):
     """Clients send their compressed gradients, g_i."""
 
     def start(self, state: FlixState) -> FlixState:
@@ -40,7 +40,7 @@ class CompressedGradients(MessageRule[FlixState]):
         objective: FlixObjective,
         state: FlixState,
         clients: Clients,
-        channel: Channel,
+        channel: ServerChannel,
         draws: Draws,
         first: bool,
     ) -> FlixState:
@@ -59,7 +59,7 @@ class CompressedGradients(MessageRule[FlixState]):
         return theorem_three(problem)
 
 
-class Dcgd(Descent[FlixState]):
+class Dcgd(Descent[FlixState, ServerChannel]):
     """DCGD: gradient descent on the FLIX objective with unbiased compression of gradients.
 
     Parameters

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.algorithms.base import Algorithm, Predictor
+from mpifed.algorithms.base import Algorithm, AnyChannel, Predictor
 from mpifed.algorithms.flix import forecast, options
 from mpifed.algorithms.flix.earlier_run import stored_model, stored_optima
 from mpifed.algorithms.flix.line_search import watched_step
@@ -25,7 +25,7 @@ from mpifed.algorithms.flix.objective import FlixObjective, as_linear
 from mpifed.algorithms.flix.options import Fraction, NonNegative, Positive
 from mpifed.algorithms.flix.state import LEAST_VALUE, MINIMISER, FlixState
 from mpifed.components.schema import AtLeast
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Exchange, ServerChannel, to_server
 from mpifed.exchange.measuring import agreed
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives
@@ -36,7 +36,7 @@ from mpifed.models.base import Model
 from mpifed.theory import flix as theory
 
 
-class Descent(Algorithm, Generic[S]):
+class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
     """Gradient descent on the FLIX objective, by one rule for the messages.
 
     Parameters
@@ -99,7 +99,7 @@ class Descent(Algorithm, Generic[S]):
         self,
         model: Model,
         local: LocalSGD,
-        messages: MessageRule[S],
+        messages: MessageRule[S, AnyChannel],
         *,
         flix_alpha: Fraction | list[Fraction] = 0.5,
         l2: NonNegative = 0.0,
@@ -255,18 +255,19 @@ class Descent(Algorithm, Generic[S]):
 
     # -- rounds
 
-    def round(self, state: S, clients: Clients, channel: Channel, draws: Draws) -> S:
+    def round(self, state: S, clients: Clients, channel: AnyChannel, draws: Draws) -> S:
         if self.objective.is_local or int(state.stopped):
             return state
         averages = self.start.is_average and not channel.shared_is_rows
         if averages and draws.round == 1:
-            return self._averaged(state, clients, channel)
+            return self._averaged(state, clients, to_server(channel))
         if self.step_size.is_searched or self.stopping.below is not None:
-            return watched_step(self.objective, self.stopping, state, clients, channel, draws)
+            server = to_server(channel)
+            return watched_step(self.objective, self.stopping, state, clients, server, draws)
         first = draws.round == 1 + averages
         return self.messages.step(self.objective, state, clients, channel, draws, first)
 
-    def _averaged(self, state: S, clients: Clients, channel: Channel) -> S:
+    def _averaged(self, state: S, clients: Clients, channel: ServerChannel) -> S:
         """The average of Theorem 1; x as it was where all alpha_i of the participants are 0."""
         squares = self.objective.squares(clients)
         found = one_shot_average(state.optima, squares, state.smoothness, channel)

@@ -30,7 +30,7 @@ from mpifed.algorithms.flix.options import StepSize, refuse_compressed
 from mpifed.algorithms.flix.state import DianaState, FlixState
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.components.schema import Above, AtMost
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
@@ -39,7 +39,7 @@ from mpifed.theory import flix as theory
 
 
 @dataclass(frozen=True)
-class GradientDifferences(MessageRule[DianaState]):
+class GradientDifferences(MessageRule[DianaState, ServerChannel]):
     """Clients send how their gradients differ from the memories h_i, compressed.
 
     Parameters
@@ -62,7 +62,7 @@ class GradientDifferences(MessageRule[DianaState]):
         objective: FlixObjective,
         state: DianaState,
         clients: Clients,
-        channel: Channel,
+        channel: ServerChannel,
         draws: Draws,
         first: bool,
     ) -> DianaState:
@@ -101,7 +101,7 @@ class GradientDifferences(MessageRule[DianaState]):
         return bold_memory_rate(self.memory_rate(omega), omega)
 
 
-class Diana(Descent[DianaState]):
+class Diana(Descent[DianaState, ServerChannel]):
     """DIANA: gradient descent on the FLIX objective with compressed gradient differences.
 
     Parameters

@@ -32,7 +32,7 @@ from mpifed.models.base import Model
 from mpifed.theory import flix as theory
 
 
-class WholeMessages(MessageRule[FlixState]):
+class WholeMessages(MessageRule[FlixState, Channel]):
     """Clients take the step and send their models, which the exchange averages.
 
     The average of x - gamma g_i is x - (gamma / n) sum_i g_i. Sent so, messages may be compressed
@@ -77,7 +77,7 @@ class WholeMessages(MessageRule[FlixState]):
         return theorem_two(problem) if problem.exchange.compressor is None else []
 
 
-class Flix(Descent[FlixState]):
+class Flix(Descent[FlixState, Channel]):
     """FLIX by distributed gradient descent: mixtures of a local optimum and a shared model.
 
     Parameters

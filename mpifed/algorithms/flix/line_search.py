@@ -18,7 +18,7 @@ from mpifed.algorithms.flix.messages import stepped
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import Stopping
 from mpifed.algorithms.flix.state import FlixState
-from mpifed.exchange.base import Channel
+from mpifed.exchange.base import ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.optima import FIRST_SMOOTHNESS, MOST_SMOOTHNESS
 from mpifed.local.stochastic_optima import SMALL_LOSS
@@ -31,7 +31,7 @@ def watched_step(
     stopping: Stopping,
     state: S,
     clients: Clients,
-    channel: Channel,
+    channel: ServerChannel,
     draws: Draws,
 ) -> S:
     """One round of gradient descent whose server judges gradients and losses.
@@ -46,7 +46,7 @@ def watched_step(
         Its ``step`` 0 asks for a line search.
     clients : Clients
         The participants hosted here.
-    channel : Channel
+    channel : ServerChannel
         What sends, among all participants.
     draws : Draws
         The random numbers of this round.
@@ -87,7 +87,7 @@ def watched_step(
 
 
 def _value(
-    objective: FlixObjective, optima: Tensor, clients: Clients, channel: Channel, x: Tensor
+    objective: FlixObjective, optima: Tensor, clients: Clients, channel: ServerChannel, x: Tensor
 ) -> float:
     """f~(x), from the losses that clients send."""
     losses = objective.losses(optima, x, clients)[:, None]

@@ -12,12 +12,13 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from mpifed.algorithms.base import AnyChannel
 from mpifed.algorithms.flix.forecast import Problem
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import StepSize
 from mpifed.algorithms.flix.state import FlixState
 from mpifed.algorithms.server_messages import message_variance
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.sparse_rows import SparseRows, taken
 from mpifed.theory import flix as theory
@@ -25,8 +26,11 @@ from mpifed.theory import flix as theory
 S = TypeVar("S", bound=FlixState)
 
 
-class MessageRule(ABC, Generic[S]):
-    """How gradients of f~ travel, and what the paper proves about it."""
+class MessageRule(ABC, Generic[S, AnyChannel]):
+    """How gradients of f~ travel, and what the paper proves about it.
+
+    It is generic in the state that it moves on and in the channel that it needs.
+    """
 
     @abstractmethod
     def start(self, state: FlixState) -> S:
@@ -38,7 +42,7 @@ class MessageRule(ABC, Generic[S]):
         objective: FlixObjective,
         state: S,
         clients: Clients,
-        channel: Channel,
+        channel: AnyChannel,
         draws: Draws,
         first: bool,
     ) -> S:
@@ -52,7 +56,7 @@ class MessageRule(ABC, Generic[S]):
             x^k, with the rows of the participants.
         clients : Clients
             The participants hosted here.
-        channel : Channel
+        channel : Channel or ServerChannel
             What sends, among all participants.
         draws : Draws
             The random numbers of this round.
@@ -93,7 +97,7 @@ def send_gradients(
     x: Tensor,
     memories: Tensor | None,
     clients: Clients,
-    channel: Channel,
+    channel: ServerChannel,
     draws: Draws,
     whole: bool = False,
 ) -> Tensor | SparseRows:
@@ -113,7 +117,7 @@ def send_gradients(
         h_i, (clients, P); None for zeros.
     clients : Clients
         The participants hosted here.
-    channel : Channel
+    channel : ServerChannel
         What sends, among all participants.
     draws : Draws
         The random numbers of this round.
@@ -165,7 +169,7 @@ def stepped(model: Tensor, step: float, gradient: Tensor) -> Tensor:
 
 
 def one_shot_average(
-    optima: Tensor, squares: Tensor, smoothness: Tensor, channel: Channel
+    optima: Tensor, squares: Tensor, smoothness: Tensor, channel: ServerChannel
 ) -> Tensor | None:
     """The average of Theorem 1: x_avg = sum_i w_i x_i with w_i proportional to alpha_i^2 L_i.
 
@@ -177,7 +181,7 @@ def one_shot_average(
         alpha_i^2, float64 (clients,).
     smoothness : Tensor
         L_i, float64 (clients,); 0 where it is unknown, which counts as 1.
-    channel : Channel
+    channel : ServerChannel
         What sends, among all participants.
 
     Returns
