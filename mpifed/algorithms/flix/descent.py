@@ -200,7 +200,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
         if how.earlier_run is not None:
             return stored_optima(how.earlier_run, start, clients.ids)
         limits = how.solver, how.tolerance, how.iterations
-        # Agreed at once: where the search has ended, the other clients' is waited for here.
+        # Agreed at once: who has ended the search waits here for those that are asked to stop.
         return agreed(
             clients,
             lambda: local_optima(self.model, clients, self.regulariser, start, draws, *limits),
