@@ -1,4 +1,4 @@
-"""Local training only: every client its own model, nothing is sent."""
+"""Local training only, the baseline Local of Marfoq et al. 2021: every client its own model."""
 
 from __future__ import annotations
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
+
 import pytest
+import torch
+from mypy import api
 
 from mpifed.algorithms.base import Algorithm
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.components.registry import ALGORITHMS, find
+from mpifed.components.registry import ALGORITHMS, DATASETS, EXCHANGES, find
 from mpifed.config.configuration import resolve
+from mpifed.data.base import Dataset
+from mpifed.data.synthetic import Synthetic
 from mpifed.errors import InputError
+from mpifed.exchange.base import Channel, Exchange, ServerChannel
+from mpifed.exchange.server import Server
+from mpifed.models.base import Model
+from mpifed.models.linear import Linear
+from mpifed.mpi.communicator import Alone
+from mpifed.training.build import make
 
 
 @pytest.mark.parametrize(
@@ -74,19 +87,108 @@ def not_a_class(model, local):
     """A function."""
 
 
+BASES = {
+    "algorithm": "mpifed.algorithms.base.Algorithm",
+    "data": "mpifed.data.base.Dataset",
+    "exchange": "mpifed.exchange.base.Exchange",
+}
+
+
 @pytest.mark.parametrize("name", ["Unrelated", "not_a_class"])
-def test_what_is_not_derived_from_algorithm_is_refused(name):
-    with pytest.raises(InputError) as refused:
-        resolve({"algorithm": f"{__name__}:{name}"})
-    assert str(refused.value) == (
-        f"algorithm.name is '{__name__}:{name}', which is not derived from "
-        "mpifed.algorithms.base.Algorithm"
-    )
+def test_what_is_not_derived_from_the_base_class_is_refused(name):
+    for section, base in BASES.items():
+        with pytest.raises(InputError) as refused:
+            resolve({section: f"{__name__}:{name}"})
+        assert str(refused.value) == (
+            f"{section}.name is '{__name__}:{name}', which is not derived from {base}"
+        )
 
 
 def test_a_class_that_lacks_a_method_is_refused():
     with pytest.raises(InputError, match="which lacks the methods payload, round"):
         resolve({"algorithm": f"{__name__}:Incomplete"})
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "meant"),
+    [
+        (Dataset, "divisors", "divisor"),
+        (Synthetic, "descriptions", "description"),
+        (Exchange, "remember_", "remember"),
+        (Server, "predicted_contractions", "predicted_contraction"),
+        (Model, "shared_logit", "shared_logits"),
+        (Linear, "losss", "loss"),
+    ],
+)
+def test_data_sets_exchanges_and_models_may_not_misspell_either(base, name, meant):
+    with pytest.raises(InputError, match=f"'Mine' has '{name}'.*did you mean '{meant}'"):
+        type("Mine", (base,), {name: lambda self: None})
+
+
+def run_of(**sections):
+    data = {"name": "synthetic", "n_test": 5, "dimension": 4}
+    return make(resolve({"clients": 2, "data": data, **sections}), Alone(), 1)
+
+
+def number(data):
+    return 3
+
+
+def incomplete(data):
+    """A class that is not derived from Model, though it has its methods."""
+    return dataclasses.make_dataclass("Own", [("n_parameters", int)])(2)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("number", "returns int; it must return a mpifed.models.base.Model or a torch module"),
+        ("incomplete", "returns Own; it must return a mpifed.models.base.Model or a torch module"),
+        ("mpifed.models.none:none", "gives a NoModel, but algorithm 'fedavg' needs a Model"),
+    ],
+)
+def test_a_model_must_be_one_that_the_algorithm_trains(model, words):
+    name = model if ":" in model else f"{__name__}:{model}"
+    with pytest.raises(InputError, match=words):
+        run_of(model=name, algorithm="fedavg")
+
+
+def module(data):
+    return torch.nn.Sequential(torch.nn.Flatten(0), torch.nn.Linear(4, 1))
+
+
+def test_a_torch_module_is_a_model():
+    assert isinstance(run_of(model=f"{__name__}:module", algorithm="fedavg").model, Model)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_data_set_derives_from_the_base_class_and_is_complete(name):
+    found = find("data", name)
+    assert issubclass(found, Dataset) and not found.__abstractmethods__
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_the_channel_of_an_exchange_has_send_only_if_there_is_a_server(name):
+    found = find("exchange", name)
+    channel = typing.get_type_hints(found.at)["return"]
+    assert issubclass(found, Exchange) and issubclass(channel, Channel)
+    assert issubclass(channel, ServerChannel) == (name == "server") == hasattr(channel, "send")
+
+
+@pytest.mark.slow
+def test_mypy_refuses_a_method_for_gossip_that_sends(tmp_path):
+    source = tmp_path / "mine.py"
+    source.write_text(
+        "from typing import Any\n"
+        "from mpifed.exchange.base import Channel, ServerChannel\n"
+        "def right(channel: ServerChannel, rows: Any) -> None:\n"
+        "    channel.send(rows)\n"
+        "def wrong(channel: Channel, rows: Any) -> None:\n"
+        "    channel.send(rows)\n"
+    )
+    found, _, code = api.run(["--strict", "--follow-imports=silent", str(source)])
+    assert code == 1
+    assert '"Channel" has no attribute "send"' in found and "mine.py:4" not in found
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
