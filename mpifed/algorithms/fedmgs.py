@@ -20,9 +20,9 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.server_messages import refuse_others
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
@@ -45,7 +45,7 @@ class FedMGSState:
     total: Tensor = state.server()
 
 
-class FedMGS:
+class FedMGS(Algorithm[ServerChannel]):
     """FedMGS: matrix factorisation; codes stay with clients, statistics are shared.
 
     Parameters
@@ -72,6 +72,7 @@ class FedMGS:
     """
 
     uses_model = False
+    model_type = NoModel
     local_options = ()
     exchanges = ("server",)
     compressors = "none"
@@ -124,7 +125,7 @@ class FedMGS:
         return FedMGSState(atoms, codes, blank, blank.new_zeros(k + p, k))
 
     def round(
-        self, state: FedMGSState, clients: Clients, channel: Channel, draws: Draws
+        self, state: FedMGSState, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> FedMGSState:
         channel.broadcast(state.atoms)
         codes, now = state.codes.clone(), state.sent.clone()

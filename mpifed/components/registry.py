@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
+from mpifed.components.base import Component, DeclaredAlgorithm
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
 from mpifed.errors import InputError, closest
 
@@ -91,6 +93,13 @@ TABLES = {
     "surrogate": SURROGATES,
 }
 
+BASES = {
+    "algorithm": "mpifed.algorithms.base:Algorithm",
+    "data": "mpifed.data.base:Dataset",
+    "exchange": "mpifed.exchange.base:Exchange",
+}
+"""Base classes from which the components of a kind derive."""
+
 
 @dataclass(frozen=True)
 class Section:
@@ -104,14 +113,23 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
     """Return the component of ``kind`` called ``name``.
 
     ``field`` is the name's place in the configuration, where it is not ``<kind>.name``. Raises
-    ``InputError``, which offers the closest name, where there is none.
+    ``InputError``, which offers the closest name, where there is none, and for a user's own
+    component that does not derive from the base class of its kind, or lacks a method of it.
     """
     table, field = TABLES[kind], field or f"{kind}.name"
     if ":" in name:
-        return _load(name, field)
+        found = load(name, field)
+        if kind in BASES:
+            _check_base(found, BASES[kind], f"{field} is '{name}'")
+        return found
     if name not in table:
         raise InputError(f"{field} is {shown(name)}; {closest(name, table)}")
-    return _load(table[name], field)
+    return load(table[name], field)
+
+
+def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
+    """The class of the algorithm called ``name``, for what it declares; as ``find``."""
+    return cast(type[DeclaredAlgorithm], find("algorithm", name))
 
 
 def summary(component: Callable[..., Any]) -> str:
@@ -180,8 +198,15 @@ def complete(
             if isinstance(within, ComponentOf):
                 place = f"{path}.{key}"
                 checked[key] = complete(within.kind, checked[key], place, option.default)
+    # A plain function leaves its options alone.
     fill = getattr(made, "complete_options", None)
     return Section(name, fill(checked, n_training) if fill else checked)
+
+
+def refusal(component: Callable[..., Any], configuration: Any) -> str | None:
+    """Return why ``component`` does not go with the rest of the configuration; None if it does."""
+    refuse = getattr(component, "refuse", None)
+    return None if refuse is None else refuse(configuration)
 
 
 def plain(value: Any) -> Any:
@@ -195,7 +220,8 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _load(target: str, field: str) -> Callable[..., Any]:
+def load(target: str, field: str) -> Callable[..., Any]:
+    """Import the object that ``package.module:object`` names; ``field`` is where it is named."""
     module_name, _, attribute = target.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -214,3 +240,14 @@ def _load(target: str, field: str) -> Callable[..., Any]:
             f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'"
         )
     return found
+
+
+def _check_base(found: Callable[..., Any], place: str, said: str) -> None:
+    """Raises ``InputError`` where ``found`` is no complete subclass of the class at ``place``."""
+    module, _, name = place.partition(":")
+    base: type[Component] = getattr(importlib.import_module(module), name)
+    if not (inspect.isclass(found) and issubclass(found, base)):
+        raise InputError(f"{said}, which is not derived from {module}.{name}")
+    missing = sorted(found.__abstractmethods__)
+    if missing:
+        raise InputError(f"{said}, which lacks the methods {', '.join(missing)}")

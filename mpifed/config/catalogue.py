@@ -12,10 +12,13 @@ from mpifed.components.registry import (
     ALGORITHMS,
     COMPRESSORS,
     DATASETS,
+    EXCHANGES,
     MODELS,
     SURROGATES,
     TABLES,
     find,
+    find_algorithm,
+    load,
     summary,
 )
 from mpifed.components.schema import describe, options_of, shown
@@ -82,7 +85,7 @@ def _options(name: str) -> Iterator[str]:
     from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
     if ":" in name:
-        yield _component_options("component", name, find("algorithm", name, "--list"))
+        yield _component_options("component", name, load(name, "--list"))
     for kind, table in TABLES.items():
         if name in table:
             yield _component_options(kind, name, find(kind, name))
@@ -154,20 +157,14 @@ def _components(kind: str, table: dict[str, str]) -> str:
 
 
 def _algorithms() -> str:
-    rows: list[tuple[str, ...]] = [
-        ("name", "server", "gossip", "compression", "unseen clients", "")
-    ]
+    rows: list[tuple[str, ...]] = [("name", *EXCHANGES, "compression", "unseen clients", "")]
     for name in ALGORITHMS:
-        algorithm = find("algorithm", name)
-        sends = getattr(algorithm, "communicates", True)
-        allowed = getattr(algorithm, "exchanges", ("server", "gossip"))
-        exchanges = [
-            "no" if e not in allowed else "yes" if sends else "nothing sent"
-            for e in ("server", "gossip")
-        ]
-        compressors = getattr(algorithm, "compressors", "any")
-        adapts = "yes" if hasattr(algorithm, "adapt") else "no"
-        rows.append((name, *exchanges, compressors, adapts, summary(algorithm)))
+        algorithm = find_algorithm(name)
+        allowed = EXCHANGES if algorithm.exchanges is None else algorithm.exchanges
+        yes = "yes" if algorithm.communicates else "nothing sent"
+        exchanges = [yes if exchange in allowed else "no" for exchange in EXCHANGES]
+        serves = "yes" if algorithm.serves_unseen_clients() else "no"
+        rows.append((name, *exchanges, algorithm.compressors, serves, summary(algorithm)))
     return _table(rows)
 
 

@@ -17,7 +17,15 @@ from typing import Annotated, Any, Literal, cast
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
 
-from mpifed.components.registry import Section, complete, find, named, plain
+from mpifed.components.registry import (
+    Section,
+    complete,
+    find,
+    find_algorithm,
+    named,
+    plain,
+    refusal,
+)
 from mpifed.components.schema import check_options, check_value, options_of, shown
 from mpifed.config.experiment_files import (
     DATA_FILES,
@@ -173,7 +181,7 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
 def _without_idle_sections(configuration: Configuration) -> Configuration:
     """The configuration without a model and a compression that would change nothing."""
     algorithm, exchange = configuration.algorithm, configuration.exchange
-    if not getattr(find("algorithm", algorithm.name), "uses_model", True):
+    if not find_algorithm(algorithm.name).uses_model:
         # Whatever the experiment names: this algorithm trains no predictor.
         configuration = dataclasses.replace(configuration, model=Section("none"))
     mixes_plainly = exchange.name == "gossip" and exchange.options["consensus_step"] is None
@@ -263,7 +271,7 @@ def _check_together(configuration: Configuration) -> None:
         reason = refused and f"on_divergence is 'drop', which leaves clients out: {refused}"
     if reason is None and participation.shortens_rounds(configuration.participation):
         name = configuration.algorithm.name
-        if not getattr(find("algorithm", name), "steps_locally", False):
+        if not find_algorithm(name).steps_locally:
             reason = (
                 f"participation.late is 'partial', but algorithm '{name}' takes no local steps "
                 "that could be cut short; allowed: miss"
@@ -274,11 +282,10 @@ def _check_together(configuration: Configuration) -> None:
 
 def _refusal(configuration: Configuration) -> str | None:
     """Why components of this configuration do not go together; None if they do."""
-    algorithm, exchange = find("algorithm", configuration.algorithm.name), configuration.exchange
-    components = [algorithm, find("exchange", exchange.name)]
-    if exchange.name not in getattr(algorithm, "exchanges", (exchange.name,)):
+    algorithm = find_algorithm(configuration.algorithm.name)
+    exchange = configuration.exchange.name
+    reasons = [algorithm.refuse(configuration)]
+    if algorithm.exchanges is None or exchange in algorithm.exchanges:
         # What else is wrong with an exchange that has to go is of no interest.
-        components.pop()
-    refusals = (getattr(component, "refuse", None) for component in components)
-    reasons = [reason for refuse in refusals if refuse and (reason := refuse(configuration))]
-    return "; besides, ".join(reasons) or None
+        reasons.append(refusal(find("exchange", exchange), configuration))
+    return "; besides, ".join(filter(None, reasons)) or None

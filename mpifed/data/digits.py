@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
-from mpifed.data.base import Shards
+from mpifed.data.base import Dataset, Shards
 from mpifed.data.delivery import agreed
 from mpifed.data.partition import FEWEST, Alpha, Classes, MinSamples, Name
 from mpifed.data.pooled import PIECE, Pool, assign, load_pooled
@@ -19,7 +19,7 @@ LEVELS = 16
 """Pixels are 0 .. 16."""
 
 
-class Digits:
+class Digits(Dataset):
     """scikit-learn's 1797 handwritten digits, 8 x 8 pixels in [0, 1], 10 labels.
 
     Each client splits its samples 60/20/20 into training, validation and test.
@@ -52,7 +52,7 @@ class Digits:
         min_samples: MinSamples = FEWEST,
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         # scikit-learn takes seconds to import, which only one rank has to spend.
         labels = agreed(communicator, lambda: _bundled()[1])
         self._pool = Pool("digits", labels, 10, (8, 8), "uint8", LEVELS)

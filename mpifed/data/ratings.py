@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
-from mpifed.data.base import Shards
+from mpifed.data.base import Dataset, Shards
 from mpifed.data.clustering import Solver
 from mpifed.data.compressed import located, opened
 from mpifed.data.delivery import agreed
@@ -37,7 +37,7 @@ class Table:
     stars: np.ndarray
 
 
-class Ratings:
+class Ratings(Dataset):
     """MovieLens `ratings.dat`: users and the stars they gave, unlabelled rows of a matrix.
 
     A sample is one user, (movies,), in ascending order of their numbers: stars as they are given, 0
@@ -88,7 +88,7 @@ class Ratings:
         test_fraction: Fraction = 0.0,
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         self._communicator = communicator
         self._matrix: np.ndarray | None = None
 

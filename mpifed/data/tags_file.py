@@ -12,7 +12,7 @@ from annotated_types import Ge
 from scipy.sparse import csr_matrix
 
 from mpifed.data import tag_layout
-from mpifed.data.base import Shards
+from mpifed.data.base import Dataset, Shards
 from mpifed.data.compressed import located
 from mpifed.data.delivery import agreed
 from mpifed.data.pooled import PIECE, Pool, describe, load_pooled
@@ -37,7 +37,7 @@ class Explicit:
         return self.parts[client]
 
 
-class TagsFile:
+class TagsFile(Dataset):
     """A user's own samples with tags, as Stack Overflow's (Gasanov et al. 2022, sec. 6.3).
 
     The file has
@@ -106,7 +106,7 @@ class TagsFile:
         n_test: Test = 300,
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         self.layout = tag_layout.layout(layout, n_clients, sources, n_train, n_val, n_test)
         self._intercept = intercept
         self._communicator = communicator

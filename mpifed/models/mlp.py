@@ -12,6 +12,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from mpifed.data.base import Description
+from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.stacked import autograd_gradient
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Mlp:
+class Mlp(Model):
     """Layers of ``sizes`` [inputs, hidden ..., outputs]; parameters are W, b of each layer in
     order.
     """

@@ -125,7 +125,8 @@ WRONG_WORDS = {
     "module missing": (["algorithm=no_such_module:x"], "module 'no_such_module' is not found"),
     "object missing": (["algorithm=os:nothing"], "'os' has no callable 'nothing'"),
     "object no callable": (["model=user_components:NOT_CALLABLE"], "no callable 'NOT_CALLABLE'"),
-    "object without signature": (["algorithm=builtins:dict"], "its parameters cannot be read"),
+    "object without signature": (["model=builtins:dict"], "its parameters cannot be read"),
+    "object of another kind": (["algorithm=builtins:dict"], "is not derived from mpifed"),
     "object with a wrong hint": (["model=user_components:wrong_hint"], "cannot be read"),
     "object with a bound that is not understood": (
         ["model=user_components:unknown_bound"],
