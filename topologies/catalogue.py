@@ -44,7 +44,7 @@ class Parameter:
         """The allowed values in words, as an error message has them."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        noun = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}[
+        noun = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}[
             self.kind
         ]
         if self.low is None and self.high is None:
@@ -135,7 +135,7 @@ def read_parameters(owner: str, entry: Entry, given: Mapping[str, Any]) -> dict[
     for name in given:
         if name not in entry.parameters:
             known = closest(name, entry.parameters) if entry.parameters else "it takes none"
-            raise TopologyError(f"{owner}: Unknown parameter {name!r}; {known}")
+            raise TopologyError(f"Unknown parameter {name!r} of {owner}; {known}")
     for name, parameter in entry.parameters.items():
         if parameter.required and given.get(name) is None:
             raise TopologyError(
