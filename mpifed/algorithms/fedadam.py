@@ -25,6 +25,7 @@ from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refu
 from mpifed.components.schema import Above, AtLeast, Below
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.participation import shortens_rounds
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.icnn import DenseICNN
@@ -51,6 +52,7 @@ class FedAdam:
     tasks: tuple[str, ...] = ("classification", "multi_label", "regression")
     exchanges = ("server",)
     compressors = "unbiased"
+    steps_locally = True
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class FedAdam:
                 refused
                 or refuse_without_potential(configuration)
                 or refuse_local(configuration, ("batch_size",))
+                or _refuse_partial(configuration)
             )
         return refused
 
@@ -192,3 +195,13 @@ class FedAdam:
 
     def payload(self) -> int:
         return self.model.n_parameters * (1 if self.objective is None else 2)
+
+
+def _refuse_partial(configuration: Any) -> str | None:
+    """Refuses clients that stop early, on the transport benchmark."""
+    if not shortens_rounds(configuration.participation):
+        return None
+    return (
+        "participation.late is 'partial', but on the transport benchmark a client of fedadam takes "
+        "one gradient step, which cannot be cut short; allowed: miss"
+    )

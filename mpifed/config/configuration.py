@@ -301,8 +301,8 @@ def _check_together(configuration: Configuration) -> None:
         name = configuration.algorithm["name"]
         if not getattr(_find("algorithm", name), "steps_locally", False):
             reason = (
-                f"participation.late is 'partial', but algorithm '{name}' takes no local steps "
-                "that could be cut short; allowed: miss"
+                f"participation.late is 'partial', but algorithm '{name}' does not cut local steps "
+                "short; allowed: miss"
             )
     if reason is not None:
         raise InputError(reason)

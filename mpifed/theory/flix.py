@@ -12,6 +12,9 @@ from typing import Literal
 
 import numpy as np
 
+LARGEST_LOGARITHM = 700.0
+"""That of the largest numbers: what has grown by more is beyond any bound."""
+
 Setting = Literal["strongly_convex", "convex", "nonconvex"]
 
 
@@ -131,6 +134,14 @@ def rounds_until(start: float, accuracy: float, rate: float) -> int:
     return k
 
 
+def descent_rate(c: Constants) -> float:
+    """1 - mu/L: by which a step of gradient descent of size 1/L shrinks ||x - x*||^2, at least.
+
+    0 where mu = L, also where rounding makes L the smaller.
+    """
+    return max(0.0, 1 - c.mu_hat / c.l_hat)
+
+
 def one_shot_alpha(c: Constants, variance: float, accuracy: float) -> float:
     """Theorem 1: the largest equal alpha for which x_avg is accurate, A = sqrt(2 eps / (L V)).
 
@@ -151,15 +162,26 @@ def communications(c: Constants, variance: float, accuracy: float, alpha: float)
     if alpha <= one_shot_alpha(c, variance, accuracy):
         return 1
     start = alpha**2 * c.l_hat * variance / 2
-    return 1 + rounds_until(start, accuracy, 1 - c.mu_hat / c.l_hat)
+    return 1 + rounds_until(start, accuracy, descent_rate(c))
 
 
 def affordable_alpha(c: Constants, variance: float, accuracy: float, rounds: int) -> float:
-    """The largest equal alpha that ``rounds`` communications bring to ``accuracy``: A q^(R-1)."""
+    """The largest equal alpha that ``rounds`` communications bring to ``accuracy``: A q^(R-1).
+
+    q is 1 / sqrt(1 - mu/L). Where mu = L, one step of gradient descent after the average finds the
+    minimiser, so that two communications do for every alpha.
+    """
     if rounds == 0:
         return 0.0
-    q = (1 - c.mu_hat / c.l_hat) ** -0.5
-    return min(1.0, one_shot_alpha(c, variance, accuracy) * q ** (rounds - 1))
+    first, rate = one_shot_alpha(c, variance, accuracy), descent_rate(c)
+    if rounds == 1 or first == 0:
+        return min(1.0, first)
+    if rate == 0:
+        return 1.0
+    q = rate**-0.5
+    if (rounds - 1) * math.log(q) > LARGEST_LOGARITHM:
+        return 1.0
+    return min(1.0, first * q ** (rounds - 1))
 
 
 def variance(rows: np.ndarray) -> float:

@@ -47,6 +47,16 @@ def test_products_do_not_depend_on_addresses(dtype):
     assert products_agree(dtype)
 
 
+@pytest.mark.parametrize("shape", [(37, 33, 1), (1, 150, 3), (500, 150, 3), (64, 10, 20)])
+def test_products_of_numpy_do_not_depend_on_addresses(shape):
+    """Samples are generated with these."""
+    m, k, n = shape
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(m, k, generator=generator, dtype=torch.float64)
+    b = torch.randn(n, k, generator=generator, dtype=torch.float64)
+    assert addresses_agree(lambda a, b: torch.from_numpy(a.numpy() @ b.numpy().T), a, b)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(37, 33, 1), (1, 33, 128), (5, 150, 64), (64, 36, 32)])
 def test_batched_products_do_not_depend_on_the_batch(dtype, shape):
