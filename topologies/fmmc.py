@@ -29,6 +29,12 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from topologies.catalogue import TopologyError
+from topologies.formulas import (
+    best_constant_weights,
+    larger_degrees,
+    max_degree_weights,
+    metropolis_hastings_weights,
+)
 from topologies.graphs import edge_array
 from topologies.matrix import at_most_one
 from topologies.projections import (
@@ -163,9 +169,8 @@ def _check_zero_diagonal(pattern: Pattern) -> None:
 
 
 def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
-    n, i, j = pattern.n, pattern.i, pattern.j
-    degrees = pattern.node_sums(np.ones(len(i)))
-    weights = 1 / (1 + np.maximum(degrees[i], degrees[j]))
+    n = pattern.n
+    weights = metropolis_hastings_weights(n, pattern.edges)
     best, best_weights = _best_rule(pattern) if pattern.self_loops else (np.inf, weights)
     bound = 0.0
 
@@ -211,17 +216,14 @@ def _best_rule(pattern: Pattern) -> tuple[float, Array]:
     An approximate solution may be slower by less than the tolerance than a rule that is optimal on
     this graph; with the rules among the candidates the result is never behind any of them.
     """
-    degrees = pattern.node_sums(np.ones(len(pattern.i)))
-    larger = np.maximum(degrees[pattern.i], degrees[pattern.j])
-    adjacency = pattern.dense(np.ones(len(pattern.i)), np.zeros(pattern.n))
-    laplacian = np.linalg.eigvalsh(np.diag(degrees) - adjacency)
+    n, edges = pattern.n, pattern.edges
     rules = (
-        1 / (1 + larger),
-        1 / larger,
-        np.full(len(larger), 1 / (1 + degrees.max())),
-        np.full(len(larger), 2 / (laplacian[1] + laplacian[-1])),
+        metropolis_hastings_weights(n, edges),
+        1 / larger_degrees(n, edges),
+        max_degree_weights(n, edges),
+        best_constant_weights(n, edges),
     )
-    admissible = [at_most_one(pattern.n, pattern.edges, weights) for weights in rules]
+    admissible = [at_most_one(n, edges, weights) for weights in rules]
     slems = [_slem(pattern, weights) for weights in admissible]
     first = int(np.argmin(slems))
     return slems[first], admissible[first]
