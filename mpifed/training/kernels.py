@@ -123,7 +123,7 @@ def _trials(setup: Setup, clients: Clients, draws: Draws) -> Iterator[Trial]:
         yield "the potential's gradients", lambda: _potentials_agree(model, clients, draws)
     elif isinstance(algorithm, FedMM):
         yield "the surrogate's statistics", lambda: _statistics_agree(algorithm, clients, draws)
-    elif not getattr(algorithm, "uses_model", True):
+    elif not algorithm.uses_model:
         x = clients.shards.train.x.flatten(1).double()[:CHUNK]
         yield "matrix products", lambda: addresses_agree(lambda z: z.T @ z, x)
     else:
@@ -139,7 +139,7 @@ def _gradients_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
     # Clients of one size share a batch, so the smallest one goes in several times.
     rows = np.resize(clients.rows[: max(1, count // 4)], count)
     start = _models(setup, count, draws)
-    if getattr(setup.algorithm, "local_options", None) is None:
+    if setup.algorithm.local_options is None:
         # So small a share of a client's local steps is one step.
         some = Clients(clients.federation, clients.shards, rows, np.full(count, 1e-12))
         solver = _solver(setup)
