@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from mpifed.data.base import Shards
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.invariance import addresses_agree, blocks_agree, products_agree
 from mpifed.local.linear_objective import objective_of
-from mpifed.local.objective import Regulariser
+from mpifed.local.objective import Objective, Regulariser
 from mpifed.local.scoring import CHUNK
 from mpifed.local.solver import LocalSGD
 from mpifed.models.icnn import DenseICNN
@@ -152,19 +151,25 @@ def _gradients_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
         return blocks_agree(step, count)
     some = Clients(clients.federation, clients.shards, rows)
 
-    def objective(part: slice) -> Any:
-        return objective_of(model, _part(some, part), Regulariser())
+    def risks(part: slice) -> tuple[Objective, Tensor]:
+        return objective_of(model, _part(some, part), Regulariser()), start[part]
 
-    return (
-        blocks_agree(lambda part: objective(part).losses(start[part]), count)
-        and blocks_agree(lambda part: objective(part).gradients(start[part]), count)
-        and not (
-            isinstance(setup.algorithm, Maml)
-            and not blocks_agree(
-                lambda part: objective(part).hessian_products(start[part], start[part]), count
-            )
-        )
-    )
+    def losses(part: slice) -> Tensor:
+        objective, at = risks(part)
+        return objective.losses(at)
+
+    def gradients(part: slice) -> Tensor:
+        objective, at = risks(part)
+        return objective.gradients(at)
+
+    def hessian_products(part: slice) -> Tensor:
+        objective, at = risks(part)
+        return objective.hessian_products(at, at)
+
+    calls = [losses, gradients]
+    if isinstance(setup.algorithm, Maml):
+        calls.append(hessian_products)
+    return all(blocks_agree(call, count) for call in calls)
 
 
 def _outputs_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
