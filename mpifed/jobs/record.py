@@ -126,9 +126,9 @@ def read(directory: Path) -> tuple[Record, int | None]:
     if "part_of" in whole:
         raise damaged(path, "it is part of a run that is itself a part")
     record, task = _record(Path(above), whole), found.get("task")
-    if task not in range(len(record.job.runs)) or not _is_count(task):
+    if not isinstance(task, int) or not _is_count(task) or task >= len(record.job.runs):
         raise damaged(path, "task is the number of no run")
-    return record, int(task)
+    return record, task
 
 
 def _record(directory: Path, found: dict[str, Any]) -> Record:
