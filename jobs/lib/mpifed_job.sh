@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154  # the settings, in front
 # What every job of mpifed does. `python -m mpifed.jobs` writes it into the scripts that it renders,
 # behind the settings, so that a script needs no file but itself.
 #

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # A signal that comes meanwhile, and why a line below fails, are kept for `begin`.
 early='' trouble=''
 trap 'early=${early:-USR1}' USR1

@@ -209,6 +209,7 @@ def _prologue(options: JobOptions) -> str:
     for name, value in (options.environment or {}).items():
         lines.append(f"export {name}={shlex.quote(str(value))}")
     text = (folder("lib") / PROLOGUE).read_text(encoding="utf-8").rstrip()
+    _, _, text = text.partition("\n")  # what shellcheck is told of the file alone
     listening, _, rest = text.partition("\n\n")
     return f"{listening}\n{rest.replace('#@ lines', chr(10).join(lines))}" if lines else listening
 
