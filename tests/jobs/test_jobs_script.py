@@ -294,6 +294,20 @@ def test_a_module_that_cannot_be_loaded_ends_the_job(
     assert not (tmp_path / "launched").exists()
 
 
+def test_the_report_is_not_made_where_the_prologue_fails(slurm: FakeSlurm, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/bash\ntouch {tmp_path}/reported\n")
+    python.chmod(0o700)
+    words = ["seed=[0,1]", "job.ranks=2", f"job.python={python}"]
+    for line, code in (("true", 0), ("ls /no/such", 2)):
+        (tmp_path / "reported").unlink(missing_ok=True)
+        job = plan([*words, f"job.prologue=['{line}']"], None, tmp_path / "run", False)
+        found, said = ended(slurm, render.report_script(job))
+        assert found == code, said
+        assert (tmp_path / "reported").exists() == (code == 0)
+        assert ("the prologue failed with 2: ls /no/such: ls:" in said) == (code == 2)
+
+
 @pytest.mark.parametrize(("number", "code", "again"), [("USR1", 0, True), ("TERM", 143, False)])
 def test_a_request_during_the_prologue_is_kept(
     number: str, code: int, again: bool, slurm: FakeSlurm, tmp_path: Path
