@@ -25,6 +25,7 @@ from mpifed.algorithms.fedmm.fedmm_ot import (
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.participation import shortens_rounds
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.icnn import DenseICNN
@@ -74,6 +75,7 @@ class FedAdam(Algorithm[ServerChannel]):
 
     exchanges = ("server",)
     compressors = "unbiased"
+    steps_locally = True
     model_type = (Model, DenseICNN)
 
     def __init__(
@@ -111,6 +113,7 @@ class FedAdam(Algorithm[ServerChannel]):
                 refused
                 or refuse_without_potential(configuration)
                 or refuse_local(configuration, ("batch_size",))
+                or _refuse_partial(configuration)
             )
         return refused
 
@@ -209,3 +212,13 @@ class FedAdam(Algorithm[ServerChannel]):
 
     def payload(self) -> int:
         return self.model.n_parameters * (1 if self.objective is None else 2)
+
+
+def _refuse_partial(configuration: Any) -> str | None:
+    """Refuses clients that stop early, on the transport benchmark."""
+    if not shortens_rounds(configuration.participation):
+        return None
+    return (
+        "participation.late is 'partial', but on the transport benchmark a client of fedadam takes "
+        "one gradient step, which cannot be cut short; allowed: miss"
+    )

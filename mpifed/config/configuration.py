@@ -42,6 +42,7 @@ from mpifed.federation.participation import Participation
 from mpifed.local.options import LocalOptions
 
 __all__ = [
+    "ClientWeights",
     "Configuration",
     "apply_overrides",
     "completed",
@@ -54,6 +55,9 @@ __all__ = [
     "to_mapping",
     "to_yaml",
 ]
+
+ClientWeights = Literal["scored", "train", "uniform"]
+"""How averages over clients are weighted, see ``EvaluationOptions``."""
 
 MOST_THREADS = 1024
 """Threads a rank at most; OpenMP ends the process where it cannot start as many as it is told."""
@@ -73,12 +77,16 @@ class EvaluationOptions:
         Share of each client's training samples that is held out and scored.
     validation_split : bool
         Whether the validation samples that the data have are scored.
+    client_weights : {'scored', 'train', 'uniform'}
+        Weights of averages over clients: the samples of the split that is scored, the training
+        samples n_t, as in Marfoq et al. 2021, or one each.
     """
 
     every: Annotated[int, Ge(1)] = 10
     unseen_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
     validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
     validation_split: bool = False
+    client_weights: ClientWeights = "scored"
 
     def __post_init__(self) -> None:
         if self.validation_fraction and self.validation_split:
@@ -273,8 +281,8 @@ def _check_together(configuration: Configuration) -> None:
         name = configuration.algorithm.name
         if not find_algorithm(name).steps_locally:
             reason = (
-                f"participation.late is 'partial', but algorithm '{name}' takes no local steps "
-                "that could be cut short; allowed: miss"
+                f"participation.late is 'partial', but algorithm '{name}' does not cut local steps "
+                "short; allowed: miss"
             )
     if reason is not None:
         raise InputError(reason)
