@@ -33,8 +33,8 @@ from mpifed.errors import Diverged
 from mpifed.exchange.reduction import common_exponents
 from mpifed.mpi.communicator import Alone, world
 from mpifed.supervision import heartbeat
-from mpifed.supervision.guard import segments_of
 from mpifed.supervision.peers import BEAT, SILENCE, Peer, Peers, listen
+from mpifed.supervision.shared_memory import segments_of
 
 OURS = (*TINY, "clients=9", "algorithm=user_components:Fails", "--quiet")
 
@@ -119,7 +119,7 @@ def test_a_long_computation_is_no_standstill(tmp_path):
 
 def guards(count: int, key: bytes = b"k" * 16) -> list[Peers]:
     """Guards of ``count`` ranks on this host, in one process."""
-    sockets = [listen() for _ in range(count)]
+    sockets = [listen(on_one_host=True) for _ in range(count)]
     ports = [made.getsockname()[1] for made in sockets]
     made = []
     for rank, own in enumerate(sockets):
@@ -189,7 +189,7 @@ def test_of_ranks_that_die_the_first_is_to_blame():
 
 def test_a_recorded_datagram_is_not_believed_again():
     made = guards(2)
-    spy = listen()
+    spy = listen(on_one_host=True)
     port = made[0].listening.getsockname()[1]
     made[1].peers[0].port = spy.getsockname()[1]
     made[1].end(1)
