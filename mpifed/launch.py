@@ -28,6 +28,7 @@ from mpifed.errors import (
     StopRequested,
     closest,
 )
+from mpifed.supervision.exit import skip_teardown
 from mpifed.supervision.heartbeat import STALL_LIMIT, announce, tell, waiting, whereabouts
 from mpifed.supervision.launcher import launched_rank
 from mpifed.supervision.shared_memory import remove_segments, segments_of
@@ -155,6 +156,7 @@ def _world(expected: int | None) -> Any:
         from mpifed.mpi.agreement import introduce
         from mpifed.mpi.communicator import world
 
+        skip_teardown()
         communicator = world(expected)
         introduce(communicator)
     return communicator

@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import gc
 import io
-import os
 import signal
 import socket
 import sys
@@ -37,6 +36,19 @@ class _Ending:
 def prepare() -> None:
     """To be called before anything else is registered: ``atexit`` runs the first one last."""
     atexit.register(_finish)
+
+
+def skip_teardown() -> None:
+    """In a guarded rank: lets the exit end where libraries loaded so far would be taken apart.
+
+    To be called before MPI is initialised, which must hear of the exit, or a launcher takes the
+    rank for one that was killed: what is registered last runs first. Where MPI is there already
+    (h5py with parallel HDF5 brings it), or the C library knows no ``on_exit``, the exit takes
+    longer.
+    """
+    libc = ctypes.CDLL(None)
+    if heartbeat.watched() and "mpi4py.MPI" not in sys.modules and hasattr(libc, "on_exit"):
+        libc.on_exit(libc._exit, None)
 
 
 def leave(code: int) -> int:
@@ -78,12 +90,14 @@ def _finish() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
     _flush_files()
     _leave_mpi()
-    ctypes.CDLL(None).fflush(None)
-    os._exit(_Ending.code)
+    # Not the interpreter's own exit; and no other thread of Python's runs meanwhile.
+    libc = ctypes.PyDLL(None)
+    libc.fflush(None)
+    libc.exit(_Ending.code)
 
 
 def _leave_mpi() -> None:
-    """As mpi4py does later; collective. A launcher takes a rank that omits it for one killed."""
+    """As mpi4py does at the interpreter's exit; collective."""
     module = sys.modules.get("mpi4py.MPI")
     if module is not None and module.Is_initialized() and not module.Is_finalized():
         heartbeat.waits(True)

@@ -129,8 +129,11 @@ class Peers:
         self._tell(FALLEN, range(len(self.peers)), self.fallen[self.rank])
 
     def fell_later(self) -> bool:
-        """Whether another rank is known to have died before this one."""
-        return min((when, rank) for rank, when in self.fallen.items())[1] != self.rank
+        """Whether another rank is known to have died, and before this one if this one did."""
+        return (
+            bool(self.fallen)
+            and min((when, rank) for rank, when in self.fallen.items())[1] != self.rank
+        )
 
     def end(self, culprit: int) -> None:
         """Tells all others to end, because of rank ``culprit``."""
