@@ -8,14 +8,15 @@ import socket
 
 import pytest
 import yaml
-from commands import HERE, TINY, launch
+from commands import HERE, TINY, call, launch
 
 from mpifed.config.experiment_files import read_experiment
-from mpifed.supervision import rendezvous
+from mpifed.supervision import heartbeat, rendezvous
 from mpifed.supervision.exit import PATIENCE
 from mpifed.supervision.heartbeat import STALL_LIMIT, Signs
 from mpifed.supervision.launcher import Launch, launched
 from mpifed.supervision.stillness import WAITING, Stillness
+from mpifed.supervision.stop_requests import heed
 
 PATH = f"{HERE / 'early'}:{HERE}"
 KILLED = "the process was killed by SIGKILL (out of memory?)"
@@ -119,6 +120,20 @@ def test_the_end_of_a_rank_has_a_limit_of_its_own():
     assert "stall_limit" in stillness.fault(Signs(5, 5, False), 1.5 * PATIENCE)
     never = Stillness(limit=None, ending=True)
     assert never.fault(Signs(5, 5, False), 1e9) is None
+
+
+def test_what_lasts_before_round_1_shows_steps(tmp_path, capfd, monkeypatch):
+    """Making the data, scoring round 0, looking for a stop: 50 clients, three splits each."""
+    board, seen = heartbeat.new_board(), []
+    monkeypatch.setattr(heartbeat._Own, "board", board)
+    monkeypatch.setattr(
+        "mpifed.training.engine.at_round", lambda number: seen.append(heartbeat.read(board).steps)
+    )
+    words = ["clients=50", "rounds=1", "data.n_test=2", "data.dimension=2", "--quiet", "--output"]
+    assert call([TINY[0], *words, tmp_path / "run"], capfd).code == 0
+    assert seen[0] >= 3 * 50
+    heed()
+    assert heartbeat.read(board).steps > seen[0]
 
 
 # Guards that meet.
