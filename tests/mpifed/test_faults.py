@@ -91,7 +91,7 @@ def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path):
 
 def test_a_rank_that_raises_leaves_no_shared_memory_behind(tmp_path):
     words = command(2, *OURS, "rounds=1000000", "--quiet", "--output", tmp_path / "run")
-    fails = {**environment(), "FAIL": "mistake:1:1000"}
+    fails = {**environment(), "FAIL": "mistake:1:300"}
     with started(words, stderr=subprocess.DEVNULL, env=fails) as process:
         wait_for(tmp_path / "run" / "checkpoints" / "round-000006.h5", process)
         segments = segments_in(process)
@@ -111,7 +111,7 @@ def test_a_rank_that_is_stopped_with_its_guard_is_missed(rank, tmp_path):
 
 def test_a_long_computation_is_no_standstill(tmp_path):
     """Rank 0 waits far longer than the limit for a rank that goes on step by step."""
-    words = ["stall_limit=2", "algorithm=user_components:TakesItsTime", "rounds=2"]
+    words = ["stall_limit=4", "algorithm=user_components:TakesItsTime", "rounds=2"]
     outcome = launch(2, *TINY, *words, "--quiet", "--output", tmp_path / "run")
     assert (outcome.code, outcome.messages) == (0, [])
     assert summary_of(tmp_path / "run")["seconds"]["total"] > 5

@@ -41,7 +41,11 @@ def training(ranks: int, target: Path, **options):
     """A job amid its rounds, and the processes of its ranks."""
     with started(command(ranks, *ENDLESS, target), **options) as process:
         wait_for(target / "checkpoints" / "round-000006.h5", process)
-        yield process, [of_rank(rank, target) for rank in range(ranks)]
+        everybody = family(process.pid)
+        try:
+            yield process, [of_rank(rank, target) for rank in range(ranks)]
+        finally:
+            kill_all(everybody)
 
 
 def parent_of(process: int) -> int:
@@ -68,8 +72,11 @@ def test_a_launcher_that_goes_before_mpi_has_begun_is_missed_too(tmp_path):
     with started(command(2, *ENDLESS, tmp_path / "run"), env=variables) as process:
         guards = until(lambda: [one for one in family(process.pid) if is_guard(one)], 2)
         ranks = [child for guard in guards for child in family(guard)]
-        kill_all([parent_of(guards[0])])
-        all_ended(ranks)
+        try:
+            kill_all([parent_of(guards[0])])
+            all_ended(ranks)
+        finally:
+            kill_all(ranks)
 
 
 def is_guard(process: int) -> bool:
