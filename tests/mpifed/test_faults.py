@@ -207,6 +207,25 @@ def test_a_recorded_datagram_is_not_believed_again():
     assert not made[0].ended
 
 
+def test_a_flood_of_datagrams_is_read_in_parts(monkeypatch):
+    monkeypatch.setattr("mpifed.supervision.peers.MOST", 3)
+    made, spy = guards(2), listen(on_one_host=True)
+    for _ in range(4):
+        spy.sendto(b"noise", made[0].listening.getsockname())
+    made[1].end(1)
+    time.sleep(0.01)
+    ended = []
+    for _ in range(2):
+        made[0].tick(0.0, 3)
+        ended.append(made[0].ended)
+    assert ended == [False, True]
+
+
+def test_guards_of_one_host_listen_there_alone():
+    places = [listen(on_one_host=yes).getsockname()[0] for yes in (True, False)]
+    assert places == ["127.0.0.1", "0.0.0.0"]
+
+
 @pytest.mark.parametrize(
     ("clients", "words"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 
 import pytest
@@ -14,7 +15,7 @@ from mpifed.config.experiment_files import read_experiment
 from mpifed.supervision import heartbeat, rendezvous
 from mpifed.supervision.exit import PATIENCE
 from mpifed.supervision.heartbeat import STALL_LIMIT, Signs
-from mpifed.supervision.launcher import Launch, launched
+from mpifed.supervision.launcher import Launch, has_ended, launched, watch_process
 from mpifed.supervision.stillness import WAITING, Stillness
 from mpifed.supervision.stop_requests import heed
 
@@ -213,11 +214,42 @@ def test_a_flood_is_read_in_parts(monkeypatch):
     ],
 )
 def test_what_a_launcher_tells_of_a_rank(variables, expected, monkeypatch):
+    tell(variables, monkeypatch)
+    found = launched()
+    about = (found.rank, found.size, found.here, found.on_one_host) if found else None
+    assert about == expected
+
+
+def tell(variables: dict[str, str], monkeypatch) -> None:
+    """Sets the environment as a launcher would."""
     for name in list(os.environ):
         if name.startswith(("PMI", "OMPI_", "SLURM_", "MPI_LOCAL")):
             monkeypatch.delenv(name)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    found = launched()
-    about = (found.rank, found.size, found.here, found.on_one_host) if found else None
-    assert about == expected
+
+
+def test_who_made_the_connection_is_the_launcher_whatever_lies_between(monkeypatch, tmp_path):
+    """A script between the launcher and the rank may leave before the rank does."""
+    one, other = socket.socketpair()
+    with one, other, (tmp_path / "file").open("w") as file:
+        tell({"PMI_RANK": "0", "PMI_FD": str(other.fileno())}, monkeypatch)
+        assert (launched().process, launched().job) == (os.getpid(), f"pmi {os.getpid()}")
+        tell({"PMI_RANK": "0", "PMI_FD": str(file.fileno())}, monkeypatch)
+        assert launched().process == os.getppid()
+    tell({"PMI_RANK": "0", "PMI_FD": "987654"}, monkeypatch)
+    assert (launched().process, launched().job) == (os.getppid(), f"parent {os.getppid()}")
+
+
+def test_a_process_that_ends_is_seen_to_end():
+    child = os.fork()
+    if not child:
+        signal.pause()
+    watched = watch_process(child)
+    assert not has_ended(watched)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert has_ended(watched)
+    assert watch_process(child) is None
+    assert not has_ended(None)
+    os.close(watched)
