@@ -12,7 +12,6 @@ who they are, before that by ``rendezvous`` on this host and by the launcher on 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import mmap
 import os
@@ -28,14 +27,20 @@ from typing import Any
 from mpifed.errors import EXIT_FAILED
 from mpifed.supervision import exit as leaving
 from mpifed.supervision import heartbeat
-from mpifed.supervision.launcher import Launch, end_job, has_ended, launched, watch_process
+from mpifed.supervision.launcher import (
+    Launch,
+    die_with,
+    end_job,
+    has_ended,
+    launched,
+    watch_process,
+)
 from mpifed.supervision.peers import Peers, listen
 from mpifed.supervision.rendezvous import attend, tell_to_end, told_to_end
 from mpifed.supervision.shared_memory import remove_abandoned, remove_segments, segments_of
 from mpifed.supervision.stillness import Stillness
 
 PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT")
-PR_SET_PDEATHSIG = 1
 
 TICK = 0.2
 """Seconds between two looks at the rank; a longer pause is one of this process, not of the rank."""
@@ -76,7 +81,7 @@ def guarded(action: Callable[[], int]) -> int:
         os.close(writing)
         return _Watch(launch, child, reading, board, listening).until_the_end()
     os.close(reading)
-    _die_with(parent)
+    die_with(parent)
     port = listening.getsockname()[1] if listening is not None else None
     if listening is not None:
         listening.close()
@@ -85,13 +90,6 @@ def guarded(action: Callable[[], int]) -> int:
         return leaving.leave(action())
     finally:
         heartbeat.announce()
-
-
-def _die_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(EXIT_FAILED)
 
 
 @dataclass
@@ -112,7 +110,7 @@ class _Watch:
     _child_end: int | None = None
     _launcher_end: int | None = None
     _segments: tuple[str, ...] = ()
-    _said: bytes = field(default=b"", repr=False)
+    _said: bytes = b""
 
     def until_the_end(self) -> int:
         """Waits for the rank; its exit code, or 1 after a report."""
@@ -190,11 +188,10 @@ class _Watch:
 
     def _fault(self, passed: float) -> tuple[int, str] | None:
         """What is wrong with which rank, after ``passed`` seconds more; None if nothing is."""
-        signs = heartbeat.read(self.board)
-        lost = self.peers.tick(passed, signs.round) if self.peers is not None else None
-        if lost is not None:
-            assert self.peers is not None
-            silent = self.peers.peers[lost].silent
+        signs, peers = heartbeat.read(self.board), self.peers
+        lost = peers.tick(passed, signs.round) if peers is not None else None
+        if peers is not None and lost is not None:
+            silent = peers.peers[lost].silent
             return lost, f"neither the process nor its guard was heard of for {silent:.0f} s"
         what = self.stillness.fault(signs, passed)
         return (self.launch.rank, what) if what is not None else None
@@ -211,31 +208,26 @@ class _Watch:
         # MPI libraries kill, or end in an orderly way, ranks that talk to one that is gone.
         if self.peers is not None:
             self.peers.fall()
-        patience = GRACE + self._turn()
-        if {"SLURM_PROCID", "PMIX_RANK"} <= os.environ.keys():
-            patience = HASTE
-        told = self._told_to_end_within(patience)
+        hasty = {"SLURM_PROCID", "PMIX_RANK"} <= os.environ.keys()
+        told = self._told_to_end_within(HASTE if hasty else GRACE + self._turn())
         if told is not None:
             return told
+        how = f"left with code {code}"
         if code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
             how += " (out of memory?)" if code == -signal.SIGKILL else ""
-        else:
-            how = f"left with code {code}"
         return self._report((self.launch.rank, f"the process {how}"))
 
     def _failed_early(self, code: int) -> int:
         """A rank has left before MPI knew of it: perhaps alone, and the others wait for it."""
-        if self._meeting is None:
-            return code
+        if code != EXIT_FAILED and (self._meeting is None or not self.launch.on_one_host):
+            return code  # bad words, which all refuse, here and where nobody can be asked
         if self.launch.rank == 0:
-            tell_to_end(self._meeting, self.launch, code)
+            self._tell_to_end(code)
             return code
         told = self._told_to_end_within(ALIKE + self._turn())
         if told is not None:
             return told
-        if code != EXIT_FAILED and not self.launch.on_one_host:
-            return code  # bad input, which rank 0 has refused too, on a host that is not seen here
         why = self.failure or f"the process left with code {code}"
         return self._report((self.launch.rank, why), code)
 
@@ -273,19 +265,19 @@ class _Watch:
             # Ranks are never more than a round apart, and a lost one may have said nothing of it.
             round = max(round, peer.round)
         when = f"round {round}" if round >= 0 else "before the first round"
+        line = f"mpifed: rank {number} on {host}{clients}: {when}: {what}"
         with contextlib.suppress(OSError):  # whoever read it may have gone with the launcher
-            print(
-                f"mpifed: rank {number} on {host}{clients}: {when}: {what}",
-                file=sys.stderr,
-                flush=True,
-            )
+            print(line, file=sys.stderr, flush=True)
         if self.peers is not None:
             self.peers.end(number)
         self._end_rank()
-        told = self._meeting is not None and tell_to_end(self._meeting, self.launch, code)
-        if self.peers is None and not told and self.launch.size > 1:
+        if self.peers is None and self.launch.size > 1 and not self._tell_to_end(code):
             end_job()
         return code
+
+    def _tell_to_end(self, code: int) -> bool:
+        """Whether all ranks have been told to end with ``code``, before MPI."""
+        return self._meeting is not None and tell_to_end(self._meeting, self.launch, code)
 
     def _end_rank(self) -> None:
         """Kills the rank and removes the shared memory that MPI can no longer remove itself."""
@@ -297,8 +289,7 @@ class _Watch:
         """Waits, but wakes up for what is said, and when the rank or the launcher ends."""
         heard = [self.reading] if not self.announced else []
         heard += [end for end in (self._child_end, self._launcher_end) if end is not None]
-        sockets = (self.listening, self._meeting)
-        heard += [made.fileno() for made in sockets if made is not None]
+        heard += [made.fileno() for made in (self.listening, self._meeting) if made is not None]
         with contextlib.suppress(OSError):
             select.select(heard, [], [], seconds)
 

@@ -7,6 +7,7 @@ over it, and the kernel remembers who made that connection. Elsewhere it is the 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -17,9 +18,13 @@ import sys
 from dataclasses import dataclass
 from typing import NoReturn
 
+from mpifed.errors import EXIT_FAILED
+
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+PR_SET_PDEATHSIG = 1
 
 CANCELLING = 10.0
 """Seconds that ``scancel`` may take."""
@@ -105,6 +110,14 @@ def has_ended(watched: int | None) -> bool:
     return watched is not None and bool(select.select([watched], [], [], 0)[0])
 
 
+def die_with(parent: int) -> None:
+    """Lets this process be killed when ``parent`` ends, which has just started it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(EXIT_FAILED)
+
+
 def end_job() -> NoReturn:
     """Has the launcher end the ranks of other hosts, which nothing else reaches before MPI.
 
@@ -117,4 +130,4 @@ def end_job() -> NoReturn:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(words, check=False, capture_output=True, timeout=CANCELLING)
     os.kill(os.getpid(), signal.SIGKILL)
-    os._exit(1)
+    os._exit(EXIT_FAILED)

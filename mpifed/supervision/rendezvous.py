@@ -75,8 +75,8 @@ def tell_to_end(own: socket.socket, launch: Launch, code: int) -> bool:
             with contextlib.suppress(OSError):
                 own.sendto(bytes([code]), _name(launch, rank))
                 left.discard(rank)
-        if launch.here is not None and launch.size - len(left) >= launch.here:
-            return launch.on_one_host
+        if launch.size - len(left) >= (launch.here or launch.size):
+            return not left
         if told_to_end(own) is not None:
             return True
         if time.monotonic() > deadline:
