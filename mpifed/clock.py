@@ -54,8 +54,10 @@ class TimedChannel:
     def broadcast(self, shared: Tensor) -> Tensor:
         return self._timed(self.channel.broadcast, shared)
 
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
-        return self._timed(self.channel.average, rows, weights, before)
+    def average(
+        self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0
+    ) -> Tensor:
+        return self._timed(self.channel.average, rows, weights, before, whole)
 
     def send(self, rows: Tensor, whole: bool = False) -> Tensor:
         return self._timed(self.channel.send, rows, whole)
@@ -68,6 +70,9 @@ class TimedChannel:
 
     def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
         return self._timed(self.channel.sum, rows, weights)
+
+    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
+        return self._timed(self.channel.mean, rows, weights, whole)
 
     def _timed(self, verb: Callable[..., Any], *given: Any) -> Any:
         """What the verb returns. Without a context manager: a round has few verbs, but may be

@@ -294,8 +294,8 @@ class Flix:
         x = channel.broadcast(state.model)
         g = self.objective.gradients(state.optima, x[:, 0], clients, draws)
         moved = x - float(state.step) * g[:, None]
-        uniform = clients.equal_weights.float().double()  # rounded as in all runs before
-        return replace(state, model=channel.average(moved, uniform, before=state.model))
+        weights = clients.equal_weights
+        return replace(state, model=channel.average(moved, weights, before=state.model))
 
     @property
     def from_average(self) -> bool:

@@ -87,7 +87,8 @@ class MetaLearner(ABC):
         x = channel.broadcast(state.model)
         moved = x - self.outer_step * self.direction(x[:, 0], clients)[:, None]
         uniform = torch.ones(len(clients), dtype=torch.float64)
-        return MetaState(channel.average(moved, uniform, before=state.model))
+        n = len(clients.federation.training)
+        return MetaState(channel.average(moved, uniform, before=state.model, whole=n))
 
     @abstractmethod
     def direction(self, x: Tensor, clients: Clients) -> Tensor:

@@ -48,13 +48,18 @@ class Channel(Protocol):
     def broadcast(self, shared: Tensor) -> Tensor:
         """What each participant hosted here starts from: (participants, ...)."""
 
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
+    def average(
+        self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0
+    ) -> Tensor:
         """The new shared value from the participants' ``rows``.
 
         ``weights`` is float64 (participants,), renormalised here over all participants of the
-        round; a mixing matrix has weights of its own and takes no others. ``before`` is the shared
-        value that the round began with. Where messages are compressed, what is compressed is the
-        distance from it (a server) or from the neighbours' replica (gossip).
+        round; a mixing matrix has weights of its own and takes no others. Where absent clients
+        count too (``exchange.average_over: all``), the weights are divided by ``whole``, what those
+        of all training clients sum to: 1 for ``clients.weights`` and ``clients.equal_weights``.
+        ``before`` is the shared value that the round began with. Where messages are compressed,
+        what is compressed is the distance from it (a server) or from the neighbours' replica
+        (gossip).
         """
 
     def send(self, rows: Tensor, whole: bool = False) -> Tensor:
@@ -75,6 +80,13 @@ class Channel(Protocol):
         """sum_t weights[t] rows[t] over all participants, of rows that were sent; float64.
 
         ``weights`` is float64 (participants,) and is not renormalised.
+        """
+
+    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
+        """The mean over clients of rows that were sent; float64.
+
+        ``weights`` and ``whole`` are as in ``average``. Where absent clients count too, they count
+        with zeros: what is averaged are updates.
         """
 
     def among(self, chosen: np.ndarray) -> Channel:

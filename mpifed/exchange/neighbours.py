@@ -50,7 +50,9 @@ class GossipChannel:
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
 
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
+    def average(
+        self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0
+    ) -> Tensor:
         if self.compressor is not None:
             return self._compressed(rows, self.compressor)
         route = self.gossip.route(self.round, self.active, rows.element_size())

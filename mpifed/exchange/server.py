@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mpifed.communicator import Communicator
+from mpifed.errors import RunError
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.sparse import RandK
 from mpifed.exchange.ledger import Ledger, bits_of
@@ -20,6 +21,9 @@ from mpifed.exchange.reduction import weighted_sum
 from mpifed.federation import Draws, Federation
 from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing, client
+
+ROUNDING = 1e-6
+"""How far the participants' weights may be above those of all clients, relatively."""
 
 
 @dataclass(frozen=True)
@@ -130,21 +134,38 @@ class ServerChannel:
         self.server.ledger.down_bits += int(self.active.sum()) * bits_of(shared.shape, shared.dtype)
         return shared.expand(len(self._hosted), *shared.shape)
 
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
+    def average(
+        self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0
+    ) -> Tensor:
         if not self.active.any():
             return before
         update = rows if self.compressor is None else self._arrived(rows - before)
         if self.compressor is None:
             self._book(before.shape, before.dtype)
-        mass = float(self.sum(torch.ones(len(rows), 1, dtype=torch.float64), weights)[0])
-        total = self.sum(update, weights)
         start = before.double().cpu()
-        if self.server.average_over == "all":
-            # Who is absent contributes the value before, and so no update.
-            kept = 1.0 if self.compressor else max(0.0, 1.0 - mass)
-            return (total + kept * start).to(before)
-        mean = total / mass
-        return (mean if self.compressor is None else start + mean).to(before)
+        divisor, absent = self._shares(weights, whole)
+        total = self.sum(update, weights) / divisor
+        kept = absent if self.compressor is None else 1.0
+        return (total + kept * start if kept else total).to(before)
+
+    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
+        return self.sum(rows, weights) / self._shares(weights, whole)[0]
+
+    def _shares(self, weights: Tensor, whole: float) -> tuple[float, float]:
+        """What a sum over the participants is divided by, and the share of those who are absent;
+        see ``average``. Collective.
+        """
+        mass = float(self.sum(torch.ones(len(weights), 1, dtype=torch.float64), weights)[0])
+        everyone = bool(self.active[self.server.federation.training].all())
+        if everyone or self.server.average_over == "participants":
+            return mass, 0.0
+        if mass > whole * (1 + ROUNDING):
+            raise RunError(
+                f"the weights of {int(self.active.sum())} participants sum to {mass:.6g}, those of "
+                f"all training clients to {whole:g}, as the algorithm says; average and mean take shares "
+                "(clients.weights, clients.equal_weights), or the sum over all clients as whole"
+            )
+        return whole, 1.0 - mass / whole
 
     def send(self, rows: Tensor, whole: bool = False) -> Tensor:
         if self.compressor is None or whole:
