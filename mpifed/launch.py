@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import faulthandler
 import os
@@ -13,9 +12,10 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from mpifed import __version__
+from mpifed.command import Parser
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -28,9 +28,9 @@ from mpifed.errors import (
     StopRequested,
     closest,
 )
-from mpifed.guard import launched_rank, remove_segments, segments_of
-from mpifed.heartbeat import announce, whereabouts
-from mpifed.leaving import skip_teardown
+from mpifed.supervision.exit import skip_teardown
+from mpifed.supervision.guard import launched_rank, remove_segments, segments_of
+from mpifed.supervision.heartbeat import announce, whereabouts
 
 KINDS = (
     "experiments",
@@ -50,13 +50,6 @@ PATIENCE = 30.0
 
 TURN, LONGEST_TURN = 0.1, 10.0
 """Seconds by which each rank reports its failure after the one before it, and at most."""
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse with mpifed's way of saying that something is wrong."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}; --help shows how the command is used")
 
 
 def parser() -> Parser:
@@ -161,14 +154,14 @@ def _foreign(error: BaseException) -> str:
 
 
 def _world(expected: int | None) -> Any:
-    from mpifed.communicator import world
+    from mpifed.mpi.communicator import world
 
     skip_teardown()
     return world(expected)
 
 
 def _request(options: Any) -> Any:
-    from mpifed.experiment import is_experiment, parse_overrides
+    from mpifed.config.experiment_files import is_experiment, parse_overrides
 
     words, chosen = list(options.words), options.resume
     for name in ("output", "resume"):
@@ -186,7 +179,7 @@ def _request(options: Any) -> Any:
         )
     overrides = parse_overrides([word for word in words if word not in experiments])
     # Later than the rest, for it brings torch: a wrong word is refused at once.
-    from mpifed.request import Request
+    from mpifed.training.request import Request
 
     return Request(
         experiments[0] if experiments else None,
@@ -201,7 +194,7 @@ def _request(options: Any) -> Any:
 
 def _is_no_path(word: str) -> bool:
     """Whether a word behind ``--resume`` was meant as an override or as the experiment."""
-    from mpifed.experiment import YAML_FILES, experiment_names
+    from mpifed.config.experiment_files import YAML_FILES, experiment_names
 
     if word.endswith(YAML_FILES):
         return True
@@ -262,7 +255,7 @@ def _fail(communicator: Any, message: str, code: int) -> int:
 def _list(kind: str) -> int:
     if kind != "all" and kind not in KINDS:
         raise InputError(f"--list is '{kind}'; {closest(kind, KINDS)}")
-    from mpifed.listing import listing
+    from mpifed.config.catalogue import listing
 
     if launched_rank() in (None, 0):
         print(listing(kind), flush=True)

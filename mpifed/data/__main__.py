@@ -22,12 +22,12 @@ from typing import Annotated, Any, NoReturn
 import numpy as np
 import torch
 
-from mpifed.communicator import LAUNCHER_SIZES, Alone
-from mpifed.components import DATASETS, find, summary
+from mpifed.components.registry import DATASETS, find, summary
+from mpifed.components.schema import AtLeast, Option, check_value, describe, options_of
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.container import Contents, write
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, closest
-from mpifed.schema import AtLeast, Option, check_value, describe, options_of
+from mpifed.mpi.communicator import LAUNCHER_SIZES, Alone
 
 BLOCK = 256 << 20
 """Bytes of x that are held at once, if no client has more."""

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.ledger import Ledger
-from mpifed.federation import Federation
+from mpifed.federation.clients import Federation
 from mpifed.sparse_rows import SparseRows
 
 
@@ -48,9 +48,7 @@ class Channel(Protocol):
     def broadcast(self, shared: Tensor) -> Tensor:
         """What each participant hosted here starts from: (participants, ...)."""
 
-    def average(
-        self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0
-    ) -> Tensor:
+    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
         """The new shared value from the participants' ``rows``.
 
         ``weights`` is float64 (participants,), renormalised here over all participants of the

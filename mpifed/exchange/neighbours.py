@@ -15,7 +15,7 @@ from mpifed.exchange.compression import Compressor
 from mpifed.exchange.ledger import bits_of
 from mpifed.exchange.reduction import common_exponents
 from mpifed.exchange.transfer import arrivals
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 from mpifed.state import Nothing, client
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ class GossipChannel:
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
 
-    def average(
-        self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0
-    ) -> Tensor:
+    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
         if self.compressor is not None:
             return self._compressed(rows, self.compressor)
         route = self.gossip.route(self.round, self.active, rows.element_size())

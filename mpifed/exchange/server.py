@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.communicator import Communicator
 from mpifed.errors import RunError
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.sparse import RandK
 from mpifed.exchange.ledger import Ledger, bits_of
 from mpifed.exchange.reduction import weighted_sum
-from mpifed.federation import Draws, Federation
+from mpifed.federation.clients import Draws, Federation
+from mpifed.mpi.communicator import Communicator
 from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing, client
 
@@ -134,9 +134,7 @@ class ServerChannel:
         self.server.ledger.down_bits += int(self.active.sum()) * bits_of(shared.shape, shared.dtype)
         return shared.expand(len(self._hosted), *shared.shape)
 
-    def average(
-        self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0
-    ) -> Tensor:
+    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
         if not self.active.any():
             return before
         update = rows if self.compressor is None else self._arrived(rows - before)
@@ -162,8 +160,8 @@ class ServerChannel:
         if mass > whole * (1 + ROUNDING):
             raise RunError(
                 f"the weights of {int(self.active.sum())} participants sum to {mass:.6g}, those of "
-                f"all training clients to {whole:g}, as the algorithm says; average and mean take shares "
-                "(clients.weights, clients.equal_weights), or the sum over all clients as whole"
+                f"all training clients to {whole:g}, as the algorithm says; average and mean take "
+                "shares (clients.weights, clients.equal_weights), or the sum over all as whole"
             )
         return whole, 1.0 - mass / whole
 

@@ -10,13 +10,13 @@ from convex import Run, quadratics, random_quadratics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.algorithms.flix import Flix
+from mpifed.algorithms.flix.flix import Flix
 from mpifed.algorithms.maml import Fomaml, Reptile
-from mpifed.communicator import Alone
-from mpifed.components import ALGORITHMS
+from mpifed.components.registry import ALGORITHMS
 from mpifed.errors import RunError
 from mpifed.exchange.server import Server
-from mpifed.federation import Federation
+from mpifed.federation.clients import Federation
+from mpifed.mpi.communicator import Alone
 
 PREDICTS = (*TINY, "rounds=2", "evaluation.every=1")
 DESCRIBES = ("fedmm-homogeneous", "clients=4", "rounds=2", "data.samples=40", "evaluation.every=1")
@@ -25,10 +25,10 @@ TRANSPORTS = ("data.dimension=2", "data.benchmark=gaussian", "clients=2", "round
 TRANSPORTS = (*TRANSPORTS, "algorithm.pretraining=5", "local.batch_size=16", "evaluation.every=1")
 FLIX = ("algorithm.l2=0.1", "algorithm.local_iterations=50")
 WORDS = {
-    **{name: PREDICTS for name in ("local", "fedavg", "fedavg_ft", "fedem", "fedadam")},
-    **{name: PREDICTS for name in ("fomaml", "maml", "reptile")},
-    **{name: (*PREDICTS, *FLIX) for name in ("flix", "dcgd", "diana")},
-    **{name: DESCRIBES for name in ("fedmm", "fedmm_theta")},
+    **dict.fromkeys(("local", "fedavg", "fedavg_ft", "fedem", "fedadam"), PREDICTS),
+    **dict.fromkeys(("fomaml", "maml", "reptile"), PREDICTS),
+    **dict.fromkeys(("flix", "dcgd", "diana"), (*PREDICTS, *FLIX)),
+    **dict.fromkeys(("fedmm", "fedmm_theta"), DESCRIBES),
     "sa_ssmm": (*DESCRIBES, "clients=1", "compression=none"),
     "fedmgs": (*DESCRIBES, "compression=none"),
     "fedmm_ot": ("transport-fedmm-ot", *TRANSPORTS),
