@@ -22,7 +22,8 @@ False`` (it sends nothing), ``uses_model = False`` (what it trains is no predict
 True`` (the server moves even in a round in which no client takes part), ``online = True`` (it draws
 fresh samples, by ``Shards.fresh``), ``step_option`` (what to make smaller where numbers grow too
 large; ``local.lr`` without it), ``local_options`` (what it reads of the section ``local``; all of
-it without).
+it without), ``deploys_mixtures = True`` (of several models, whose likelihood is recorded beside the
+loss where the two differ).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.errors import RunError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.models.base import Model
@@ -47,7 +49,8 @@ class Predictor:
     """What clients deploy: a mixture of M models each.
 
     ``parameters`` is (M, P), the same for all, or (clients, M, P); None where nothing is predicted.
-    ``mixture`` is (clients, M), or None where M is 1. ``results`` are further numbers of each
+    A model for each client is (clients, 1, P). ``mixture`` is (clients, M), or None where M is 1;
+    other shapes are refused (``check_predictor``). ``results`` are further numbers of each
     client, (clients, ...), that ``clients.h5`` shows.
     """
 
@@ -61,6 +64,48 @@ class Predictor:
 
     def mixture_of(self, client: int) -> Tensor | None:
         return None if self.mixture is None else self.mixture[client]
+
+
+def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> None:
+    """Refuses a predictor whose shapes do not say which models a client deploys.
+
+    Parameters
+    ----------
+    predictor
+        What ``deploy`` or ``adapt`` returned.
+    n_clients
+        The clients that it was asked for.
+    n_parameters
+        P, the numbers in one model.
+
+    Raises
+    ------
+    RunError
+        Names the shapes that came and those that are allowed. (clients, P) without a mixture is
+        one of them: it may not be read as as many models that all clients share.
+    """
+    came, mixture = predictor.parameters, predictor.mixture
+    if came is not None:
+        shape, models = tuple(came.shape), came.shape[-2] if came.dim() > 1 else 0
+        own = (n_clients, models, n_parameters)
+        fits = models > 0 and shape in ((models, n_parameters), own)
+        mixed = models == 1 if mixture is None else tuple(mixture.shape) == (n_clients, models)
+        if not (fits and mixed):
+            beside = (
+                "no mixture" if mixture is None else f"a mixture of shape {tuple(mixture.shape)}"
+            )
+            raise RunError(
+                f"the algorithm deploys parameters of shape {shape} and {beside} for {n_clients} "
+                f"clients; allowed: (M, {n_parameters}) for M models that all share, or "
+                f"({n_clients}, M, {n_parameters}) for each client's own, with a mixture "
+                f"({n_clients}, M), which M = 1 may do without"
+            )
+    for name, values in predictor.results.items():
+        if values.dim() == 0 or len(values) != n_clients:
+            raise RunError(
+                f"the algorithm deploys results '{name}' of shape {tuple(values.shape)} for "
+                f"{n_clients} clients; the first axis must be clients"
+            )
 
 
 class Algorithm(Protocol):

@@ -31,8 +31,10 @@ def columns_of(setup: Setup) -> list[str]:
     unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
     validates = setup.configuration.validates
     validation = VALIDATION_COLUMNS if validates else []
+    mixes = getattr(setup.algorithm, "deploys_mixtures", False)
+    task = task_columns(setup.model, mixes, validates)
     added = getattr(setup.algorithm, "columns", ())
-    return [*COLUMNS, *unseen, *validation, *task_columns(setup.model, validates), *added]
+    return [*COLUMNS, *unseen, *validation, *task, *added]
 
 
 @dataclass(frozen=True)
