@@ -22,8 +22,9 @@ False`` (it sends nothing), ``uses_model = False`` (what it trains is no predict
 True`` (the server moves even in a round in which no client takes part), ``online = True`` (it draws
 fresh samples, by ``Shards.fresh``), ``step_option`` (what to make smaller where numbers grow too
 large; ``local.lr`` without it), ``local_options`` (what it reads of the section ``local``; all of
-it without), ``deploys_mixtures = True`` (of several models, whose likelihood is recorded beside the
-loss where the two differ).
+it without), ``averages_by = "clients"`` (a server weighs clients alike, not by their samples; None
+where the method adds messages with weights 1 / p itself), ``deploys_mixtures = True`` (of several
+models, whose likelihood is recorded beside the loss where the two differ).
 """
 
 from __future__ import annotations

@@ -78,13 +78,13 @@ class FedAdam:
         self.pretraining = pretraining
         self.objective = None
         self.columns: tuple[str, ...] = ()
-        self.step_option = "local.lr"
+        self.step_option, self.averages_by = "local.lr", "samples"
         if isinstance(model, DenseICNN):
             self.objective = Objective(model, "w2gn", lambda_cycle, cycle)
             self.benchmark: Benchmark = model.problem
             self.columns = ("l2_uvp", "cosine")
             self.tasks = ("unlabelled",)
-            self.step_option = "algorithm.server_lr"
+            self.step_option, self.averages_by = "algorithm.server_lr", "clients"
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:

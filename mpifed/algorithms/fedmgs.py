@@ -51,6 +51,7 @@ class FedMGS:
     uses_model = False
     local_options = ()
     exchanges = ("server",)
+    averages_by = None
     compressors = "none"
     tasks = ("unlabelled",)
     columns = ("objective",)

@@ -47,6 +47,7 @@ class MetaState:
 class MetaLearner(ABC):
     """What the three have in common; ``direction`` is what tells them apart."""
 
+    averages_by = "clients"
     columns = ("up_floats",)
     local_options = ()
     step_option = "algorithm.inner_step or outer_step"

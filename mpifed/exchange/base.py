@@ -53,8 +53,9 @@ class Channel(Protocol):
 
         ``weights`` is float64 (participants,), renormalised here over all participants of the
         round; a mixing matrix has weights of its own and takes no others. Where absent clients
-        count too (``exchange.average_over: all``), the weights are divided by ``whole``, what those
-        of all training clients sum to: 1 for ``clients.weights`` and ``clients.equal_weights``.
+        count too (``participation.weights: unbiased``, ``exchange.average_over: all``), the weights
+        are divided by ``whole``, what those of all training clients sum to: 1 for
+        ``clients.weights`` and ``clients.equal_weights``.
         ``before`` is the shared value that the round began with. Where messages are compressed,
         what is compressed is the distance from it (a server) or from the neighbours' replica
         (gossip).

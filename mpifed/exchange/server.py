@@ -18,6 +18,7 @@ from mpifed.exchange.compression.sparse import RandK
 from mpifed.exchange.ledger import Ledger, bits_of
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.federation.clients import Draws, Federation
+from mpifed.federation.participation import is_unbiased
 from mpifed.mpi.communicator import Communicator
 from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing, client
@@ -53,6 +54,17 @@ class Server:
         self.federation, self.seed, self.compressor = federation, seed, compressor
         self.average_over = average_over
         self.ledger = Ledger()
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Why these options do not go together, if they do not."""
+        over = configuration.exchange["average_over"]
+        if over == "all" and is_unbiased(configuration.participation):
+            return (
+                "exchange.average_over is 'all' and participation.weights is 'unbiased', which "
+                "weigh participants in two ways; allowed: one of them"
+            )
+        return None
 
     @staticmethod
     def prepare(
@@ -154,16 +166,22 @@ class ServerChannel:
         see ``average``. Collective.
         """
         mass = float(self.sum(torch.ones(len(weights), 1, dtype=torch.float64), weights)[0])
-        everyone = bool(self.active[self.server.federation.training].all())
-        if everyone or self.server.average_over == "participants":
+        federation = self.server.federation
+        everyone = bool(self.active[federation.training].all())
+        if federation.is_unbiased and not (everyone and federation.inclusion == 1):
+            divisor, what = whole * federation.inclusion, "participation.weights=unbiased"
+        elif self.server.average_over == "all" and not everyone:
+            divisor, what = whole, "exchange.average_over=all"
+        else:
             return mass, 0.0
         if mass > whole * (1 + ROUNDING):
             raise RunError(
                 f"the weights of {int(self.active.sum())} participants sum to {mass:.6g}, those of "
-                f"all training clients to {whole:g}, as the algorithm says; average and mean take "
-                "shares (clients.weights, clients.equal_weights), or the sum over all as whole"
+                f"all training clients to {whole:g}, as the algorithm says; with {what} average "
+                "and mean take shares (clients.weights, clients.equal_weights), or the sum over "
+                "all as whole"
             )
-        return whole, 1.0 - mass / whole
+        return divisor, 1.0 - mass / divisor
 
     def send(self, rows: Tensor, whole: bool = False) -> Tensor:
         if self.compressor is None or whole:

@@ -63,6 +63,7 @@ class FedMM:
 
     uses_model = False
     local_options = ()
+    averages_by = None
     compressors = "unbiased"
     steps_alone = True
     tasks = ("unlabelled", "classification", "regression")

@@ -56,6 +56,7 @@ class FedMMOT:
 
     tasks = ("unlabelled",)
     exchanges = ("server",)
+    averages_by = None
     compressors = "unbiased"
     steps_alone = True
     columns = ("l2_uvp", "cosine")

@@ -25,6 +25,7 @@ class Dcgd(Flix):
     """DCGD: gradient descent on the FLIX objective with unbiased compression of gradients."""
 
     exchanges = ("server",)
+    averages_by = None
     compressors = "unbiased"
     refuse = staticmethod(refuse_compressed)
 

@@ -60,6 +60,7 @@ class Diana(Flix):
         self.rate, self.memory_start = control_variate_rate, memory_start
 
     exchanges = ("server",)
+    averages_by = None
     compressors = "unbiased"
     refuse = staticmethod(refuse_compressed)
 

@@ -54,6 +54,7 @@ class Flix:
 
     step_option = "algorithm.step"
     columns = ("objective", "objective_gap", "deployed_distance", "up_floats")
+    averages_by: str | None = "clients"
     compressors = "any"
 
     def __init__(
