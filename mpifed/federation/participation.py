@@ -118,24 +118,32 @@ def present(
 
     A fraction f draws max(1, round(f n)) of the n training clients uniformly without replacement.
     """
-    active, fraction = np.zeros(n_clients, bool), _fraction(participation)
+    active = np.zeros(n_clients, bool)
+    active[training] = _present_among(participation, training, n_clients, seed, round)
+    return active
+
+
+def _present_among(
+    participation: Participation, training: np.ndarray, n_clients: int, seed: int, round: int
+) -> np.ndarray:
+    """``present`` of the clients ``training`` alone: bool, of their shape."""
+    everyone, fraction = np.ones(len(training), bool), _fraction(participation)
     if fraction == 1.0:
-        active[training] = True
-    elif fraction is not None:
+        return everyone
+    if fraction is not None:
         count = count_participants(fraction, len(training))
         order = stream(seed, "participation", round).permutation(len(training))
-        active[training[order[:count]]] = True
-    elif participation["name"] == "dropout":
+        everyone[order[count:]] = False
+        return everyone
+    assert isinstance(participation, Mapping)
+    if participation["name"] == "dropout":
         rate, recovery = participation["rate"], participation["recovery"]
-        active[training] = _chains(rate, recovery, training, seed, round)
-    elif participation["name"] == "stragglers":
-        active[training] = True
-        if participation["late"] == "miss":
-            active[training] = ~_late(participation["rate"], training, seed, round)
-    else:
-        draws = stream(seed, "participation", round).random(n_clients)
-        active[training] = draws[training] < participation["p"]
-    return active
+        return _chains(rate, recovery, training, seed, round)
+    if participation["name"] == "stragglers":
+        missing = participation["late"] == "miss"
+        return ~_late(participation["rate"], training, seed, round) if missing else everyone
+    draws = stream(seed, "participation", round).random(n_clients)
+    return draws[training] < participation["p"]
 
 
 def efforts(

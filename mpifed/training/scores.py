@@ -127,7 +127,7 @@ def task_columns(model: Model, mixes: bool, validates: bool = False) -> list[str
     """
     loss = loss_of(model)
     splits = ("train", "test", "validation") if validates else ("train", "test")
-    measures = [] if loss.measure in (None, "accuracy") else [loss.measure]
+    measures: list[str] = [] if loss.measure in (None, "accuracy") else [loss.measure]
     if mixes and likelihood_differs(loss):
         measures.append("nll")
     return [f"{split}_{measure}" for measure in measures for split in splits]
