@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.models.base import Model
-from mpifed.models.losses import loss_of, score
+from mpifed.models.losses import score
 
 CHUNK = 8192
 """Samples scored at a time, at most."""
@@ -38,7 +38,7 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
             logits[:, part] = z
     if logits is None:
         return parameters.new_zeros(components, len(split.y))
-    return loss_of(model).samples(logits, split.y.expand(components, *split.y.shape))
+    return model.loss.samples(logits, split.y.expand(components, *split.y.shape))
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def client_scores(
         loss[i] = nll[i] = 0.0
         for part in _chunks(begin, end):
             z = model.shared_logits(parameters_of(i), split.x[part])
-            found = score(loss_of(model), z, split.y[part], mixture_of(i))
+            found = score(model.loss, z, split.y[part], mixture_of(i))
             loss[i] += float(found.loss.double().sum())
             nll[i] += float(found.nll.double().sum())
             hits[i] += float(found.hits.sum())

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -59,11 +59,6 @@ class Score:
     nll: Tensor
     hits: Tensor
     possible: Tensor
-
-
-def loss_of(model: Any) -> Loss:
-    """The loss that ``model`` is trained with; one that names none is a classifier."""
-    return getattr(model, "loss", CROSS_ENTROPY)
 
 
 def loss_for(task: str, name: LossName = "auto") -> Loss:

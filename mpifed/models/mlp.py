@@ -12,12 +12,13 @@ from torch import Tensor
 
 from mpifed.components.schema import AtLeast
 from mpifed.data.base import Description
+from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.stacked import autograd_gradient
 
 
 @dataclass(frozen=True)
-class Mlp:
+class Mlp(Model):
     """Layers of ``sizes`` [inputs, hidden ..., outputs]; parameters are W, b of each layer in
     order.
     """

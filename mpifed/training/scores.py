@@ -13,7 +13,7 @@ from mpifed.algorithms.base import Predictor, check_predictor
 from mpifed.federation.clients import Clients, Federation
 from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
-from mpifed.models.losses import likelihood_differs, loss_of
+from mpifed.models.losses import likelihood_differs
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ _FIELDS = set(ClientResults.__dataclass_fields__) - {"more"}
 def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool) -> dict[str, Any]:
     shards, rows = clients.shards, clients.rows
     of = (predictor.parameters_of, predictor.mixture_of)
-    mixture, measure = predictor.mixture, loss_of(model).measure
+    mixture, measure = predictor.mixture, model.loss.measure
     mixes = mixture is not None and mixture.shape[1] > 1
-    likelihoods = mixes and likelihood_differs(loss_of(model))
+    likelihoods = mixes and likelihood_differs(model.loss)
     found = {
         "ids": clients.ids,
         "n_train": shards.train.counts[rows],
@@ -125,7 +125,7 @@ def task_columns(model: Model, mixes: bool, validates: bool = False) -> list[str
     Their negative log-likelihood, up to a constant, is no loss of a prediction where numbers or
     tags are predicted, and so has columns beside the losses.
     """
-    loss = loss_of(model)
+    loss = model.loss
     splits = ("train", "test", "validation") if validates else ("train", "test")
     measures: list[str] = [] if loss.measure in (None, "accuracy") else [loss.measure]
     if mixes and likelihood_differs(loss):
