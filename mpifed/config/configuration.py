@@ -236,10 +236,11 @@ def _participation(value: Any) -> Any:
     if isinstance(value, str) and value in kinds:
         value = {"name": value}
     if isinstance(value, Mapping):
-        name = value.get("name")
+        name = value.get("name", "uniform")
         if not isinstance(name, str) or name not in kinds:
             raise InputError(f"participation.name is {shown(name)}; {closest(str(name), kinds)}")
-        return {"name": name, **check_options(kinds[name], without_name(value), "participation")}
+        checked = check_options(kinds[name], without_name(value), "participation")
+        return participation.in_short({"name": name, **checked})
     try:
         return check_value(value, Annotated[float, Above(0), AtMost(1)], "participation")
     except InputError as error:

@@ -12,8 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.fedavg import FedAvg, FedAvgState
 from mpifed.algorithms.flix.flix import Flix
+from mpifed.algorithms.local import Local
 from mpifed.data.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.local import search
@@ -145,6 +147,16 @@ class Stepless(FedAvg):
     """FedAvg that does not say that it takes local steps, as a component of a user may not."""
 
     steps_locally = False
+
+
+class DeploysRows(Local):
+    """Local training that deploys a row for each client, not a model of its own."""
+
+    def __init__(self, model, local) -> None:
+        super().__init__(model, local)
+
+    def deploy(self, state, clients, draws):
+        return Predictor(state.models[:, 0])
 
 
 class FailingData(Synthetic):
