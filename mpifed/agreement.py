@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 
 from mpifed import heartbeat
 from mpifed.communicator import Communicator
-from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested
+from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested, text_of
 
 PATIENCE = 3.0
 """Seconds that a rank which refuses the input, or stops, waits for the others to do so too."""
@@ -38,7 +38,8 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
         return cast(T, result)
     if fine is None and failure is not None:
         raise failure
-    every = communicator.gather_object(str(failure) if isinstance(failure, InputError) else None)
+    refused = isinstance(failure, InputError)
+    every = communicator.gather_object(text_of(failure) if refused else None)
     message = communicator.broadcast_object(_first(every) if every is not None else None)
     if message is None:
         raise AgreedStop from failure

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import yaml
 
 from mpifed import components, participation
-from mpifed.errors import InputError, closest
+from mpifed.errors import InputError, closest, in_words
 from mpifed.experiment import (
     DATA_FILES,
     DEFAULTS,
@@ -272,13 +272,12 @@ def _component(section: str, given: Any, n_training: int) -> dict[str, Any]:
 def _find(section: str, name: Any) -> Callable[..., Any]:
     try:
         return components.find(section, name)
-    except InputError:
+    except (InputError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         # A user's own module may fail to import in any way.
         raise InputError(
-            f"{section}.name is {shown(name)}, which cannot be imported: "
-            f"{type(error).__name__}: {error}"
+            f"{section}.name is {shown(name)}, which cannot be imported: {in_words(error)}"
         ) from error
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from mpifed import heartbeat, leaving
-from mpifed.errors import EXIT_FAILED
+from mpifed.errors import EXIT_FAILED, complain
 from mpifed.peers import Peers, listen
 
 PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT")
@@ -259,9 +259,7 @@ class _Watch:
             # Ranks are never more than a round apart, and a lost one may have said nothing of it.
             round = max(round, peer.round)
         when = f"round {round}" if round >= 0 else "before the first round"
-        print(
-            f"mpifed: rank {number} on {host}{clients}: {when}: {what}", file=sys.stderr, flush=True
-        )
+        complain("mpifed", f"rank {number} on {host}{clients}: {when}: {what}")
         if self.peers is not None:
             self.peers.end(number)
         self._end_rank()

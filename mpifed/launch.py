@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import io
 import os
 import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from mpifed import __version__
 from mpifed.errors import (
@@ -27,6 +28,9 @@ from mpifed.errors import (
     RunError,
     StopRequested,
     closest,
+    complain,
+    in_words,
+    text_of,
 )
 from mpifed.guard import launched_rank, remove_segments, segments_of
 from mpifed.heartbeat import announce, whereabouts
@@ -52,8 +56,34 @@ TURN, LONGEST_TURN = 0.1, 10.0
 """Seconds by which each rank reports its failure after the one before it, and at most."""
 
 
+N = TypeVar("N", int, float)
+
+
+def _plain(kind: Callable[[str], N]) -> Callable[[str], N]:
+    """``kind``, int or float, of texts without what Python alone takes for a number."""
+
+    def read(text: str) -> N:
+        if not text.isascii() or "_" in text:
+            raise ValueError
+        return kind(text)
+
+    return read
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with mpifed's way of saying that something is wrong."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.register("type", int, _plain(int))
+        self.register("type", float, _plain(float))
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """As argparse's own, which all other ways to parse use."""
+        for word in sys.argv[1:] if args is None else args:
+            if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
+                raise InputError(f"{word!a} is not text in UTF-8; rename what it names")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; --help shows how the command is used")
@@ -104,6 +134,9 @@ def main(arguments: list[str]) -> int:
         os.environ.setdefault(variable, "1")
     if os.environ.get("MPIFED_DEBUG") == "1":
         faulthandler.enable()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the terminal cannot show must not end a run that has succeeded.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = parser().parse_intermixed_args(arguments)
         if options.list:
@@ -114,9 +147,11 @@ def main(arguments: list[str]) -> int:
         communicator = _world(options.expect_ranks)
     except InputError as error:
         if launched_rank() in (None, 0):
-            _say(str(error))
+            _say(text_of(error))
         return EXIT_BAD_INPUT
-    except (Exception, KeyboardInterrupt) as error:
+    except SystemExit:
+        raise  # after --help or --version
+    except BaseException as error:
         # As where a package is missing: every rank meets it, and none can speak to the others.
         if launched_rank() in (None, 0):
             _say("interrupted" if isinstance(error, KeyboardInterrupt) else _foreign(error))
@@ -132,15 +167,15 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
         result = execute(request, communicator, stop_requested)
     except AgreedInputError as error:
         if communicator.rank == 0:
-            _say(str(error))
+            _say(text_of(error))
         return EXIT_BAD_INPUT
     except InputError as error:
-        return _fail(communicator, str(error), EXIT_BAD_INPUT)
+        return _fail(communicator, text_of(error), EXIT_BAD_INPUT)
     except RunError as error:
-        return _fail(communicator, str(error), EXIT_FAILED)
+        return _fail(communicator, text_of(error), EXIT_FAILED)
     except StopRequested as error:
         # Of this rank alone, for which the others still wait.
-        return _fail(communicator, str(error), EXIT_STOPPED)
+        return _fail(communicator, text_of(error), EXIT_STOPPED)
     except KeyboardInterrupt:
         return _fail(communicator, "interrupted", EXIT_FAILED)
     except BrokenPipeError:
@@ -151,13 +186,14 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
         # The rank that failed reports it, and its abort ends this wait.
         time.sleep(PATIENCE)
         return _fail(communicator, "another rank failed and did not say why", EXIT_FAILED)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        # A user's component may raise anything, and may ask to leave.
         return _fail(communicator, _foreign(error), EXIT_FAILED)
     return EXIT_STOPPED if result.status == "stopped" else EXIT_FINISHED
 
 
 def _foreign(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error} (MPIFED_DEBUG=1 shows the traceback)"
+    return f"{in_words(error)} (MPIFED_DEBUG=1 shows the traceback)"
 
 
 def _world(expected: int | None) -> Any:
@@ -239,7 +275,7 @@ def _since_process_start() -> float:
 def _say(message: str) -> None:
     if os.environ.get("MPIFED_DEBUG") == "1" and sys.exc_info()[0] is not None:
         traceback.print_exc()
-    print(f"mpifed: {message}", file=sys.stderr, flush=True)
+    complain("mpifed", message)
 
 
 def _fail(communicator: Any, message: str, code: int) -> int:

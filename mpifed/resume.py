@@ -19,6 +19,10 @@ MAY_CHANGE = ("rounds", "checkpoint", "threads", "reschedule", "stall_limit", "e
 """Keys that may change on a resume, besides ``evaluation.every``."""
 
 
+MOST_SHOWN = 3
+"""Differences from the stored configuration that are shown with both values."""
+
+
 @dataclass(frozen=True)
 class ResumePoint:
     """An intact checkpoint."""
@@ -145,9 +149,16 @@ def refuse_changes(
     found = differences(fixed(stored), fixed(to_mapping(configuration)))
     if found:
         raise InputError(
-            f"{where} is of another experiment; these differ: {'; '.join(found)}. A resumed run "
+            f"{where} is of another experiment; these differ: {_listed(found)}. A resumed run "
             "may change rounds, evaluation.every, checkpoint, threads and the number of ranks"
         )
+
+
+def _listed(differences: list[str]) -> str:
+    """Lines of ``differences``, names of components first; of most the key is enough."""
+    lines = sorted(differences, key=lambda line: not line.partition(":")[0].endswith(".name"))
+    rest = [line.partition(":")[0] for line in lines[MOST_SHOWN:]]
+    return "; ".join(lines[:MOST_SHOWN]) + (f"; and {', '.join(rest)}" if rest else "")
 
 
 def kept_rows(

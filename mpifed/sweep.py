@@ -44,6 +44,8 @@ from mpifed.errors import (
     EXIT_FINISHED,
     EXIT_STOPPED,
     InputError,
+    complain,
+    text_of,
 )
 from mpifed.filenames import safe
 from mpifed.launch import Parser
@@ -70,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if not options.dry_run:
             check_data(experiment, runs)
     except InputError as error:
-        print(f"mpifed.sweep: {error}", file=sys.stderr)
+        complain("mpifed.sweep", text_of(error))
         return EXIT_BAD_INPUT
     commands = [[*launcher, *run_words(experiment, run, options.ranks)] for run in runs]
     if options.dry_run:
@@ -80,7 +82,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return execute(runs, commands)
     except KeyboardInterrupt:
-        print("mpifed.sweep: interrupted; the same command goes on", file=sys.stderr)
+        complain("mpifed.sweep", "interrupted; the same command goes on")
         return EXIT_FAILED
 
 

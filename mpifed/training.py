@@ -20,7 +20,16 @@ from mpifed.clock import Clock
 from mpifed.config import to_yaml
 from mpifed.divergence import advice
 from mpifed.engine import Engine
-from mpifed.errors import AgreedStop, Diverged, InputError, PeerDiverged, PeerFailure, RunError
+from mpifed.errors import (
+    AgreedStop,
+    Diverged,
+    InputError,
+    PeerDiverged,
+    PeerFailure,
+    RunError,
+    in_words,
+    text_of,
+)
 from mpifed.evaluation import VALIDATION_COLUMNS
 from mpifed.federation import participants
 from mpifed.local.invariance import blocks_agree
@@ -72,7 +81,9 @@ def train(
             if recorder is not None and isinstance(error, PeerDiverged):
                 recorder.finish(_diverged(setup, engine))
             raise
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a user's component may raise anything
             if recorder is not None and isinstance(error, Diverged):
                 recorder.finish(_diverged(setup, engine))
             more = f"; {advice(setup.algorithm)}" if isinstance(error, Diverged) else ""
@@ -130,8 +141,8 @@ def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
 
 def _in_words(error: BaseException) -> str:
     if isinstance(error, (RunError, InputError)):
-        return str(error)
-    return f"{type(error).__name__}: {error} (MPIFED_DEBUG=1 shows the traceback)"
+        return text_of(error)
+    return f"{in_words(error)} (MPIFED_DEBUG=1 shows the traceback)"
 
 
 def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
