@@ -18,23 +18,23 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from mpifed import checkpoint, resume
-from mpifed.agreement import agree
-from mpifed.assembly import make, plan_lines, remarks
-from mpifed.clock import Clock
-from mpifed.communicator import Communicator, world
-from mpifed.config import decided, resolve, to_yaml
-from mpifed.request import (
-    DEFAULT_EXPERIMENT,
+from mpifed.checkpoint import files as checkpoint
+from mpifed.config.configuration import decided, resolve, to_yaml
+from mpifed.mpi.agreement import agree
+from mpifed.mpi.communicator import Communicator, world
+from mpifed.training import resume
+from mpifed.training.build import make, plan_lines, remarks
+from mpifed.training.clock import Clock
+from mpifed.training.request import (
     Request,
     Task,
     check_resume,
     keep_horizon,
     understand,
 )
-from mpifed.training import listening, train
+from mpifed.training.train import listening, train
 
-__all__ = ["DEFAULT_EXPERIMENT", "Request", "Result", "execute", "run"]
+__all__ = ["Request", "Result", "execute", "run"]
 
 
 @dataclass(frozen=True)

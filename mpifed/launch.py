@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import faulthandler
 import io
@@ -12,11 +11,12 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 from mpifed import __version__
+from mpifed.command import Parser
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -32,9 +32,9 @@ from mpifed.errors import (
     in_words,
     text_of,
 )
-from mpifed.guard import launched_rank, remove_segments, segments_of
-from mpifed.heartbeat import announce, whereabouts
-from mpifed.leaving import skip_teardown
+from mpifed.supervision.exit import skip_teardown
+from mpifed.supervision.guard import launched_rank, remove_segments, segments_of
+from mpifed.supervision.heartbeat import announce, whereabouts
 
 KINDS = (
     "experiments",
@@ -54,39 +54,6 @@ PATIENCE = 30.0
 
 TURN, LONGEST_TURN = 0.1, 10.0
 """Seconds by which each rank reports its failure after the one before it, and at most."""
-
-
-N = TypeVar("N", int, float)
-
-
-def _plain(kind: Callable[[str], N]) -> Callable[[str], N]:
-    """``kind``, int or float, of texts without what Python alone takes for a number."""
-
-    def read(text: str) -> N:
-        if not text.isascii() or "_" in text:
-            raise ValueError
-        return kind(text)
-
-    return read
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse with mpifed's way of saying that something is wrong."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.register("type", int, _plain(int))
-        self.register("type", float, _plain(float))
-
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """As argparse's own, which all other ways to parse use."""
-        for word in sys.argv[1:] if args is None else args:
-            if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
-                raise InputError(f"{word!a} is not text in UTF-8; rename what it names")
-        return super().parse_known_args(args, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}; --help shows how the command is used")
 
 
 def parser() -> Parser:
@@ -197,14 +164,14 @@ def _foreign(error: BaseException) -> str:
 
 
 def _world(expected: int | None) -> Any:
-    from mpifed.communicator import world
+    from mpifed.mpi.communicator import world
 
     skip_teardown()
     return world(expected)
 
 
 def _request(options: Any) -> Any:
-    from mpifed.experiment import is_experiment, parse_overrides
+    from mpifed.config.experiment_files import is_experiment, parse_overrides
 
     words, chosen = list(options.words), options.resume
     for name in ("output", "resume"):
@@ -222,7 +189,7 @@ def _request(options: Any) -> Any:
         )
     overrides = parse_overrides([word for word in words if word not in experiments])
     # Later than the rest, for it brings torch: a wrong word is refused at once.
-    from mpifed.request import Request
+    from mpifed.training.request import Request
 
     return Request(
         experiments[0] if experiments else None,
@@ -237,7 +204,7 @@ def _request(options: Any) -> Any:
 
 def _is_no_path(word: str) -> bool:
     """Whether a word behind ``--resume`` was meant as an override or as the experiment."""
-    from mpifed.experiment import YAML_FILES, experiment_names
+    from mpifed.config.experiment_files import YAML_FILES, experiment_names
 
     if word.endswith(YAML_FILES):
         return True
@@ -298,7 +265,7 @@ def _fail(communicator: Any, message: str, code: int) -> int:
 def _list(kind: str) -> int:
     if kind != "all" and kind not in KINDS:
         raise InputError(f"--list is '{kind}'; {closest(kind, KINDS)}")
-    from mpifed.listing import listing
+    from mpifed.config.catalogue import listing
 
     if launched_rank() in (None, 0):
         print(listing(kind), flush=True)

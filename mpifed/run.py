@@ -20,7 +20,7 @@ class _CallableModule(types.ModuleType):
 sys.modules[__name__].__class__ = _CallableModule
 
 if __name__ == "__main__":
-    from mpifed.guard import guarded
     from mpifed.launch import main
+    from mpifed.supervision.guard import guarded
 
     sys.exit(guarded(lambda: main(sys.argv[1:])))

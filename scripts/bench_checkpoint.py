@@ -47,10 +47,10 @@ def checkpoint() -> None:
     import torch
 
     from mpifed import state
-    from mpifed.background import Writer
-    from mpifed.checkpoint import Meta, path_of
-    from mpifed.communicator import Alone
-    from mpifed.federation import Federation
+    from mpifed.checkpoint.background import Writer
+    from mpifed.checkpoint.files import Meta, path_of
+    from mpifed.federation.clients import Federation
+    from mpifed.mpi.communicator import Alone
 
     torch.set_num_threads(1)
 

@@ -13,9 +13,9 @@ import time
 import numpy as np
 import torch
 
-from mpifed.components import COMPRESSORS
+from mpifed.components.registry import COMPRESSORS
 from mpifed.exchange.compression import Compressor, build
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 
 
 def cpu_seconds(compressor: Compressor, rows: torch.Tensor, repeats: int) -> float:

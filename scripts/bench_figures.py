@@ -48,11 +48,11 @@ def engine(experiment: str, **overrides: Any) -> Any:
     """A shipped experiment, prepared for its first round, in this process with one thread."""
     import torch
 
-    from mpifed.assembly import make
-    from mpifed.clock import Clock
-    from mpifed.communicator import Alone
-    from mpifed.config import apply_overrides, read_experiment, resolve
-    from mpifed.engine import Engine
+    from mpifed.config.configuration import apply_overrides, read_experiment, resolve
+    from mpifed.mpi.communicator import Alone
+    from mpifed.training.build import make
+    from mpifed.training.clock import Clock
+    from mpifed.training.engine import Engine
 
     torch.set_num_threads(1)
     setup = make(resolve(apply_overrides(read_experiment(experiment), overrides)), Alone(), 200)
@@ -63,8 +63,8 @@ def engine(experiment: str, **overrides: Any) -> Any:
 
 def scores_of(made: Any) -> Any:
     """Every client's scores between rounds of an engine."""
-    from mpifed.appraisal import of_trained, score
-    from mpifed.federation import Draws
+    from mpifed.federation.clients import Draws
+    from mpifed.training.evaluation import of_trained, score
 
     trained = of_trained(made.setup, made.state, made.training)
     draws = Draws(made.seed, made.round)
@@ -73,8 +73,8 @@ def scores_of(made: Any) -> Any:
 
 def measures_of(made: Any) -> Any:
     """What its algorithm adds to metrics.csv."""
-    from mpifed.appraisal import measure, of_trained
-    from mpifed.federation import Draws
+    from mpifed.federation.clients import Draws
+    from mpifed.training.evaluation import measure, of_trained
 
     trained = of_trained(made.setup, made.state, made.training)
     return measure(made.setup, trained, made.training, Draws(made.seed, made.round))

@@ -68,12 +68,12 @@ def sparse_products() -> None:
     import numpy as np
     import torch
 
-    from mpifed.communicator import Alone
     from mpifed.data.base import Description, Shards, Split
-    from mpifed.federation import Clients, Federation
+    from mpifed.federation.clients import Clients, Federation
     from mpifed.local.linear_objective import SPARSE_BELOW, objective_of
     from mpifed.local.objective import Regulariser
     from mpifed.models.linear import linear
+    from mpifed.mpi.communicator import Alone
 
     torch.set_num_threads(1)
     draw, clients, samples, d = np.random.default_rng(0), 50, 200, 200
@@ -155,7 +155,7 @@ def dcgd_floor() -> None:
     import numpy as np
     import torch
 
-    from mpifed.federation import Draws
+    from mpifed.federation.clients import Draws
     from mpifed.theory import flix
 
     ratios = {}

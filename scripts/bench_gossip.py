@@ -113,9 +113,9 @@ def federation_of(case: str) -> tuple[Any, Any]:
     """The exchange over the topology ``case``, and the rows of the clients of this rank."""
     import torch
 
-    from mpifed.communicator import world
     from mpifed.exchange.gossip import Gossip
-    from mpifed.federation import Federation
+    from mpifed.federation.clients import Federation
+    from mpifed.mpi.communicator import world
 
     communicator = world(RANKS)
     owner = np.arange(CLIENTS) * RANKS // CLIENTS

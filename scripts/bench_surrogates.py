@@ -108,7 +108,7 @@ def fedmm_round(name: str, dimension: int, atoms: int, z: Any, rounds: int) -> N
     import torch
 
     from mpifed.exchange.compression.rounding import Quantise
-    from mpifed.federation import Draws
+    from mpifed.federation.clients import Draws
 
     surrogate, quantise, ids = problem(dimension, atoms), Quantise(), np.arange(CLIENTS)
     theta = after(surrogate, z, rounds)

@@ -121,7 +121,7 @@ def overhead() -> None:
     made = engine(**{"data.n_test": 50})
     made.advance()
     folder = Path(tempfile.mkdtemp(prefix="mpifed-bench-"))
-    from mpifed.recorder import COLUMNS, Recorder
+    from mpifed.training.run_directory import COLUMNS, Recorder
 
     recorder = Recorder(folder / "run", COLUMNS, [], "", made.writer.finish, lambda: None)
     clock = made.clock.seconds

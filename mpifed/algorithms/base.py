@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.models.base import Model
 
 StepScale = Literal["paper", "normalised", "none"]

@@ -15,19 +15,19 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor, initial_models
-from mpifed.algorithms.fedmm_ot import (
+from mpifed.algorithms.fedmm.fedmm_ot import (
     batches_of,
     first_potential,
     map_scores,
     refuse_without_potential,
 )
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
+from mpifed.components.schema import Above, AtLeast, Below
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.icnn import DenseICNN
-from mpifed.schema import Above, AtLeast, Below
 from mpifed.transport.benchmark import Benchmark
 from mpifed.transport.losses import Cycle, Objective, joint_gradient
 

@@ -17,7 +17,7 @@ from mpifed.algorithms.base import (
     step_scale,
 )
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 

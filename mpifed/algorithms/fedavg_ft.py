@@ -15,11 +15,11 @@ from torch import Tensor
 
 from mpifed.algorithms.base import Predictor, StepScale
 from mpifed.algorithms.fedavg import FedAvg, FedAvgState
+from mpifed.components.schema import Above, AtLeast
 from mpifed.exchange.base import Exchange
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
-from mpifed.schema import Above, AtLeast
 
 
 class FedAvgFineTuned(FedAvg):

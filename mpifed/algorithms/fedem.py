@@ -22,13 +22,13 @@ from mpifed.algorithms.base import (
     refuse_per_client,
     step_scale,
 )
+from mpifed.components.schema import AtLeast, Below
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.scoring import mean_by_client, train_losses
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
-from mpifed.schema import AtLeast, Below
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.server_messages import refuse_others
+from mpifed.components.schema import Above, AtLeast
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import NoModel
-from mpifed.schema import Above, AtLeast
 
 CodePenalty = Literal["ridge", "nonnegative", "one_hot"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Predictor, initial_models
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 

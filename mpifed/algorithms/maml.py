@@ -23,15 +23,15 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
+from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Objective, Regulariser
 from mpifed.local.solver import LocalSGD
 from mpifed.local.support import query, support
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
-from mpifed.schema import Above, AtLeast, AtMost
 
 Positive = Annotated[float, Above(0)]
 Share = Annotated[float, Above(0), AtMost(1)]

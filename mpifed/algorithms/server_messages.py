@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mpifed.components import find
+from mpifed.components.registry import find, without_name
 from mpifed.exchange.compression import Compressor
-from mpifed.federation import Federation
+from mpifed.federation.clients import Federation
 from mpifed.local.options import unread
-from mpifed.section import without_name
 
 UNBIASED = "allowed: none, rand_k, quantise, natural, bernoulli, or a composition of these"
 

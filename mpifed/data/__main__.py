@@ -22,8 +22,9 @@ from typing import Annotated, Any, NoReturn
 import numpy as np
 import torch
 
-from mpifed.communicator import LAUNCHER_SIZES, Alone
-from mpifed.components import DATASETS, find, summary
+from mpifed.command import Parser
+from mpifed.components.registry import DATASETS, find, summary
+from mpifed.components.schema import AtLeast, Option, check_value, describe, options_of
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.container import Contents, write
 from mpifed.errors import (
@@ -37,8 +38,7 @@ from mpifed.errors import (
     in_words,
     text_of,
 )
-from mpifed.launch import Parser
-from mpifed.schema import AtLeast, Option, check_value, describe, options_of
+from mpifed.mpi.communicator import LAUNCHER_SIZES, Alone
 
 BLOCK = 256 << 20
 """Bytes of x that are held at once, if no client has more."""

@@ -14,10 +14,10 @@ import h5py
 import numpy as np
 import torch
 
-from mpifed.communicator import Communicator
 from mpifed.data.base import Description, Shards, Split
 from mpifed.data.container import SPLITS, Contents, opened, read_contents
 from mpifed.errors import InputError, RunError
+from mpifed.mpi.communicator import Communicator
 
 T = TypeVar("T")
 PIECE = 8 << 20

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 
-from mpifed.communicator import Communicator
+from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.data.base import Description, Shards, Split
 from mpifed.data.clustering import Clusters, Solver, equal_clusters
 from mpifed.data.delivery import agreed
 from mpifed.data.generated import drawn_until, make_shards, no_targets, unlabelled
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
-from mpifed.schema import Above, AtLeast, AtMost
 
 SAMPLES = {"homogeneous": 250, "heterogeneous": 5000}
 BATCH = 1024

@@ -8,12 +8,12 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from mpifed.communicator import Communicator
+from mpifed.components.schema import AtLeast
 from mpifed.data.base import Shards
 from mpifed.data.delivery import agreed
 from mpifed.data.partition import FEWEST, Alpha, Classes, MinSamples, Name
 from mpifed.data.pooled import PIECE, Pool, assign, load_pooled
-from mpifed.schema import AtLeast
+from mpifed.mpi.communicator import Communicator
 
 LEVELS = 16
 """Pixels are 0 .. 16."""

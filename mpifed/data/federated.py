@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mpifed.communicator import Communicator
 from mpifed.data.base import Shards
 from mpifed.data.container import read_contents
 from mpifed.data.delivery import agreed, deliver
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Communicator
 
 
 class FederatedFile:

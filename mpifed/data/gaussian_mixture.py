@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 
-from mpifed.communicator import Communicator
+from mpifed.components.schema import AtLeast
 from mpifed.data.base import Shards, Split
 from mpifed.data.generated import alike, drawn_until, make_shards, no_targets, unlabelled
+from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
-from mpifed.schema import AtLeast
 
 BATCH = 256
 """Points drawn at once while looking for those of a client."""

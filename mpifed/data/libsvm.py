@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from mpifed.communicator import Communicator
+from mpifed.components.schema import AtLeast, Below
 from mpifed.data.base import Shards
 from mpifed.data.clustering import Solver
 from mpifed.data.compressed import bare_name, located, opened
@@ -19,8 +19,8 @@ from mpifed.data.delivery import agreed
 from mpifed.data.partition import Alpha, Classes, ContiguousRule, partition, partition_points
 from mpifed.data.pooled import PIECE, InFileOrder, Pool, describe, load_pooled
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
-from mpifed.schema import AtLeast, Below
 
 Labels = Literal["two_values", "published_code"]
 Partition = Literal["contiguous", "dirichlet", "iid", "pathological", "kmeans"]

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from mpifed.components.schema import AtLeast, AtMost, options_of
 from mpifed.data.clustering import Solver
 from mpifed.data.many_clusters import equal_parts
 from mpifed.errors import InputError, closest
-from mpifed.schema import AtLeast, AtMost, options_of
 
 Name = Literal["contiguous", "dirichlet", "iid", "pathological"]
 ContiguousRule = Literal["floor", "array_split"]

@@ -7,11 +7,11 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from mpifed.communicator import Communicator
+from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Shards, Split
 from mpifed.data.generated import alike, make_shards, no_targets, unlabelled
+from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
-from mpifed.schema import Above, AtLeast
 
 
 class Poisson:

@@ -15,10 +15,10 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from mpifed.communicator import Communicator
 from mpifed.data.base import Description, Shards, Split, Task
 from mpifed.data.delivery import allocated
 from mpifed.data.partition import counts_60_20_20, partition, split_60_20_20
+from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
 PIECE = 4096

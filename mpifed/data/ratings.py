@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 
-from mpifed.communicator import Communicator
+from mpifed.components.schema import AtLeast
 from mpifed.data.base import Shards
 from mpifed.data.clustering import Solver
 from mpifed.data.compressed import located, opened
@@ -20,8 +20,8 @@ from mpifed.data.libsvm import Fraction
 from mpifed.data.partition import ContiguousRule, partition, partition_points
 from mpifed.data.pooled import PIECE, InFileOrder, Pool, describe, load_pooled
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
-from mpifed.schema import AtLeast
 
 HIGHEST = 5.0
 FORM = "UserID::MovieID::Rating::Timestamp"

@@ -8,12 +8,12 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from mpifed.communicator import Communicator
+from mpifed.components.schema import AtLeast
 from mpifed.data.base import Shards
 from mpifed.data.generated import alike, make_shards
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
-from mpifed.schema import AtLeast
 
 SMALLEST_AMPLITUDE = 0.1
 REACH = 5.0

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 
-from mpifed.communicator import Communicator
+from mpifed.components.schema import AtLeast
 from mpifed.data import published
 from mpifed.data.base import Description, Shards, Split
 from mpifed.data.cache import cached
@@ -23,8 +23,8 @@ from mpifed.data.container import Contents, write
 from mpifed.data.delivery import agreed, allocated, deliver
 from mpifed.data.partition import Alpha
 from mpifed.data.published import LARGEST, SMALLEST, Setting, Truth, rounded_sigmoid, sigmoid
+from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
-from mpifed.schema import AtLeast
 
 Variant = Literal["paper", "released", "corrected"]
 

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from mpifed.components.schema import AtLeast
 from mpifed.errors import InputError
-from mpifed.schema import AtLeast
 
 Name = Literal["natural", "divided"]
 Sources = Annotated[int, AtLeast(1)]

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from mpifed.communicator import Communicator
+from mpifed.components.schema import Above, AtLeast
 from mpifed.data import tag_layout
 from mpifed.data.base import Shards
 from mpifed.data.generated import alike, make_shards
 from mpifed.data.tag_layout import Sources, Test, Train, Validation
+from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
-from mpifed.schema import Above, AtLeast
 
 MOST_TAGS = 5
 """Tags of a question, at most."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from mpifed.communicator import Communicator
+from mpifed.components.schema import AtLeast
 from mpifed.data import tag_layout
 from mpifed.data.base import Shards
 from mpifed.data.compressed import located
@@ -19,8 +19,8 @@ from mpifed.data.pooled import PIECE, Pool, describe, load_pooled
 from mpifed.data.tag_layout import Layout, Sources, Test, Train, Validation
 from mpifed.data.tagged import Tagged, parse, tf_idf
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Communicator
 from mpifed.random import key, stream
-from mpifed.schema import AtLeast
 
 
 @dataclass(frozen=True)

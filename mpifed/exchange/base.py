@@ -26,7 +26,7 @@ from torch import Tensor
 
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.ledger import Ledger
-from mpifed.federation import Federation
+from mpifed.federation.clients import Federation
 from mpifed.sparse_rows import SparseRows
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.base import PURPOSE
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 
 SHARE_TO_HALVE = 0.1
 """The part of a run's rounds that may pass before the distance from consensus is known to halve."""

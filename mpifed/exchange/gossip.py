@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import topologies
-from mpifed.communicator import Communicator
+from mpifed.components.schema import Above, AtMost
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import choco
 from mpifed.exchange.compression import Compressor
@@ -29,8 +29,8 @@ from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays,
 from mpifed.exchange.neighbours import GossipChannel, Replicas
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.exchange.routes import Route
-from mpifed.federation import Federation, participants
-from mpifed.schema import Above, AtMost
+from mpifed.federation.clients import Federation, participants
+from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing
 
 ROUTES_KEPT = 16

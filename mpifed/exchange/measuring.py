@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mpifed.exchange.reduction import weighted_sum
-from mpifed.federation import Clients
+from mpifed.federation.clients import Clients
 
 
 def total(clients: Clients, rows: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -15,7 +15,7 @@ from mpifed.exchange.compression import Compressor
 from mpifed.exchange.ledger import bits_of
 from mpifed.exchange.reduction import common_exponents
 from mpifed.exchange.transfer import arrivals
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 from mpifed.state import Nothing, client
 
 if TYPE_CHECKING:

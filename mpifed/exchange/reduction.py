@@ -23,8 +23,8 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from mpifed.communicator import Communicator
 from mpifed.errors import raise_first_diverged
+from mpifed.mpi.communicator import Communicator
 from mpifed.sparse_rows import SparseRows
 
 COLUMNS = 1 << 18

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse
 
 from mpifed.exchange.reduction import Mixer, mix, mixer, off_diagonal_mixer
-from mpifed.federation import Federation
+from mpifed.federation.clients import Federation
 from topologies import MixingMatrix
 
 GATHER_SLACK = 1.05

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.communicator import Communicator
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.sparse import RandK
 from mpifed.exchange.ledger import Ledger, bits_of
 from mpifed.exchange.reduction import weighted_sum
-from mpifed.federation import Draws, Federation
+from mpifed.federation.clients import Draws, Federation
+from mpifed.mpi.communicator import Communicator
 from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing, client
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.communicator import Communicator
 from mpifed.exchange.routes import Route
+from mpifed.mpi.communicator import Communicator
 
 BUFFER = 1 << 24
 """Bytes of rows and sums, leaving and arriving, that a rank holds at a time."""

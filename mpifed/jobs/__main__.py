@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mpifed.command import Parser
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, closest
-from mpifed.launch import Parser
 
 SITE_VARIABLE = "MPIFED_SITE"
 TAKES = {

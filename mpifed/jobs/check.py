@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mpifed import sweep
 from mpifed.errors import InputError
 from mpifed.jobs import slurm
 from mpifed.jobs.job import Job
 from mpifed.jobs.plan import experiment_file
+from mpifed.sweep import plan as sweep
 
 PATIENCE = 60
 

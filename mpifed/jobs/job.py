@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpifed.filenames import safe
+from mpifed.config.filenames import safe
 from mpifed.jobs import options as job_options
 from mpifed.jobs.options import JobOptions, Layout
-from mpifed.planned import Planned
+from mpifed.sweep.plan import Planned
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from mpifed.components.schema import AtLeast, check_options, shown
 from mpifed.errors import InputError
-from mpifed.schema import AtLeast, check_options, shown
 
 Count = Annotated[int, AtLeast(1)]
 Text = int | str

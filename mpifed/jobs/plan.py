@@ -16,20 +16,21 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from mpifed import config, resume, sweep
-from mpifed.components import find
-from mpifed.config import CheckpointOptions, Configuration, EvaluationOptions
+from mpifed.components.registry import find
+from mpifed.components.schema import check_value, options_of
+from mpifed.config import configuration as config
+from mpifed.config.configuration import CheckpointOptions, Configuration, EvaluationOptions
+from mpifed.config.experiment_files import DEFAULT_EXPERIMENT, DEFAULTS, is_experiment
+from mpifed.config.filenames import safe
 from mpifed.errors import InputError
-from mpifed.experiment import DEFAULTS, is_experiment
-from mpifed.filenames import safe
+from mpifed.federation.participation import Bernoulli
 from mpifed.jobs import options as job_options
 from mpifed.jobs import sources
 from mpifed.jobs.job import Job
 from mpifed.local.options import LocalOptions
-from mpifed.participation import Bernoulli
-from mpifed.placeholders import split_linked
-from mpifed.request import DEFAULT_EXPERIMENT
-from mpifed.schema import check_value, options_of
+from mpifed.sweep import plan as sweep
+from mpifed.sweep.references import split_linked
+from mpifed.training import resume
 
 SECTIONS = {
     "local": LocalOptions,

@@ -17,7 +17,7 @@ from typing import Any
 
 from mpifed.errors import InputError
 from mpifed.jobs.job import Job
-from mpifed.planned import Planned
+from mpifed.sweep.plan import Planned
 
 VERSION = 1
 

@@ -17,8 +17,7 @@ from mpifed.errors import InputError, closest
 from mpifed.jobs.files import folder
 from mpifed.jobs.job import Job
 from mpifed.jobs.options import JobOptions
-from mpifed.planned import Planned
-from mpifed.sweep import as_text
+from mpifed.sweep.plan import Planned, as_text
 
 LIBRARY = "mpifed_job.sh"
 MARK = re.compile(r"^#@ (\w+)$", re.MULTILINE)

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
+from mpifed.components.schema import check_options, shown
 from mpifed.errors import InputError, closest
 from mpifed.jobs.files import folder
 from mpifed.jobs.options import JobOptions
-from mpifed.schema import check_options, shown
 
 
 class _Loader(yaml.SafeLoader):

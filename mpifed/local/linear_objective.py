@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.errors import InputError
-from mpifed.federation import Clients
+from mpifed.federation.clients import Clients
 from mpifed.local.objective import Objective, Regulariser, StackedObjective
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Split
-from mpifed.federation import Clients
+from mpifed.federation.clients import Clients
 from mpifed.local.invariance import LANES, never_alone
 from mpifed.local.sampling import chosen
 from mpifed.models.base import Model

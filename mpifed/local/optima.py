@@ -18,7 +18,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import hessian, objective_of, smoothness
 from mpifed.local.objective import Objective, Regulariser, row_norms
 from mpifed.local.search import Search

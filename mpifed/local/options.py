@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from mpifed.schema import Above, AtLeast, Below
+from mpifed.components.schema import Above, AtLeast, Below
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from mpifed.data.base import Split
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.random import shuffles
 
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from mpifed.federation import Clients
-from mpifed.stopping import heed
+from mpifed.federation.clients import Clients
+from mpifed.supervision.stop_requests import heed
 
 EVERY = 10.0
 """Seconds between two lines of the log, at least."""

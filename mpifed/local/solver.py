@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed import heartbeat, state
-from mpifed.federation import Clients, Draws
+from mpifed import state
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.invariance import LANES, never_alone
 from mpifed.local.minibatches import Plan, Work, draw_orders, plan, work_of
 from mpifed.local.options import LocalOptions
 from mpifed.local.schedule import SCHEDULES
 from mpifed.models.base import Model
+from mpifed.supervision import heartbeat
 
 BLOCK_BYTES = 3 << 20
 """Bytes of inputs in one step of a block; near the size of a core's cache is fastest."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Objective, Regulariser, row_norms, sampled_gradients
 from mpifed.local.sampling import batches

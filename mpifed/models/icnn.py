@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.schema import AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.schema import AtLeast
 
 INIT_STD = 0.1
 """All parameters are drawn from N(0, 0.1^2)."""

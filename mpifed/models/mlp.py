@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.schema import AtLeast
 from mpifed.data.base import Description
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.stacked import autograd_gradient
-from mpifed.schema import AtLeast
 
 
 @dataclass(frozen=True)

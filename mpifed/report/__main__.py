@@ -19,8 +19,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from mpifed.command import Parser
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
-from mpifed.launch import Parser
 from mpifed.report import paired
 from mpifed.report.figure import Wanted, draw_figure, series
 from mpifed.report.grid import WantedGrid, draw_grid, grids

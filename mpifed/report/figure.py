@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpifed.config.filenames import safe
 from mpifed.errors import InputError, closest
-from mpifed.filenames import safe
 from mpifed.report.groups import leaves
 from mpifed.report.keys import differing, label, naturally
 from mpifed.report.lines import FEW_POINTS, GREY, STYLE, look

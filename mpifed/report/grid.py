@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mpifed.config.filenames import safe
 from mpifed.errors import InputError, closest
-from mpifed.filenames import safe
 from mpifed.report.figure import DOTS, larger_is_better
 from mpifed.report.groups import leaves
 from mpifed.report.keys import differing, label, naturally, short

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpifed.filenames import safe
+from mpifed.config.filenames import safe
 from mpifed.report.columns import MEASURES, Measure
 from mpifed.report.consensus import DISTANCE, numbers
 from mpifed.report.groups import Curve, Group

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Description
-from mpifed.schema import Above, AtLeast
 from mpifed.surrogates import lasso
 from mpifed.surrogates.base import each_row, padded
 from mpifed.surrogates.projections import (

@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.schema import Above, AtLeast
 from mpifed.surrogates.base import client_means, each_row, padded
 from mpifed.surrogates.moments import semidefinite_with_shares
 from mpifed.surrogates.projections import simplex

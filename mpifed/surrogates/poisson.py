@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.schema import Above
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.schema import Above
 from mpifed.surrogates.base import client_means, each_row
 
 FLOOR = 1e-12

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, logistic, loss_of, sigmoid
-from mpifed.schema import Above, AtLeast
 from mpifed.surrogates.base import client_means, each_row, padded, with_target
 from mpifed.surrogates.proximal import Regulariser, regulariser
 

@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mpifed.command import Parser
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
-from mpifed.launch import Parser
 from mpifed.theory import flix
 from mpifed.theory.stored import Stored, read_run
 

@@ -11,11 +11,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from mpifed.checkpoint import listed, read_meta
+from mpifed.checkpoint.files import listed, read_meta
+from mpifed.checkpoint.integrity import Damaged
+from mpifed.components.schema import shown
 from mpifed.errors import InputError
-from mpifed.federation import draw_unseen
-from mpifed.schema import shown
-from mpifed.seal import Damaged
+from mpifed.federation.clients import draw_unseen
 from mpifed.theory import flix
 
 METHODS = ("flix", "dcgd", "diana")

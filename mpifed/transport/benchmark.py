@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.schema import AtLeast
 from mpifed.errors import InputError
 from mpifed.models.icnn import DenseICNN, dense_icnn
 from mpifed.random import stream
-from mpifed.schema import AtLeast
 from mpifed.transport.mixtures import Mixture, gaussian, random_mixture, symmetric_root
 from mpifed.transport.potentials import FOLDER, potentials_path, read_potential
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fake_slurm import FakeSlurm, fake_slurm
 
-from mpifed import config
+from mpifed.config import configuration as config
 from mpifed.jobs import slurm as commands
 from mpifed.jobs.__main__ import main
 

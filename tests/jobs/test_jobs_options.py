@@ -8,12 +8,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from mpifed.components.schema import options_of
 from mpifed.errors import InputError
 from mpifed.jobs import options as job_options
 from mpifed.jobs.files import folder
 from mpifed.jobs.options import check, layout, seconds
 from mpifed.jobs.sources import read_section, read_site, read_words
-from mpifed.schema import options_of
 
 
 def test_every_shipped_site_is_valid() -> None:

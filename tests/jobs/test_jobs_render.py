@@ -22,7 +22,7 @@ from mpifed.jobs import render
 from mpifed.jobs.files import folder
 from mpifed.jobs.job import Job
 from mpifed.jobs.plan import again, plan
-from mpifed.planned import Planned
+from mpifed.sweep.plan import Planned
 
 GOLDEN = Path(__file__).parent / "golden"
 COMMON = ["clients=4", "rounds=6", "job.python=/opt/venv/bin/python", "job.mpirun=/opt/bin/mpirun"]

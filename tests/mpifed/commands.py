@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from mpifed.guard import RANK_VARIABLES
 from mpifed.launch import main
+from mpifed.supervision.guard import RANK_VARIABLES
 
 HERE = Path(__file__).parent
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.communicator import Alone
 from mpifed.data.base import Description, Shards, Split
-from mpifed.federation import Clients, Federation
+from mpifed.federation.clients import Clients, Federation
+from mpifed.mpi.communicator import Alone
 
 
 @pytest.fixture(autouse=True)

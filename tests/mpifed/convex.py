@@ -6,15 +6,15 @@ import numpy as np
 import torch
 
 from mpifed import state as states
-from mpifed.algorithms.flix import Flix
-from mpifed.communicator import Alone
-from mpifed.components import find
+from mpifed.algorithms.flix.flix import Flix
+from mpifed.components.registry import find
 from mpifed.data.base import Description, Shards, Split
 from mpifed.exchange.server import Server
-from mpifed.federation import Clients, Draws, Federation, participants
+from mpifed.federation.clients import Clients, Draws, Federation, participants
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models.linear import linear
+from mpifed.mpi.communicator import Alone
 
 ISOTROPIC = [[[1.0]], [[4.0]]], [[0.0], [3.0]]
 ANISOTROPIC = [np.diag([1.0, 4.0]), np.diag([3.0, 1.0])], [[1.0, 0.0], [0.0, 2.0]]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from mpifed.algorithms.fedmm_measures import training_objective
-from mpifed.communicator import Alone
-from mpifed.components import find
+from mpifed.algorithms.fedmm.measures import training_objective
+from mpifed.components.registry import find
 from mpifed.data.base import Description, Shards, Split
 from mpifed.exchange.server import Server
-from mpifed.federation import Clients, Draws, Federation, participants
+from mpifed.federation.clients import Clients, Draws, Federation, participants
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import none
+from mpifed.mpi.communicator import Alone
 from mpifed.state import merge, select
 
 

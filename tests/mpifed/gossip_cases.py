@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 import topologies
-from mpifed.communicator import Communicator, world
 from mpifed.errors import RunError
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
-from mpifed.federation import Federation
-from mpifed.placement import partitioned_owners
+from mpifed.federation.clients import Federation
+from mpifed.federation.placement import partitioned_owners
+from mpifed.mpi.communicator import Communicator, world
 
 N, ROUNDS, SEED = 11, 3, 7
 

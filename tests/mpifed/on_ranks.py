@@ -10,7 +10,7 @@ import numpy as np
 from commands import rows
 
 from mpifed.api import Request, execute
-from mpifed.communicator import Alone, world
+from mpifed.mpi.communicator import Alone, world
 
 SMALL = {
     "clients": 7,

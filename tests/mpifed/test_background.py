@@ -15,14 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mpifed import checkpoint, state
-from mpifed.background import Writer
-from mpifed.checkpoint import Meta, path_of
-from mpifed.communicator import Alone, world
+from mpifed import state
+from mpifed.checkpoint import files as checkpoint
+from mpifed.checkpoint.background import Writer
+from mpifed.checkpoint.disk import PIECE
+from mpifed.checkpoint.files import Meta, path_of
+from mpifed.checkpoint.gathering import pieces
 from mpifed.errors import PeerFailure, RunError
-from mpifed.federation import Federation
-from mpifed.sink import PIECE
-from mpifed.streaming import pieces
+from mpifed.federation.clients import Federation
+from mpifed.mpi.communicator import Alone, world
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def test_pieces_cover_every_byte_once_and_in_order(n_clients, row_bytes):
 
 
 def test_rows_longer_than_a_piece(tmp_path, monkeypatch):
-    monkeypatch.setattr("mpifed.streaming.PIECE", 7)
+    monkeypatch.setattr("mpifed.checkpoint.gathering.PIECE", 7)
     writer = Writer(federation())
     begin(writer, tmp_path, 1, value(1))
     writer.finish()
@@ -157,7 +158,7 @@ def test_rows_longer_than_a_piece(tmp_path, monkeypatch):
 @pytest.mark.mpi
 @pytest.mark.parametrize("piece", [PIECE, 40, 7])
 def test_ranks_send_their_rows_while_they_go_on(piece, tmp_path, monkeypatch):
-    monkeypatch.setattr("mpifed.streaming.PIECE", piece)
+    monkeypatch.setattr("mpifed.checkpoint.gathering.PIECE", piece)
     communicator = world()
     folder = Path(communicator.broadcast_object(str(tmp_path)))
     mine = federation(communicator)

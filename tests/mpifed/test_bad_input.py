@@ -20,12 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpifed
-from mpifed.agreement import agree
-from mpifed.communicator import world
-from mpifed.config import Configuration, resolve, to_mapping, to_yaml
+from mpifed.config.configuration import Configuration, resolve, to_mapping, to_yaml
+from mpifed.config.experiment_files import apply_overrides, read_experiment
 from mpifed.data.__main__ import main as make_data
 from mpifed.errors import InputError
-from mpifed.experiment import apply_overrides, read_experiment
+from mpifed.mpi.agreement import agree
+from mpifed.mpi.communicator import world
 
 SECTIONS = [field.name for field in dataclasses.fields(Configuration)]
 
@@ -341,7 +341,7 @@ def test_an_output_that_holds_a_run(tmp_path, capfd):
 
 
 def test_an_output_in_which_another_process_runs(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mpifed.recorder.PATIENCE", 0.1)
+    monkeypatch.setattr("mpifed.training.run_directory.PATIENCE", 0.1)
     target = tmp_path / "run"
     assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
     before = (target / "metrics.csv").read_bytes()
@@ -368,7 +368,7 @@ def test_an_output_in_which_another_process_has_run_meanwhile(tmp_path, capfd, m
         assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
         return agree(communicator, action)
 
-    monkeypatch.setattr("mpifed.training.agree", overtaken)
+    monkeypatch.setattr("mpifed.training.train.agree", overtaken)
     outcome = call([*TINY, "--output", target], capfd)
     assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
     assert "another process began a run there" in outcome.err
@@ -380,7 +380,7 @@ def test_an_output_in_which_another_process_has_run_meanwhile(tmp_path, capfd, m
         (target / "config.yaml").write_bytes((target / "config.yaml").read_bytes())
         return agree(communicator, action)
 
-    monkeypatch.setattr("mpifed.training.agree", resumed)
+    monkeypatch.setattr("mpifed.training.train.agree", resumed)
     outcome = call([*TINY, "rounds=6", "--resume", "--output", target], capfd)
     assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
     assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 from mpifed.local.invariance import LANES, blocks_agree
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD

@@ -16,12 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mpifed import checkpoint, seal, state
-from mpifed.communicator import Alone, world
+from mpifed import state
+from mpifed.checkpoint import files as checkpoint
+from mpifed.checkpoint import integrity as seal
+from mpifed.checkpoint.copies import parts
+from mpifed.checkpoint.integrity import Damaged
 from mpifed.errors import RunError
-from mpifed.federation import Federation
-from mpifed.seal import Damaged
-from mpifed.snapshot import parts
+from mpifed.federation.clients import Federation
+from mpifed.mpi.communicator import Alone, world
 
 # One place for all examples of a test: the file there is always written anew.
 EXAMPLES = settings(

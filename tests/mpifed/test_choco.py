@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.communicator import Alone
 from mpifed.exchange import choco
 from mpifed.exchange.choco import (
     contracted,
@@ -18,7 +17,8 @@ from mpifed.exchange.choco import (
 )
 from mpifed.exchange.compression import build
 from mpifed.exchange.gossip import Gossip
-from mpifed.federation import Draws, Federation
+from mpifed.federation.clients import Draws, Federation
+from mpifed.mpi.communicator import Alone
 
 N, SIZE = 4, 10
 IDS = np.arange(N)

@@ -17,19 +17,19 @@ from commands import TINY, call, command, environment, launch, rows
 import mpifed
 from mpifed import __version__
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.communicator import world
-from mpifed.components import ALGORITHMS, COMPRESSORS, DATASETS, MODELS, SURROGATES
-from mpifed.config import resolve, to_mapping, to_yaml
-from mpifed.data.__main__ import main as make_data
-from mpifed.errors import InputError
-from mpifed.experiment import (
+from mpifed.components.registry import ALGORITHMS, COMPRESSORS, DATASETS, MODELS, SURROGATES
+from mpifed.components.schema import options_of
+from mpifed.config.configuration import resolve, to_mapping, to_yaml
+from mpifed.config.experiment_files import (
     apply_overrides,
     experiment_names,
     parse_overrides,
     read_experiment,
 )
+from mpifed.data.__main__ import main as make_data
+from mpifed.errors import InputError
 from mpifed.launch import KINDS
-from mpifed.schema import options_of
+from mpifed.mpi.communicator import world
 from topologies import FAMILIES, WEIGHTS
 
 SMALL = parse_overrides(TINY[1:])

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mpifed.communicator import Alone, world
 from mpifed.exchange.compression import build
 from mpifed.exchange.compression.rounding import Quantise
 from mpifed.exchange.reduction import weighted_sum
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
+from mpifed.mpi.communicator import Alone, world
 
 DTYPES = [torch.float32, torch.float64]
 UNBIASED = [

@@ -7,10 +7,10 @@ import pytest
 import torch
 from commands import TINY, call
 
-from mpifed.config import resolve
+from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.exchange.compression import build
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from mpifed.algorithms.base import Predictor
-from mpifed.evaluation import ClientResults, bottom_decile, score_clients, summarise
 from mpifed.models.linear import linear
+from mpifed.training.scores import ClientResults, bottom_decile, score_clients, summarise
 
 
 @pytest.mark.parametrize(("count", "which"), [(1, 0), (9, 0), (10, 0), (11, 1), (20, 1), (21, 2)])

@@ -8,14 +8,14 @@ import torch
 import mpifed
 import topologies
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.communicator import Alone
 from mpifed.errors import InputError, RunError
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.server import Server
-from mpifed.federation import Draws, Federation
+from mpifed.federation.clients import Draws, Federation
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models.linear import linear
+from mpifed.mpi.communicator import Alone
 
 
 def federation(n, unseen=()):

@@ -28,13 +28,13 @@ from commands import (
 )
 from on_ranks import unlike_one_rank
 
-from mpifed import heartbeat
-from mpifed.communicator import Alone, world
+from mpifed.config.experiment_files import parse_overrides
 from mpifed.errors import Diverged
 from mpifed.exchange.reduction import common_exponents
-from mpifed.experiment import parse_overrides
-from mpifed.guard import segments_of
-from mpifed.peers import BEAT, SILENCE, Peer, Peers, listen
+from mpifed.mpi.communicator import Alone, world
+from mpifed.supervision import heartbeat
+from mpifed.supervision.guard import segments_of
+from mpifed.supervision.peers import BEAT, SILENCE, Peer, Peers, listen
 
 OURS = (*TINY, "clients=9", "algorithm=user_components:Fails", "--quiet")
 
@@ -264,7 +264,7 @@ def test_a_client_that_diverges_is_left_out_as_if_it_took_no_part(
     assert not (stopped / "DONE").exists()
     assert call([*words, dropped, "on_divergence=drop"], capfd).code == 0
     # The same run where these two are told to stay away in round 3.
-    monkeypatch.setattr("mpifed.engine.participants", without([2, 3], 3))
+    monkeypatch.setattr("mpifed.training.engine.participants", without([2, 3], 3))
     monkeypatch.delenv("DIVERGE")
     assert call([*words, absent], capfd).code == 0
     assert rows(dropped) == rows(absent)
@@ -274,7 +274,7 @@ def test_a_client_that_diverges_is_left_out_as_if_it_took_no_part(
 
 
 def without(clients, number):
-    from mpifed.federation import participants
+    from mpifed.federation.clients import participants
 
     def chosen(federation, participation, seed, round):
         active = participants(federation, participation, seed, round)

@@ -11,7 +11,7 @@ from test_local_sgd import plain_sgd
 
 from mpifed.algorithms.fedem import FedEM, mixture_weights, posterior
 from mpifed.exchange.server import Server
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models.linear import linear

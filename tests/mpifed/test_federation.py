@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed.communicator import Alone
-from mpifed.federation import Federation, contiguous_owners, draw_unseen, participants
+from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen, participants
+from mpifed.mpi.communicator import Alone
 
 
 def least_largest(work, blocks):

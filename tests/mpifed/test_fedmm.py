@@ -6,12 +6,12 @@ import torch
 from fedmm_runs import Run, data_of
 
 from mpifed.algorithms.fedmgs import FedMGS
-from mpifed.algorithms.fedmm import FedMM
-from mpifed.algorithms.fedmm_theta import FedMMTheta
-from mpifed.algorithms.sa_ssmm import SaSsmm
-from mpifed.components import find
+from mpifed.algorithms.fedmm.fedmm import FedMM
+from mpifed.algorithms.fedmm.fedmm_theta import FedMMTheta
+from mpifed.algorithms.fedmm.sa_ssmm import SaSsmm
+from mpifed.components.registry import find
 from mpifed.exchange.server import Server
-from mpifed.federation import Draws, participants
+from mpifed.federation.clients import Draws, participants
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import none

@@ -6,7 +6,13 @@ import pytest
 import yaml
 from commands import call, rows, summary_of
 
-from mpifed.config import apply_overrides, parse_overrides, read_experiment, resolve, to_yaml
+from mpifed.config.configuration import (
+    apply_overrides,
+    parse_overrides,
+    read_experiment,
+    resolve,
+    to_yaml,
+)
 
 TRANSPORT = (
     "transport-fedmm-ot",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpifed.config import apply_overrides, parse_overrides, read_experiment, resolve
+from mpifed.config.configuration import apply_overrides, parse_overrides, read_experiment, resolve
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = [

@@ -9,12 +9,12 @@ import pytest
 import torch
 from test_fedmm import CONSTANT, MIXTURE, Run, blobs, data_of, least_squares
 
-from mpifed.algorithms.breakdown import statistics_or_nan
-from mpifed.algorithms.fedmm import FedMM
-from mpifed.algorithms.fedmm_facts import Known
-from mpifed.algorithms.fedmm_theta import FedMMTheta
+from mpifed.algorithms.fedmm.facts import Known
+from mpifed.algorithms.fedmm.failures import statistics_or_nan
+from mpifed.algorithms.fedmm.fedmm import FedMM
+from mpifed.algorithms.fedmm.fedmm_theta import FedMMTheta
 from mpifed.errors import Diverged, InputError, RunError
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 from mpifed.state import Nothing
 from mpifed.surrogates.base import client_means, onto_domain
 from mpifed.surrogates.remark_one import RemarkOne

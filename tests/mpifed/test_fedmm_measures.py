@@ -7,9 +7,9 @@ import pytest
 import torch
 from fedmm_runs import Run, data_of
 
-from mpifed.algorithms.fedmm import FedMM
-from mpifed.algorithms.fedmm_theta import FedMMTheta
-from mpifed.federation import Draws
+from mpifed.algorithms.fedmm.fedmm import FedMM
+from mpifed.algorithms.fedmm.fedmm_theta import FedMMTheta
+from mpifed.federation.clients import Draws
 
 BETA = 0.4
 RULES = {

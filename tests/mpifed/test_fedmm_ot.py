@@ -10,18 +10,18 @@ import torch
 
 from mpifed.algorithms.fedadam import FedAdam
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.fedmm_ot import FedMMOT, batches_of
-from mpifed.communicator import Alone
+from mpifed.algorithms.fedmm.fedmm_ot import FedMMOT, batches_of
 from mpifed.data.base import Description, Shards, Split
-from mpifed.data.transport import Transport
 from mpifed.exchange.server import Server
-from mpifed.federation import Clients, Draws, Federation, participants
+from mpifed.federation.clients import Clients, Draws, Federation, participants
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models.icnn import icnn
 from mpifed.models.linear import linear
+from mpifed.mpi.communicator import Alone
 from mpifed.state import merge, select
 from mpifed.transport.adam import Adam
+from mpifed.transport.dataset import Transport
 from mpifed.transport.losses import Objective, conjugate_steps, joint_gradient, omega_gradient
 
 CLIENTS, BATCH, LR = 4, 64, 0.02

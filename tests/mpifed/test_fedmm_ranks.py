@@ -8,7 +8,7 @@ import pytest
 import yaml
 from on_ranks import folder_of, same_after_a_resume, unlike_one_rank
 
-from mpifed.communicator import world
+from mpifed.mpi.communicator import world
 
 DICTIONARY = {
     "clients": 7,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpifed.config import apply_overrides, parse_overrides, read_experiment, resolve
+from mpifed.config.configuration import apply_overrides, parse_overrides, read_experiment, resolve
 from mpifed.errors import InputError
 
 DICTIONARY, MAP, ADAM = "fedmm-heterogeneous", "transport-fedmm-ot", "transport-fedadam"

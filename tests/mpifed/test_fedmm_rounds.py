@@ -10,10 +10,10 @@ import torch
 from fedmm_runs import Run, data_of
 
 from mpifed.algorithms.fedmgs import FedMGS
-from mpifed.algorithms.fedmm import FedMM
-from mpifed.algorithms.fedmm_theta import FedMMTheta
+from mpifed.algorithms.fedmm.fedmm import FedMM
+from mpifed.algorithms.fedmm.fedmm_theta import FedMMTheta
 from mpifed.exchange.server import Server
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import none

@@ -11,10 +11,10 @@ import scipy.special
 import torch
 from convex import ANISOTROPIC, ISOTROPIC, Run, logistic, quadratics, random_quadratics
 
-from mpifed.algorithms.dcgd import Dcgd
-from mpifed.algorithms.diana import Diana
-from mpifed.algorithms.flix import Flix
-from mpifed.federation import Draws, participants
+from mpifed.algorithms.flix.dcgd import Dcgd
+from mpifed.algorithms.flix.diana import Diana
+from mpifed.algorithms.flix.flix import Flix
+from mpifed.federation.clients import Draws, participants
 from mpifed.local.linear_objective import objective_of, smoothness
 from mpifed.local.objective import Regulariser
 from mpifed.models.linear import linear

@@ -9,11 +9,11 @@ from convex import Run, clients_of, logistic, random_quadratics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.algorithms.dcgd import Dcgd
-from mpifed.algorithms.diana import Diana
-from mpifed.algorithms.flix import Flix
+from mpifed.algorithms.flix.dcgd import Dcgd
+from mpifed.algorithms.flix.diana import Diana
+from mpifed.algorithms.flix.flix import Flix
 from mpifed.data.partition import partition
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 from mpifed.local.linear_objective import smoothness
 from mpifed.theory import flix as theory
 

@@ -13,9 +13,9 @@ from commands import call, checkpoints, rows
 from convex import Run, clients_of, logistic, quadratics
 from flix_words import SMALL
 
-from mpifed.algorithms import flix
-from mpifed.algorithms.flix import Flix
-from mpifed.federation import Draws
+from mpifed.algorithms.flix import flix
+from mpifed.algorithms.flix.flix import Flix
+from mpifed.federation.clients import Draws
 from mpifed.models.losses import SQUARED
 from mpifed.models.mlp import Mlp
 

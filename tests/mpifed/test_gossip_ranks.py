@@ -12,9 +12,9 @@ import pytest
 from commands import environment, mpirun
 
 import topologies
-from mpifed.communicator import Alone
 from mpifed.errors import InputError
 from mpifed.exchange.gossip import Gossip
+from mpifed.mpi.communicator import Alone
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is disconnected", "ignore:fmmc on this")
 RANKS = (2, 3, 4, 5, 6, 7)

@@ -28,12 +28,12 @@ from commands import (
 
 import mpifed
 from mpifed.api import Request, execute
-from mpifed.assembly import make
-from mpifed.communicator import Alone, world
-from mpifed.config import resolve
-from mpifed.engine import Clock, Engine
-from mpifed.experiment import apply_overrides, parse_overrides, read_experiment
-from mpifed.sink import Sink
+from mpifed.checkpoint.disk import Sink
+from mpifed.config.configuration import resolve
+from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
+from mpifed.mpi.communicator import Alone, world
+from mpifed.training.build import make
+from mpifed.training.engine import Clock, Engine
 
 OURS = (*TINY, "algorithm=user_components:Fails", "--quiet")
 VARIANTS = {
@@ -442,7 +442,7 @@ def test_a_run_goes_on_from_where_it_is_told_to(tmp_path, capfd):
 
 
 def test_a_warning_of_any_kind_reaches_the_log(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mpifed.training.blocks_agree", lambda dtype: False)
+    monkeypatch.setattr("mpifed.training.train.blocks_agree", lambda dtype: False)
     outcome = call([*TINY, "--quiet", "--output", tmp_path / "run"], capfd)
     assert (outcome.code, outcome.err) == (0, "")
     log = (tmp_path / "run" / "log.txt").read_text()

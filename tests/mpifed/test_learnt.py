@@ -10,15 +10,14 @@ import pytest
 import torch
 
 import mpifed
-from mpifed.checkpoint import path_of
-from mpifed.communicator import Alone
-from mpifed.components import find
+from mpifed.checkpoint.files import path_of
+from mpifed.components.registry import find, without_name
 from mpifed.data.base import Description
-from mpifed.data.transport import Transport
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 from mpifed.models.icnn import dense_icnn
-from mpifed.section import without_name
+from mpifed.mpi.communicator import Alone
 from mpifed.surrogates.base import parts_of
+from mpifed.transport.dataset import Transport
 from mpifed.transport.metrics import SCORED, l2_uvp
 
 SMALL = {"clients": 4, "rounds": 2, "evaluation.every": 2, "dtype": "float64"}

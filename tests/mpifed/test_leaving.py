@@ -64,7 +64,8 @@ def test_an_end_loses_nothing(ranks, tmp_path):
 
 ENDS = """
 import atexit, ctypes, sys
-from mpifed import guard, leaving
+from mpifed.supervision import exit as leaving
+from mpifed.supervision import guard
 kind = sys.argv[1]
 class NoOnExit:
     def __init__(self, name):

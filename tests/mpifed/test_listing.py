@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from mpifed.components import ALGORITHMS, find
-from mpifed.config import resolve
+from mpifed.components.registry import ALGORITHMS, find
+from mpifed.config.catalogue import listing
+from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
-from mpifed.listing import listing
 
 PROBLEMS = {
     "sa_ssmm": {"clients": 1},

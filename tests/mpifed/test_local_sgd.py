@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 from mpifed.local.minibatches import draw_orders, work_of
 from mpifed.local.options import LocalOptions
 from mpifed.local.schedule import SCHEDULES

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mpifed.algorithms.maml import Fomaml, Maml, Reptile
 from mpifed.data.base import Split
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.local.support import query, support

@@ -24,7 +24,7 @@ from commands import (
 )
 from test_checkpoint import content, meta
 
-from mpifed import checkpoint
+from mpifed.checkpoint import files as checkpoint
 
 pytestmark = pytest.mark.parallel_hdf5
 

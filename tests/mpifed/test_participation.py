@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from on_ranks import unlike_one_rank
 
 from mpifed.algorithms.local import LocalState
-from mpifed.experiment import parse_overrides
+from mpifed.config.experiment_files import parse_overrides
+from mpifed.federation.participation import _uniform, efforts, inclusion, present
 from mpifed.local.minibatches import work_of
 from mpifed.local.solver import OptimizerState
-from mpifed.participation import _uniform, efforts, inclusion, present
 from mpifed.state import merge
 
 RATES = st.floats(0, 0.9)

@@ -11,7 +11,7 @@ import pytest
 from commands import environment, started
 
 SHOW = """
-from mpifed.progress import Progress
+from mpifed.training.progress import Progress
 progress = Progress(1, 5, False, lambda line: None)
 progress.say("a line of its own")
 progress.round(2)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mpifed.communicator import Alone
 from mpifed.errors import RunError
 from mpifed.exchange import reduction
 from mpifed.exchange.reduction import mixer, weighted_sum
+from mpifed.mpi.communicator import Alone
 
 finite = st.floats(-(2.0**99), 2.0**99, allow_nan=False, width=32)
 shapes = st.tuples(st.integers(1, 12), st.integers(1, 4))

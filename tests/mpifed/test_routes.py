@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from mpifed.communicator import Alone
 from mpifed.exchange.reduction import Mixer
 from mpifed.exchange.routes import Route, traffic
-from mpifed.federation import Federation
-from mpifed.placement import partitioned_owners, rows_sent, spectral_order
+from mpifed.federation.clients import Federation
+from mpifed.federation.placement import partitioned_owners, rows_sent, spectral_order
+from mpifed.mpi.communicator import Alone
 from topologies import mixing_matrix
 
 

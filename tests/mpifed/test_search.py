@@ -11,12 +11,12 @@ import pytest
 from commands import call, command, of_rank, rows, started
 from convex import Run, logistic
 
-from mpifed.agreement import agree
-from mpifed.algorithms.flix import Flix
-from mpifed.communicator import Alone, world
+from mpifed.algorithms.flix.flix import Flix
 from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested
 from mpifed.local import search
-from mpifed.stopping import heed, heeding
+from mpifed.mpi.agreement import agree
+from mpifed.mpi.communicator import Alone, world
+from mpifed.supervision.stop_requests import heed, heeding
 
 ENDLESS = {"l2": 0.1, "local_tolerance": 1e-300, "local_iterations": 10**9}
 SMALL = (

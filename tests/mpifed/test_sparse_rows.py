@@ -9,18 +9,18 @@ from convex import Run, clients_of, logistic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.algorithms.dcgd import Dcgd
-from mpifed.algorithms.diana import Diana
-from mpifed.communicator import Alone
+from mpifed.algorithms.flix.dcgd import Dcgd
+from mpifed.algorithms.flix.diana import Diana
 from mpifed.errors import RunError
 from mpifed.exchange import reduction
 from mpifed.exchange.compression import build, sparse
 from mpifed.exchange.reduction import weighted_sum
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.local.partial_gradients import partial_gradients
 from mpifed.models.linear import linear
+from mpifed.mpi.communicator import Alone
 from mpifed.sparse_rows import SparseRows, added, taken
 
 

@@ -10,7 +10,7 @@ import torch
 from convex import clients_of
 
 from mpifed.data.base import Split
-from mpifed.federation import Clients, Draws
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import Regulariser
 from mpifed.local.sampling import batches
 from mpifed.local.search import Search

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from mpifed.training import listening
+from mpifed.training.train import listening
 
 
 def test_information_is_said_at_once_and_warnings_are_kept():

@@ -12,12 +12,12 @@ import torch
 from commands import call
 
 import mpifed
-from mpifed.communicator import Alone
 from mpifed.data.base import Description, Shards
 from mpifed.data.container import Contents, write
 from mpifed.data.digits import Digits
 from mpifed.data.held_out import HeldOut
 from mpifed.data.tags import Tags
+from mpifed.mpi.communicator import Alone
 
 METHODS = {
     "fedem": {"local.momentum": 0.9},

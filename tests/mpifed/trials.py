@@ -37,7 +37,8 @@ from commands import (
     wait_for,
 )
 
-from mpifed import checkpoint, seal
+from mpifed.checkpoint import files as checkpoint
+from mpifed.checkpoint import integrity as seal
 from mpifed.launch import main
 
 WORDS = (

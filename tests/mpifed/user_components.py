@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from mpifed.algorithms.fedavg import FedAvg, FedAvgState
-from mpifed.algorithms.flix import Flix
-from mpifed.communicator import world
+from mpifed.algorithms.flix.flix import Flix
 from mpifed.data.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.local import search
+from mpifed.mpi.communicator import world
 
 NOT_CALLABLE = 3
 

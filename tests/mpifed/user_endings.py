@@ -18,7 +18,7 @@ from pathlib import Path
 import h5py
 
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.communicator import world
+from mpifed.mpi.communicator import world
 
 
 class Lingers(FedAvg):

@@ -14,9 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed import config, sweep
+from mpifed.config import configuration as config
+from mpifed.config.filenames import LONGEST, safe
 from mpifed.errors import InputError
-from mpifed.filenames import LONGEST, safe
+from mpifed.sweep.__main__ import main
+from mpifed.sweep.plan import as_text, plan, run_words, split_axes
 
 TINY = ["clients=3", "rounds=1", "data.n_test=20"]
 
@@ -33,15 +35,15 @@ def run_sweep(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 def test_lists_are_axes_and_the_rest_is_fixed() -> None:
     words = ["seed=[0,1]", "algorithm=[fedem,fedavg]", "rounds=5", "local.lr=[0.1]"]
-    axes, fixed = sweep.split_axes(config.parse_overrides(words))
+    axes, fixed = split_axes(config.parse_overrides(words))
     assert axes == {"seed": [0, 1], "algorithm": ["fedem", "fedavg"], "local.lr": [0.1]}
     assert fixed == {"rounds": 5}
 
 
 def test_inner_brackets_are_a_value() -> None:
-    runs = sweep.plan("digits-fedem", ["model=mlp", "model.hidden=[[64],[64,32]]"], Path("x"), 1)
+    runs = plan("digits-fedem", ["model=mlp", "model.hidden=[[64],[64,32]]"], Path("x"), 1)
     assert [run.overrides["model.hidden"] for run in runs] == [[64], [64, 32]]
-    words = sweep.run_words("digits-fedem", runs[1], None)
+    words = run_words("digits-fedem", runs[1], None)
     assert config.parse_overrides([word for word in words if word.startswith("model.h")]) == {
         "model.hidden": [64, 32]
     }
@@ -49,7 +51,7 @@ def test_inner_brackets_are_a_value() -> None:
 
 def test_plan_is_the_product_with_one_directory_each() -> None:
     words = ["algorithm=[fedem,fedavg]", "seed=[0,1,2]", "rounds=7"]
-    runs = sweep.plan("synthetic-fedem", words, Path("out"), 1)
+    runs = plan("synthetic-fedem", words, Path("out"), 1)
     expected = [
         f"algorithm={a},seed={s}" for a, s in itertools.product(("fedem", "fedavg"), range(3))
     ]
@@ -59,7 +61,7 @@ def test_plan_is_the_product_with_one_directory_each() -> None:
 
 def test_a_component_with_options_has_a_directory_of_plain_words() -> None:
     words = ["exchange=gossip", "exchange.topology=[ring,{name: erdos_renyi, p: 0.1}]", "seed=[0]"]
-    runs = sweep.plan("synthetic-fedem", words, Path("out"), 1)
+    runs = plan("synthetic-fedem", words, Path("out"), 1)
     assert [run.directory.name for run in runs] == [
         "exchange.topology=ring,seed=0",
         "exchange.topology=erdos_renyi,p=0.1,seed=0",
@@ -70,7 +72,7 @@ def test_a_component_with_options_has_a_directory_of_plain_words() -> None:
     "value", [None, True, 3, 0.1, "fedem", "1e-3", "null", "a: b", [1, [2]], {"a": 1}]
 )
 def test_values_survive_the_command_line(value: object) -> None:
-    assert config.parse_overrides([f"key={sweep.as_text(value)}"]) == {"key": value}
+    assert config.parse_overrides([f"key={as_text(value)}"]) == {"key": value}
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
@@ -105,7 +107,7 @@ def test_file_names_are_safe_and_different(one: str, other: str) -> None:
 def test_bad_input_is_one_sentence_and_runs_nothing(
     words: list[str], part: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep.main([*words, "--output", str(tmp_path / "out")]) == 2
+    assert main([*words, "--output", str(tmp_path / "out")]) == 2
     out, err = capfd.readouterr()
     assert not out
     assert err.count("\n") == 1
@@ -142,14 +144,14 @@ def test_a_finished_run_of_another_configuration_is_refused(tmp_path: Path) -> N
     assert run_sweep("seed=[0]", *TINY, "checkpoint.every=1", "--output", tmp_path).returncode == 0
     words = ["seed=[0]", *TINY, "evaluation.validation_fraction=0.2"]
     with pytest.raises(InputError, match=r"validation_fraction: 0\.0 in the run, 0\.2 now"):
-        sweep.plan("synthetic-fedem", words, tmp_path, 1)
+        plan("synthetic-fedem", words, tmp_path, 1)
     words[-1] = "evaluation.every=7"
     stored = tmp_path / "seed=0" / "config.yaml"
     added = ", validation_fraction: 0.0, validation_split: false"
     text = stored.read_text()
     assert added in text
     stored.write_text(text.replace(added, ""))  # as before there was validation
-    assert len(sweep.plan("synthetic-fedem", words, tmp_path, 1)) == 1
+    assert len(plan("synthetic-fedem", words, tmp_path, 1)) == 1
 
 
 def test_dry_run_prints_the_commands(tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ CHAIN = ["algorithm.start_from={previous}", "algorithm.optima_from={ first }"]
 
 def test_placeholders_name_the_runs_of_a_chain() -> None:
     words = ["algorithm.flix_alpha=[0,0.5,1]", "seed=[0,1]", *CHAIN, "rounds=3"]
-    runs = sweep.plan("flix-sine", [*words[1:], words[0]], Path("out"), 1)
+    runs = plan("flix-sine", [*words[1:], words[0]], Path("out"), 1)
     for seed, chain in enumerate((runs[:3], runs[3:])):
         names = [f"out/seed={seed},algorithm.flix_alpha={alpha}" for alpha in ("0", "0.5", "1")]
         assert [str(run.directory) for run in chain] == names
@@ -181,7 +183,7 @@ def test_placeholders_name_the_runs_of_a_chain() -> None:
         ]
         assert [list(map(str, run.needs)) for run in chain[1:]] == [[names[0]], names[1::-1]]
     # With another list last, the chains go along that one.
-    across = sweep.plan("flix-sine", words, Path("out"), 1)
+    across = plan("flix-sine", words, Path("out"), 1)
     assert [str(run.needs[0]) if run.needs else None for run in across] == [
         place
         for alpha in ("0", "0.5", "1")
@@ -191,10 +193,10 @@ def test_placeholders_name_the_runs_of_a_chain() -> None:
 
 def test_a_placeholder_may_stand_within_a_value() -> None:
     words = ["seed=[0,1]", "data.path={first}/mushrooms", "exchange={name: server}"]
-    one, two = sweep.plan("flix-gd", words, Path("a b, c: #d"), 1)
+    one, two = plan("flix-gd", words, Path("a b, c: #d"), 1)
     assert "data.path" not in one.overrides
     assert two.overrides["data.path"] == "a b, c: #d/seed=0/mushrooms"
-    typed = [word for word in sweep.run_words("flix-gd", two, None) if word.startswith("data.path")]
+    typed = [word for word in run_words("flix-gd", two, None) if word.startswith("data.path")]
     assert config.parse_overrides(typed)["data.path"] == two.overrides["data.path"]
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from mpifed.guard import RANK_VARIABLES
 from mpifed.jobs.__main__ import main
+from mpifed.supervision.guard import RANK_VARIABLES
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "scripts" / "slurm"

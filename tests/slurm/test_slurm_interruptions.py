@@ -215,6 +215,6 @@ def test_preemption_without_the_users_signal(
 
 
 def _mpirun() -> str:
-    from mpifed.sweep import launch_words
+    from mpifed.sweep.plan import launch_words
 
     return launch_words(1)[0]

@@ -18,11 +18,10 @@ from typing import Any, Protocol, cast
 import numpy as np
 from torch import Tensor
 
-from mpifed.components import find
+from mpifed.components.registry import complete, find, without_name
 from mpifed.errors import InputError
-from mpifed.federation import Draws
+from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
-from mpifed.section import complete, without_name
 
 PURPOSE = "compression"
 """The stream that compressors draw from, unless the caller names another."""

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.registry import complete
+from mpifed.components.schema import Above, AtMost
 from mpifed.errors import InputError
 from mpifed.exchange.compression.base import PURPOSE, build, chunks, random_bits
 from mpifed.exchange.compression.sparse import Sparsifier
-from mpifed.federation import Draws
-from mpifed.schema import Above, AtMost
-from mpifed.section import complete
+from mpifed.federation.clients import Draws
 
 
 class Bernoulli:

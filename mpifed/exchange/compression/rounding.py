@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.schema import AtLeast, AtMost
 from mpifed.exchange.compression.base import PURPOSE, chunks, random_bits
 from mpifed.exchange.reduction import largest_of_rows
-from mpifed.federation import Draws
-from mpifed.schema import AtLeast, AtMost
+from mpifed.federation.clients import Draws
 
 SCALE_BITS = 32
 """What a block's scale takes: a float32, whatever the rows are."""

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.errors import InputError
 from mpifed.exchange.compression.base import PURPOSE, Compressor, chunks, random_bits
-from mpifed.federation import Draws
-from mpifed.schema import Above, AtLeast, AtMost
+from mpifed.federation.clients import Draws
 
 INDEX_BITS = 32
 """What an explicit index takes: an int32."""

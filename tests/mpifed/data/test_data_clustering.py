@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from mpifed.communicator import Alone
 from mpifed.data import clustering, many_clusters
 from mpifed.data.clustering import assign, equal_clusters, equal_sizes
 from mpifed.data.dictionary import Dictionary
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
 
 
 @st.composite

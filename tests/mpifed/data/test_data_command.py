@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.communicator import LAUNCHER_SIZES, Alone
 from mpifed.data import __main__ as command
 from mpifed.data.__main__ import main
 from mpifed.data.dictionary import Dictionary
@@ -21,6 +20,7 @@ from mpifed.data.ratings import Ratings
 from mpifed.data.sine import Sine
 from mpifed.data.synthetic import Synthetic
 from mpifed.data.tags import Tags
+from mpifed.mpi.communicator import LAUNCHER_SIZES, Alone
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ from edits import attribute, edit, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpifed.communicator import Alone
 from mpifed.data import delivery
 from mpifed.data.base import Description, Shards, Split
 from mpifed.data.container import SPLITS, Contents, read_contents, write
 from mpifed.data.federated import FederatedFile
 from mpifed.errors import InputError, RunError
+from mpifed.mpi.communicator import Alone
 
 per_example = settings(
     deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40

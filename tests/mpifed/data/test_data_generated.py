@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, kstest, nbinom
 
-from mpifed.communicator import Alone
 from mpifed.data import generated
 from mpifed.data.dictionary import Dictionary
 from mpifed.data.gaussian_mixture import GaussianMixture
@@ -17,6 +16,7 @@ from mpifed.data.poisson import Poisson
 from mpifed.data.sine import Sine
 from mpifed.data.tags import Tags
 from mpifed.errors import InputError, RunError
+from mpifed.mpi.communicator import Alone
 
 SOURCES = {
     "sine": (Sine, {"split": 2, "n_val": 3, "n_test": 9}),

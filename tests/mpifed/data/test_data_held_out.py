@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed.communicator import Alone
 from mpifed.data.base import Description, Shards, Split
 from mpifed.data.held_out import HeldOut, count_held_out
 from mpifed.data.sine import Sine
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
 
 
 class Numbered:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.communicator import Alone
 from mpifed.data import libsvm, pooled
 from mpifed.data.libsvm import LibSvm
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
 
 REPOSITORY = Path(__file__).parents[3]
 COMPRESS = {

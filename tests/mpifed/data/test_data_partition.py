@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from mpifed.components.schema import options_of
 from mpifed.data.partition import (
     PARTITIONS,
     Name,
@@ -20,7 +21,6 @@ from mpifed.data.partition import (
     split_60_20_20,
 )
 from mpifed.errors import InputError
-from mpifed.schema import options_of
 
 label_sizes = st.lists(st.integers(1, 60), min_size=1, max_size=8)
 alphas = st.sampled_from([1e-6, 1e-3, 0.05, 0.4, 1.0, 100.0, 1e9]) | st.floats(1e-6, 1e9)

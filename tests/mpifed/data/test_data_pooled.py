@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.communicator import Alone
 from mpifed.data import pooled
 from mpifed.data.digits import Digits
 from mpifed.data.idx import Idx
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
 
 
 def idx(raw: Path, n_clients: int = 6, **options) -> Idx:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.communicator import Alone
 from mpifed.data import published
 from mpifed.data.published import Setting
 from mpifed.data.synthetic import Synthetic
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
 
 SMALL = {"n_components": 3, "dimension": 7, "n_test": 40}
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.communicator import Alone, Communicator, world
 from mpifed.data import delivery
 from mpifed.data.base import Shards
 from mpifed.data.container import Contents, write
@@ -27,6 +26,7 @@ from mpifed.data.synthetic import Synthetic
 from mpifed.data.tags import Tags
 from mpifed.data.tags_file import TagsFile
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone, Communicator, world
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

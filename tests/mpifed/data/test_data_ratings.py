@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.communicator import Alone
 from mpifed.data.ratings import Ratings, at_random, matrix, most_rated, parse
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
 
 # Movies 7, 9 and 4 have 3, 3 and 2 ratings, movie 5 one.
 SMALL = """3::7::5::978300760

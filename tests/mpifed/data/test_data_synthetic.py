@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from mpifed.communicator import Alone
 from mpifed.data.synthetic import Synthetic
+from mpifed.mpi.communicator import Alone
 
 BOTH = pytest.mark.parametrize("variant", ["paper", "corrected"])
 

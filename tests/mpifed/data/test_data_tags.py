@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfTransformer
 
-from mpifed.communicator import Alone
+from mpifed.components.schema import options_of
 from mpifed.data.tag_layout import covering_first, layout
 from mpifed.data.tagged import parse, tf_idf
 from mpifed.data.tags import MOST_TAGS, Tags
 from mpifed.data.tags_file import TagsFile
 from mpifed.errors import InputError
-from mpifed.schema import options_of
+from mpifed.mpi.communicator import Alone
 
 
 @given(st.integers(1, 30), st.integers(1, 12), st.integers(1, 30), st.integers(0, 2**32))

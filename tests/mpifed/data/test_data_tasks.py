@@ -11,11 +11,11 @@ import pytest
 import torch
 from edits import attribute, edit, put
 
-from mpifed.communicator import Alone
 from mpifed.data.base import Description, Shards, Split
 from mpifed.data.container import SPLITS, Contents, read_contents, write
 from mpifed.data.federated import FederatedFile
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
 
 TASKS = {"classification": 3, "multi_label": 4, "regression": 2, "unlabelled": 0}
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.components import SURROGATES, find
+from mpifed.components.registry import SURROGATES, find
+from mpifed.components.schema import check_options
 from mpifed.data.base import Description
-from mpifed.schema import check_options
 from mpifed.surrogates.base import Surrogate
 
 

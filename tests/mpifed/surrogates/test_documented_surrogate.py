@@ -16,9 +16,9 @@ from commands import call
 from scipy.optimize import minimize_scalar
 from surrogate_problems import describe, mean_statistic, mm, objective, start
 
-from mpifed.components import SURROGATES, find
+from mpifed.components.registry import SURROGATES, find
+from mpifed.components.schema import check_options
 from mpifed.errors import InputError
-from mpifed.schema import check_options
 
 PAGE = Path(__file__).parents[3] / "docs" / "surrogates.md"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from surrogate_problems import PROBLEMS, everyone, mean_statistic, mm, objective, start
 
-from mpifed.components import find, summary
+from mpifed.components.registry import find, summary
 from mpifed.errors import InputError
 from mpifed.surrogates.base import onto_domain
 from mpifed.surrogates.projections import columns_in_unit_ball

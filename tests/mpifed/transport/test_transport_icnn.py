@@ -7,9 +7,9 @@ import transport_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mpifed.components.schema import check_options
 from mpifed.errors import InputError
 from mpifed.models.icnn import DenseICNN, dense_icnn
-from mpifed.schema import check_options
 from mpifed.transport.pretraining import identity_potential
 
 MODELS = [DenseICNN(3, (7, 5, 4), 0.3), DenseICNN(2, (4,), 0.0), dense_icnn(5)]

@@ -1,0 +1,316 @@
+"""FedMM: federated majorise-minimise by aggregating surrogates (Dieuleveut et al. 2025, Alg. 2).
+
+Clients compute statistics of their data under T(S), the server mixes them in the surrogates' own
+space and maps the result back. Messages are compressed, clients take part at random, and control
+variates V_i take away what differs between clients. Algorithm 4, which folds participation into
+compression, is this with full participation and ``compression: {name: bernoulli, inner: ...}``.
+
+Under gossip every client holds its own S and neighbours mix them. That variant is mpifed's own, not
+the paper's: a client moves to S_i + gamma n mu_i (its statistics - S_i) and averages the result.
+Mixing leaves the mean over clients where it is, so the factor n mu_i gives it a server's direction;
+where all is at rest, sum mu_i S_i equals the clients' statistics, weighted alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Predictor, step_scale
+from mpifed.algorithms.fedmm.facts import recalled, told
+from mpifed.algorithms.fedmm.failures import at_the_server, bounded, rows_or_nan, statistics_or_nan
+from mpifed.algorithms.fedmm.measures import test_objective, training_objective
+from mpifed.algorithms.fedmm.samples import few_of, inputs_of, sample_of, shard_of, shards_of
+from mpifed.algorithms.fedmm.step_rule import DEFAULT_STEP, StepRule, gamma_of, refuse_long_steps
+from mpifed.algorithms.server_messages import message_variance, refuse_biased
+from mpifed.components.registry import complete, find, without_name
+from mpifed.components.schema import Above, AtLeast, AtMost
+from mpifed.data.base import Split
+from mpifed.errors import InputError
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.sampling import batches, chosen
+from mpifed.local.solver import LocalSGD
+from mpifed.models.none import NoModel
+from mpifed.surrogates.base import Asking, Surrogate, parts_of
+from mpifed.surrogates.contract import check_methods, check_returns
+
+SECTION = "algorithm.surrogate"
+
+
+@dataclass(frozen=True)
+class FedMMState:
+    """``surrogate`` S (q,), the one before it, the control variates V_i (clients, q) and V (q,).
+
+    All float64. ``previous`` serves the measures of metrics.csv; ``known`` is what the surrogate
+    was told of the data, where it cannot do without.
+    """
+
+    surrogate: Tensor = state.shared()
+    previous: Tensor = state.follows()
+    variates: Tensor = state.client()
+    variate: Tensor = state.server()
+    known: Any = field(default_factory=state.Nothing, metadata={"owner": "server"})
+
+
+class FedMM:
+    """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression."""
+
+    uses_model = False
+    local_options = ()
+    compressors = "unbiased"
+    steps_alone = True
+    tasks = ("unlabelled", "classification", "regression")
+    columns: tuple[str, ...] = ("objective", "surrogate_update", "parameter_update")
+
+    def __init__(
+        self,
+        model: NoModel,
+        local: LocalSGD,
+        *,
+        surrogate: Any = "dictionary",
+        step_rule: StepRule = "sqrt",
+        step: Annotated[float, Above(0), AtMost(1)] = DEFAULT_STEP,
+        control_variate_rate: Annotated[float, AtLeast(0), AtMost(1)] = 0.0,
+        batch: Annotated[int, AtLeast(1)] | None = None,
+        online: bool = False,
+        client_weights: Literal["uniform", "samples"] = "uniform",
+    ) -> None:
+        """``surrogate`` names the problem (``mpifed/surrogates``) and its options.
+
+        ``step_rule`` gives gamma_t, t from 1, with beta = ``step``: constant beta; sqrt
+        beta / sqrt(beta + t), the paper's experiments; inverse 1 / t, which forgets the first S;
+        inverse_kept 1 / (t + 1), which keeps it as one sample. ``control_variate_rate`` is alpha.
+        ``batch`` null takes whole shards; ``online`` draws ``batch`` fresh samples a round instead.
+        ``client_weights`` are the mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
+        """
+        named = complete("surrogate", surrogate, SECTION)
+        make = find("surrogate", named["name"])
+        self.with_target = getattr(make, "takes_target", False)
+        self.surrogate: Surrogate = make(
+            sample_of(model.data, self.with_target), **without_name(named)
+        )
+        check_methods(self.surrogate)
+        self.unused = []
+        if model.data.task != "unlabelled" and not self.with_target:
+            self.unused.append(
+                f"surrogate {named['name']} describes the inputs alone: the targets of "
+                f"'{model.data.source}' are not used"
+            )
+        self.step_rule, self.step = step_rule, step
+        self.step_option = "algorithm.step"
+        if step_rule.startswith("inverse"):
+            self.step_option += ", with step_rule constant or sqrt,"
+            if step != DEFAULT_STEP:
+                self.unused.append(
+                    f"algorithm.step={step:g} changes nothing: step_rule {step_rule} has no step"
+                )
+        self.rate, self.batch, self.online = control_variate_rate, batch, online
+        self.by_samples = client_weights == "samples"
+        if model.data.n_test.any():
+            self.columns = (*self.columns, "test_objective")
+        if online and batch is None:
+            raise InputError(
+                "algorithm.online is true, but algorithm.batch is empty; give a number"
+            )
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """The options with every parameter of the surrogate spelled out."""
+        return {**options, "surrogate": complete("surrogate", options["surrogate"], SECTION)}
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Why these options do not go together, if they do not."""
+        if configuration.exchange["name"] == "gossip":
+            if configuration.algorithm["control_variate_rate"]:
+                return (
+                    "algorithm.control_variate_rate is above 0, but control variates belong to a "
+                    "server; allowed with gossip: 0"
+                )
+            return None
+        return refuse_biased(configuration)
+
+    # -- state
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedMMState:
+        self.surrogate, known = told(
+            self.surrogate, clients, self.weights(clients), partial(self.own_samples, clients)
+        )
+        if len(clients):
+            few = inputs_of(few_of(clients), self.with_target)
+            check_returns(self.surrogate, few, draws.stream("trial"))
+        if self.by_samples and exchange.shared_is_rows:
+            refuse_long_steps(clients.federation, self.gamma(1), self.step_option)
+        theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
+        first = exchange.spread(self.first(theta))
+        size = self.message_size()
+        zeros = torch.zeros(len(clients), size, dtype=torch.float64)
+        return FedMMState(first, first.clone(), zeros, zeros.new_zeros(size), known)
+
+    def first(self, theta: Tensor) -> Tensor:
+        """What is iterated, from theta_0: an S with T(S) = theta_0."""
+        return self.surrogate.surrogate_of(theta)
+
+    def message_size(self) -> int:
+        return self.surrogate.size
+
+    def recall(self, state: FedMMState) -> None:
+        """Tells the surrogate what it was told before a resume; else it knows."""
+        self.surrogate = recalled(self.surrogate, state.known)
+
+    # -- rounds
+
+    def round(
+        self, state: FedMMState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedMMState:
+        self.recall(state)
+        gamma = self.gamma(draws.round)
+        start = channel.broadcast(state.surrogate)
+        theta = self.shared_parameters(state.surrogate, start, channel.shared_is_rows)
+        oracle = self.oracle(start, theta, clients, draws)
+        weights = self.weights(clients)
+        if channel.shared_is_rows:
+            scale = step_scale(clients, channel, "normalised" if self.by_samples else "none")
+            size = gamma if scale is None else gamma * torch.from_numpy(scale)[:, None]
+            moved = self.project(start + size * (oracle - start))
+            mixed = channel.average(moved, weights, before=state.surrogate)
+            return replace(state, surrogate=self.project(mixed), previous=start)
+        p = clients.federation.inclusion
+        arrived = channel.send(oracle.sub_(start).sub_(state.variates))  # Quant(Delta_i)
+        summed = channel.sum(arrived, weights / p)
+        direction = state.variate + summed  # H, with the V before this round
+        (surrogate,) = channel.at_server(
+            lambda: [self.project(state.surrogate + gamma * direction)]
+        )
+        return FedMMState(
+            surrogate,
+            state.surrogate,
+            arrived.mul_(self.rate / p).add_(state.variates) if self.rate else state.variates,
+            state.variate + self.rate * summed,
+            state.known,
+        )
+
+    def gamma(self, round: int) -> float:
+        """gamma_t of round t, counted from 1."""
+        return gamma_of(self.step_rule, self.step, round)
+
+    def shared_parameters(self, s: Tensor, start: Tensor, by_row: bool) -> Tensor:
+        """T(S), (n_parameters,), or of each client's own S in ``start`` a row."""
+        if not by_row:
+            # On ranks without a client too: where it fails, all ranks shall know.
+            return self.parameters(s)
+        return rows_or_nan(self.surrogate.minimiser, start, self.surrogate.n_parameters)
+
+    def oracle(self, start: Tensor, theta: Tensor, clients: Clients, draws: Draws) -> Tensor:
+        """S_i: each client's mean statistics under theta, (clients, q)."""
+        if not len(clients):
+            return start.clone()
+        return self.statistics(theta, self.samples(clients, draws))
+
+    def statistics(self, theta: Tensor, split: Split) -> Tensor:
+        z = inputs_of(split, self.with_target)
+        return statistics_or_nan(self.surrogate, z, theta, split.offsets)
+
+    def samples(self, clients: Clients, draws: Draws) -> Split:
+        """What each client sees this round: its shard, a batch of it, or fresh samples."""
+        if self.online:
+            assert clients.shards.fresh is not None
+            return clients.shards.fresh(clients.ids, draws.round, self.batch or 1)
+        if self.batch is None:
+            return shards_of(clients)
+        return chosen(clients.shards.train, batches(clients, draws, "samples", self.batch))
+
+    def own_samples(self, clients: Clients, i: int) -> Tensor:
+        """z of all training samples of the i-th of ``clients``, (samples, dim)."""
+        return inputs_of(shard_of(clients.shards.train, clients.rows[i]), self.with_target)
+
+    def project(self, s: Tensor) -> Tensor:
+        """``onto`` of s; under gossip a rank may have no row. What is not finite is left to be
+        found.
+        """
+        return self.onto(s) if len(s) and bool(torch.isfinite(s).all()) else s
+
+    def onto(self, s: Tensor) -> Tensor:
+        """The nearest point of S."""
+        return self.surrogate.project(s)
+
+    def weights(self, clients: Clients) -> Tensor:
+        """mu_i, float64 (clients,)."""
+        return clients.weights if self.by_samples else clients.equal_weights
+
+    def mean(self, s: Tensor, exchange: Exchange) -> Tensor:
+        """S, under gossip sum mu_i S_i; collective."""
+        return exchange.mean(s, self.by_samples)
+
+    def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
+        """What Theorem 1 asks of the control variates' rate, and what is learnt from."""
+        about = self.about(state)
+        if exchange.shared_is_rows:
+            return ["fedmm by gossip is a variant of mpifed's own, not of the paper", *about]
+        omega = message_variance(exchange.compressor, clients.federation, self.message_size())
+        largest = 1 / (1 + omega)
+        lines = [
+            f"messages vary with omega_p {omega:.4g}; Theorem 1 asks for a control_variate_rate of "
+            f"at most {largest:.4g}"
+        ]
+        if self.rate > largest:
+            lines.append(f"warning: algorithm.control_variate_rate is {self.rate:g}, above that")
+        return [*lines, *about]
+
+    def about(self, state: FedMMState) -> list[str]:
+        """Lines for the log on what is learnt from, and what is not used."""
+        self.recall(state)
+        known = self.surrogate.remarks() if isinstance(self.surrogate, Asking) else []
+        return [*self.unused, *known]
+
+    # -- what is measured
+
+    def parameters(self, s: Tensor) -> Tensor:
+        """theta of what is iterated."""
+        with at_the_server("T(S)"):
+            return self.surrogate.minimiser(s)
+
+    def deploy(self, state: FedMMState, clients: Clients, draws: Draws) -> Predictor:
+        """Nothing is predicted: theta describes the data."""
+        return Predictor(None)
+
+    def learnt(self, state: FedMMState, exchange: Exchange) -> dict[str, Tensor]:
+        """theta, under gossip that of sum mu_i S_i, in the parts that the surrogate names."""
+        self.recall(state)
+        return parts_of(self.surrogate, self.parameters(self.mean(state.surrogate, exchange)))
+
+    def measure(
+        self, state: FedMMState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        """The objective on all training data, and the normalised updates of the last round."""
+        self.recall(state)
+        now, before = (self.mean(s, exchange) for s in (state.surrogate, state.previous))
+        at = self.surrogate, self.parameters(now), clients
+        value = training_objective(*at, self.weights(clients), self.with_target)
+        found: dict[str, float | None] = {"objective": bounded(value)}
+        if "test_objective" in self.columns:
+            found["test_objective"] = test_objective(*at, self.by_samples, self.with_target)
+        if draws.round:
+            squared = self.gamma(draws.round) ** 2
+            steps = self.updates(now, before, clients)
+            found |= {name: value / squared for name, value in steps.items()}
+        return found
+
+    def updates(self, now: Tensor, before: Tensor, clients: Clients) -> dict[str, float]:
+        """Squared norms of the last move in the surrogates' and in the parameters' space."""
+        theta, theta_before = self.parameters(now), self.parameters(before)
+        return {
+            "surrogate_update": float((now - before).square().sum()),
+            "parameter_update": float((theta - theta_before).square().sum()),
+        }
+
+    def payload(self) -> int:
+        return self.message_size()

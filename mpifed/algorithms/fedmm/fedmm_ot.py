@@ -1,0 +1,226 @@
+"""FedMM-OT: federated optimal transport maps (Dieuleveut et al. 2025, Algorithm 3).
+
+Clients hold parts of P, the target Q is public. The potential f_omega is improved by the clients,
+one gradient step each, and aggregated with control variates as in FedMM; the conjugate f_theta is
+refined by the server alone, on samples of Q. The gradient of f_omega is the map from P to Q.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.fedmm.step_rule import StepRule, gamma_of
+from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
+from mpifed.components.schema import Above, AtLeast, AtMost
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.sampling import batches
+from mpifed.local.solver import LocalSGD
+from mpifed.models.icnn import DenseICNN
+from mpifed.transport.adam import Adam, AdamState
+from mpifed.transport.benchmark import Benchmark
+from mpifed.transport.losses import (
+    Cycle,
+    Objective,
+    ThetaObjective,
+    conjugate_steps,
+    source_gradient,
+    target_gradient,
+)
+from mpifed.transport.metrics import SCORED, cosine, l2_uvp
+from mpifed.transport.pretraining import identity_potential
+
+
+@dataclass(frozen=True)
+class FedMMOTState:
+    """The potential's omega and the conjugate's theta, (P,) each, with the server's Adam for theta.
+
+    ``variates`` V_i (clients, P) and their weighted mean ``variate`` V (P,).
+    """
+
+    omega: Tensor = state.server()
+    theta: Tensor = state.server()
+    optimizer: AdamState = state.server()
+    variates: Tensor = state.client()
+    variate: Tensor = state.server()
+
+
+class FedMMOT:
+    """FedMM-OT: an optimal transport map from potentials that clients improve together."""
+
+    tasks = ("unlabelled",)
+    exchanges = ("server",)
+    compressors = "unbiased"
+    steps_alone = True
+    columns = ("l2_uvp", "cosine")
+
+    def __init__(
+        self,
+        model: DenseICNN,
+        local: LocalSGD,
+        *,
+        step_rule: StepRule = "constant",
+        step: Annotated[float, Above(0), AtMost(1)] = 1.0,
+        control_variate_rate: Annotated[float, AtLeast(0), AtMost(1)] = 0.0,
+        conjugate_steps: Annotated[int, AtLeast(1)] = 10,
+        conjugate_lr: Annotated[float, Above(0)] = 1e-3,
+        theta_objective: ThetaObjective = "mmv2",
+        lambda_cycle: Annotated[float, AtLeast(0)] = 1.0,
+        cycle: Cycle = "fwd",
+        pretraining: Annotated[int, AtLeast(0)] = 5000,
+    ) -> None:
+        """A client makes ``local.steps`` gradient steps (one, as in the paper, without it) of size
+        ``local.lr`` on batches of ``local.batch_size``; ``step_rule`` gives gamma_t, t from 1, with
+        beta = ``step``, as in fedmm: constant beta, sqrt beta / sqrt(beta + t), inverse 1 / t,
+        inverse_kept 1 / (t + 1). It is the share of the clients' mean move that omega makes; the
+        control variates move by alpha of it alone. ``conjugate_steps`` and ``conjugate_lr`` are the
+        server's Adam steps on theta. Both networks begin near the identity map, after at most
+        ``pretraining`` iterations.
+        """
+        self.model, self.options = model, local.options
+        self.step_rule, self.step, self.rate = step_rule, step, control_variate_rate
+        self.conjugate_steps, self.adam = conjugate_steps, Adam(conjugate_lr)
+        self.objective = Objective(model, theta_objective, lambda_cycle, cycle)
+        self.pretraining = pretraining
+        self.benchmark: Benchmark = model.problem
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Why these options do not go together, if they do not."""
+        return (
+            refuse_gossip(configuration)
+            or refuse_biased(configuration)
+            or refuse_without_potential(configuration)
+            or refuse_local(configuration, ("lr", "batch_size", "steps"))
+        )
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedMMOTState:
+        zero = torch.zeros(self.model.n_parameters, dtype=dtype)
+        return FedMMOTState(
+            zero, zero, self.adam.init(zero), zero.repeat(len(clients), 1), zero.clone()
+        )
+
+    def prepare(
+        self, state: FedMMOTState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> FedMMOTState:
+        """Both networks near the identity map; collective."""
+        omega = first_potential(self.model, exchange, draws, state.omega.dtype, self.pretraining)
+        return replace(state, omega=omega, theta=omega)
+
+    def round(
+        self, state: FedMMOTState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedMMOTState:
+        channel.broadcast(torch.cat([state.omega, state.theta]))
+        moved = self.local_steps(state, clients, draws)
+        arrived = channel.send(moved - state.omega - state.variates)
+        p = clients.federation.inclusion
+        summed = channel.sum(arrived, clients.sampled_weights).to(state.omega)
+        direction = state.variate + summed
+        gamma = gamma_of(self.step_rule, self.step, draws.round)
+        omega = self.model.convexify(state.omega + gamma * direction)
+        made = channel.at_server(lambda: self.conjugate(omega, state, draws))
+        return FedMMOTState(
+            omega,
+            made[0],
+            AdamState(*made[1:]),
+            state.variates + self.rate / p * arrived,
+            state.variate + self.rate * summed,
+        )
+
+    def local_steps(self, state: FedMMOTState, clients: Clients, draws: Draws) -> Tensor:
+        """omega_i: gradient steps from omega_t on W_i(., theta_t), (clients, P)."""
+        rows = state.omega.repeat(len(clients), 1)
+        size = self.options.batch_size
+        for step in range(self.options.steps or 1):
+            y = self.benchmark.sample_target(
+                draws.stream(f"target {step}"), size, state.omega.dtype
+            )
+            own = batches_of(clients, draws, f"samples {step}", size)
+            # Q is public and its batch is everyone's, so from one omega its part is computed once.
+            shared = None
+            if step == 0 and len(clients):
+                shared = target_gradient(self.objective, state.omega, state.theta, y)
+            for row, x in zip(rows, own, strict=True):
+                gradient = source_gradient(self.objective, row, state.theta, x)
+                gradient += (
+                    target_gradient(self.objective, row, state.theta, y)
+                    if shared is None
+                    else shared
+                )
+                row -= self.options.lr * gradient
+        return rows
+
+    def conjugate(self, omega: Tensor, state: FedMMOTState, draws: Draws) -> list[Tensor]:
+        """The server's steps on theta: theta, and what Adam keeps (Algorithm 3, line 16)."""
+        count, size = self.conjugate_steps, self.options.batch_size
+        generator = draws.stream("conjugate")
+        targets = (self.benchmark.sample_target(generator, size, omega.dtype) for _ in range(count))
+        theta, kept = conjugate_steps(
+            self.objective, omega, state.theta, self.adam, state.optimizer, targets
+        )
+        return [theta, kept.step, kept.first, kept.second]
+
+    def deploy(self, state: FedMMOTState, clients: Clients, draws: Draws) -> Predictor:
+        """Nothing is predicted: the gradient of f_omega maps samples."""
+        return Predictor(None)
+
+    def learnt(self, state: FedMMOTState, exchange: Exchange) -> dict[str, Tensor]:
+        """``potential`` omega and ``conjugate`` theta, parameters of the networks, (P,) each."""
+        return {"potential": state.omega, "conjugate": state.theta}
+
+    def measure(
+        self, state: FedMMOTState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        return map_scores(self.model, self.benchmark, state.omega, clients, draws)
+
+    def payload(self) -> int:
+        return self.model.n_parameters
+
+
+def first_potential(
+    model: DenseICNN, exchange: Exchange, draws: Draws, dtype: torch.dtype, iterations: int
+) -> Tensor:
+    """Parameters (P,) near the identity map, found by the server; collective."""
+    generator = draws.stream("potential")
+    (omega,) = exchange.at_server(
+        lambda: [identity_potential(model, generator, dtype, iterations=iterations)]
+    )
+    return omega
+
+
+def refuse_without_potential(configuration: Any) -> str | None:
+    """Refuses models and data that make no transport problem."""
+    name = configuration.algorithm["name"]
+    if configuration.model["name"] != "icnn" or configuration.data["name"] != "transport":
+        return (
+            f"algorithm {name} needs data.name transport and model.name icnn, not "
+            f"'{configuration.data['name']}' and '{configuration.model['name']}'"
+        )
+    return None
+
+
+def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[Tensor]:
+    """A batch of each client's training samples, without replacement."""
+    x = clients.shards.train.x
+    return [x[torch.from_numpy(rows)] for rows in batches(clients, draws, purpose, size)]
+
+
+def map_scores(
+    model: DenseICNN, benchmark: Benchmark, omega: Tensor, clients: Clients, draws: Draws
+) -> dict[str, float | None]:
+    """L2-UVP in per cent and cosine of the map grad f_omega, on the rank that records."""
+    if clients.federation.communicator.rank != 0:
+        return {}
+    # The same points in every evaluation, so that a curve shows the map alone.
+    points = Draws(draws.seed, 0).stream("score")
+    x = benchmark.sample_source(points, SCORED, omega.dtype)
+    mapped = model.push(omega, x)
+    return {"l2_uvp": l2_uvp(mapped, benchmark, x), "cosine": cosine(mapped, benchmark, x)}

@@ -1,0 +1,55 @@
+"""FedMM's twin in the space of parameters (Dieuleveut et al. 2025, section 4.1, eq. 21).
+
+The same exchange as ``fedmm``, but a client maps its statistics back before it sends: what is mixed
+are parameters. The paper uses it to show why surrogates should be mixed instead.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mpifed.algorithms.fedmm.failures import rows_or_nan
+from mpifed.algorithms.fedmm.fedmm import FedMM
+from mpifed.algorithms.fedmm.samples import shards_of
+from mpifed.exchange.measuring import total
+from mpifed.federation.clients import Clients, Draws
+from mpifed.surrogates.base import onto_domain
+
+
+class FedMMTheta(FedMM):
+    """The naive twin of FedMM: aggregates parameters, not surrogates."""
+
+    def first(self, theta: Tensor) -> Tensor:
+        return theta
+
+    def message_size(self) -> int:
+        return self.surrogate.n_parameters
+
+    def shared_parameters(self, s: Tensor, start: Tensor, by_row: bool) -> Tensor:
+        return start if by_row else s
+
+    def oracle(self, start: Tensor, theta: Tensor, clients: Clients, draws: Draws) -> Tensor:
+        """theta_i = T(mean statistics under theta), (clients, n_parameters)."""
+        if not len(clients):
+            return start.clone()
+        found = self.statistics(theta, self.samples(clients, draws))
+        return rows_or_nan(self.surrogate.minimiser, found, self.message_size())
+
+    def onto(self, s: Tensor) -> Tensor:
+        """The nearest point of Theta, as far as the surrogate has one; see ``onto_domain``."""
+        return onto_domain(self.surrogate, s)
+
+    def parameters(self, s: Tensor) -> Tensor:
+        return s
+
+    def updates(self, now: Tensor, before: Tensor, clients: Clients) -> dict[str, float]:
+        """The move in the surrogates' space is that of the statistics of all data; collective."""
+        moves = torch.zeros(len(clients), self.surrogate.size, dtype=torch.float64)
+        if len(clients):
+            split = shards_of(clients)
+            moves = self.statistics(now, split) - self.statistics(before, split)
+        return {
+            "surrogate_update": float(total(clients, moves, self.weights(clients)).square().sum()),
+            "parameter_update": float((now - before).square().sum()),
+        }

@@ -1,0 +1,46 @@
+"""What FedMM minimises, on training and on test samples: sum_i mu_i f_i(theta) + g(theta)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mpifed.algorithms.fedmm.failures import mean_loss_or_nan
+from mpifed.algorithms.fedmm.samples import inputs_of, shard_of
+from mpifed.data.base import Split
+from mpifed.exchange.measuring import total
+from mpifed.federation.clients import Clients
+from mpifed.surrogates.base import Surrogate
+
+
+def training_objective(
+    surrogate: Surrogate, theta: Tensor, clients: Clients, weights: Tensor, with_target: bool
+) -> float:
+    """The objective at ``theta`` with mu_i = ``weights`` (clients,); collective."""
+    means = risks(surrogate, theta, clients.shards.train, clients, with_target)
+    return float(total(clients, means, weights)[0]) + surrogate.penalty(theta)
+
+
+def test_objective(
+    surrogate: Surrogate, theta: Tensor, clients: Clients, by_samples: bool, with_target: bool
+) -> float | None:
+    """The same on test samples, of those clients that have any: weighted alike, or by their numbers
+    if ``by_samples``. None where nobody has; collective.
+    """
+    counts = torch.from_numpy(clients.shards.test.counts[clients.rows]).double()
+    means = risks(surrogate, theta, clients.shards.test, clients, with_target)
+    weights = counts if by_samples else (counts > 0).double()
+    summed, mass = total(clients, torch.cat([means, torch.ones_like(means)], 1), weights)
+    return float(summed / mass) + surrogate.penalty(theta) if mass else None
+
+
+def risks(
+    surrogate: Surrogate, theta: Tensor, split: Split, clients: Clients, with_target: bool
+) -> Tensor:
+    """Each client's mean loss on its samples in ``split``, 0 without any: (clients, 1)."""
+    means = torch.zeros(len(clients), 1, dtype=torch.float64)
+    for i, row in enumerate(clients.rows):
+        if split.counts[row]:
+            z = inputs_of(shard_of(split, row), with_target)
+            means[i] = mean_loss_or_nan(surrogate, z, theta)
+    return means

@@ -1,0 +1,61 @@
+"""SA-SSMM: stochastic approximation of a surrogate, one client (Dieuleveut et al. 2025, Alg. 1).
+
+    S <- S + gamma_t (S_t - S),   S_t a mini-batch mean of the statistics under T(S)
+
+With ``step_rule: inverse_kept``, batches of one and the unit-ball dictionary it is online
+dictionary learning (Mairal et al. 2010), in which the first S counts as one sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from mpifed.algorithms.fedmm.fedmm import FedMM, FedMMState
+from mpifed.algorithms.server_messages import refuse_others
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation.clients import Clients, Draws
+
+
+class SaSsmm(FedMM):
+    """SA-SSMM: centralised stochastic majorise-minimise, one client."""
+
+    communicates = False
+    compressors = "none"
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Why these options do not go together, if they do not."""
+        return refuse_others(
+            configuration,
+            {"clients": 1, "participation": 1.0, "compression": "none"},
+            "is centralised and sends nothing (fedmm is its federated form)",
+        )
+
+    def round(
+        self, state: FedMMState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedMMState:
+        self.recall(state)
+        start = state.surrogate.expand(len(clients), -1)
+        oracle = self.oracle(start, self.parameters(state.surrogate), clients, draws)
+        # One term alone, which brings it to the ranks without a client.
+        direction = channel.sum(oracle - start, torch.ones(len(clients), dtype=torch.float64))
+        (surrogate,) = channel.at_server(
+            lambda: [self.project(state.surrogate + self.gamma(draws.round) * direction)]
+        )
+        return replace(state, surrogate=surrogate, previous=state.surrogate)
+
+    def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
+        """What is learnt from, and which options stand for nothing."""
+        unread = []
+        if self.rate:
+            unread.append(
+                f"algorithm.control_variate_rate={self.rate:g} changes nothing: sa_ssmm has one "
+                "client, which does not differ from itself"
+            )
+        return [*unread, *self.about(state)]
+
+    def payload(self) -> int:
+        return 0

@@ -1,0 +1,105 @@
+"""What a run of FLIX takes over from another one: its x, or its clients' optima."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.checkpoint import files as checkpoint
+from mpifed.checkpoint.integrity import Damaged
+from mpifed.components.schema import shown
+from mpifed.config.experiment_files import read_experiment
+from mpifed.errors import InputError
+
+PROBLEM = ("clients", "seed", "dtype", "data", "model")
+"""Parts of a configuration by which a client's optimum is another."""
+
+OPTIMUM = (
+    "l2",
+    "regulariser",
+    "local_solver",
+    "local_start",
+    "local_tolerance",
+    "local_iterations",
+)
+"""Options of the algorithm by which it is."""
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """The x of a run under a server, (1, P)."""
+
+    model: Tensor = state.server()
+
+
+@dataclass(frozen=True)
+class StoredOptima:
+    """x_i (clients, P) and ||grad f_i(x_i)|| (clients,)."""
+
+    optima: Tensor = state.client()
+    gradient_norm: Tensor = state.client()
+
+
+def refuse_other_problem(configuration: Any) -> str | None:
+    """Why optima of the run ``algorithm.optima_from`` are not those of this one.
+
+    Says nothing where there is no such run: one that goes on has no need of it any more.
+    """
+    place = configuration.algorithm["optima_from"]
+    path = Path(place) / "config.yaml"
+    if not path.is_file():
+        return None
+    other = read_experiment(str(path))
+    pairs = [(key, other.get(key), getattr(configuration, key)) for key in PROBLEM]
+    options = other.get("algorithm") or {}
+    held_out = "validation_fraction"
+    there = (other.get("evaluation") or {}).get(held_out, 0.0)
+    pairs.append((f"evaluation.{held_out}", there, configuration.evaluation[held_out]))
+    pairs += [(f"algorithm.{k}", options.get(k), configuration.algorithm[k]) for k in OPTIMUM]
+    differing = [f"{key} is {shown(a)} there, {shown(b)} here" for key, a, b in pairs if a != b]
+    if not differing:
+        return None
+    return f"algorithm.optima_from is '{place}', a run of another problem: {differing[0]}"
+
+
+def stored_model(place: str, like: Tensor) -> Tensor:
+    """The x of the newest checkpoint of the run directory ``place``, in the form of ``like``."""
+    return _read(place, "start_from", StoredModel(torch.zeros_like(like)), np.arange(0)).model
+
+
+def stored_optima(place: str, like: Tensor, ids: np.ndarray) -> tuple[Tensor, Tensor]:
+    """The optima of the clients ``ids``, in the form of ``like``, and norms of the run directory
+    ``place``.
+    """
+    wanted = StoredOptima(like, torch.zeros(len(ids), dtype=torch.float64))
+    found = _read(place, "optima_from", wanted, ids)
+    return found.optima, found.gradient_norm
+
+
+def _read(place: str, option: str, wanted: Any, hosted: np.ndarray) -> Any:
+    """``wanted`` from the newest intact checkpoint of ``place``, rows of the clients ``hosted``."""
+    for path in checkpoint.listed(Path(place) / "checkpoints"):
+        with contextlib.suppress(Damaged):
+            meta = checkpoint.read_meta(path)
+            break
+    else:
+        raise InputError(
+            f"algorithm.{option} is '{place}', which holds no intact checkpoint; it must be the "
+            "directory of a run"
+        )
+    if option == "start_from" and meta.configuration["exchange"]["name"] == "gossip":
+        raise InputError(
+            f"algorithm.start_from is '{place}', a run under gossip, each of whose clients has an "
+            "x of its own; it must be a run under a server"
+        )
+    try:
+        return checkpoint.read_state(path, wanted, False, hosted)
+    except Damaged as error:
+        raise InputError(f"algorithm.{option} is '{place}', but {error}") from None

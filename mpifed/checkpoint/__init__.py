@@ -1,0 +1,1 @@
+"""Checkpoints: one HDF5 file, the same for any number of ranks."""

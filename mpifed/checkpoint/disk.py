@@ -1,0 +1,157 @@
+"""A laid-out file that is filled from its beginning to its end: written, read back and hashed.
+
+Every piece goes to two threads, one that writes it, reads it back and compares, and one that adds
+it to the SHA-256 of the file; a third sees to it that the disk works meanwhile. None waits for
+another. All let go of the interpreter while they work, and give way to threads that compute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from mpifed.checkpoint.integrity import BLOCK, Damaged, header
+
+PIECE = 1 << 24
+"""Bytes that are written at a time at most."""
+
+IN_FLIGHT = 3
+"""Pieces that are in memory, beside those that are views of the copied state."""
+
+COMPARED = 1 << 20
+"""Bytes that are read back at a time: few enough to stay in a core's cache."""
+
+FLUSHED = 1 << 26
+"""Bytes after which the disk is told to begin, so that it works while the rest is hashed."""
+
+MEMCMP = ctypes.CDLL(None).memcmp
+MEMCMP.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+NICE = 5
+"""By how much the threads give way to those that compute."""
+
+
+def give_way() -> None:
+    """Lowers the priority of the calling thread, where the system has priorities of threads."""
+    with contextlib.suppress(OSError, AttributeError):
+        own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(own + NICE, 19))
+
+
+class Sink:
+    """The file at ``path`` while it is filled; what the disk refuses is raised by ``close``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR)
+        self._size = os.fstat(self._descriptor).st_size
+        self._place = BLOCK
+        self._unflushed = 0
+        self._buffer = np.empty(COMPARED, np.uint8)
+        self._digest = hashlib.sha256()
+        self._writer = ThreadPoolExecutor(1, "checkpoint-write", give_way)
+        self._hasher = ThreadPoolExecutor(1, "checkpoint-hash", give_way)
+        self._flusher = ThreadPoolExecutor(1, "checkpoint-flush", give_way)
+        self._flushing: Future[None] | None = None
+        self._pending: deque[list[Future[None]]] = deque()
+        self._error: BaseException | None = None
+
+    def put(self, offset: int, values: np.ndarray) -> None:
+        """Takes ``values``, uint8 and contiguous, for the bytes from ``offset`` on.
+
+        Offsets rise. ``values`` is still read after the return; the caller leaves it alone.
+        """
+        while len(self._pending) >= IN_FLIGHT:
+            self._await()
+        if self._error is not None:
+            return
+        data = values.reshape(-1)
+        gap = (self._place, offset)
+        self._place = offset + len(data)
+        self._pending.append(
+            [
+                self._writer.submit(self._write, offset, data),
+                self._hasher.submit(self._hash, gap, data),
+            ]
+        )
+
+    def close(self) -> None:
+        """Seals the file and flushes it to disk.
+
+        Raises the first ``OSError`` of the disk, or ``Damaged`` if it gave back other bytes.
+        """
+        try:
+            while self._pending:
+                self._await()
+            if self._error is not None:
+                raise self._error
+            self._hash((self._place, self._size), np.zeros(0, np.uint8))
+            sealed = header(self._digest.hexdigest(), self._size)
+            self._write(0, np.frombuffer(sealed, np.uint8))
+            if self._flushing is not None:
+                self._flushing.result()
+            os.fsync(self._descriptor)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Lets go of the file and the threads."""
+        for pool in (self._writer, self._hasher, self._flusher):
+            pool.shutdown(cancel_futures=True)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _await(self) -> None:
+        for future in self._pending.popleft():
+            error = future.exception()
+            self._error = self._error or error
+
+    def _write(self, offset: int, data: np.ndarray) -> None:
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._descriptor, data[done:].data, offset + done)
+        self._compare(offset, data)
+        self._unflushed += len(data)
+        idle = self._flushing is None or self._flushing.done()
+        if self._unflushed >= FLUSHED and idle:
+            if self._flushing is not None:
+                self._flushing.result()
+            self._flushing = self._flusher.submit(os.fdatasync, self._descriptor)
+            self._unflushed = 0
+
+    def _compare(self, offset: int, data: np.ndarray) -> None:
+        for start in range(0, len(data), COMPARED):
+            part = data[start : start + COMPARED]
+            back = self._buffer[: len(part)]
+            count = os.preadv(self._descriptor, [back.data], offset + start)
+            if count != len(part) or MEMCMP(back.ctypes.data, part.ctypes.data, count):
+                raise Damaged(f"{self._path} did not take what was written to it")
+
+    def _hash(self, gap: tuple[int, int], data: np.ndarray) -> None:
+        """Adds what lies in ``gap``, which HDF5 wrote, and then ``data``."""
+        for start in range(*gap, PIECE):
+            count = min(PIECE, gap[1] - start)
+            self._digest.update(os.pread(self._descriptor, count, start))
+        self._digest.update(data.data)
+
+
+def in_thread(action: Callable[[], None], name: str) -> threading.Thread:
+    """Starts ``action`` in a thread that gives way to those that compute."""
+
+    def run() -> None:
+        give_way()
+        action()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,262 @@
+"""Checkpoints: one HDF5 file each, the same whatever the number of ranks.
+
+``/meta`` holds the format version, configuration, round and seed; ``/server/<name>`` what has no
+client axis; ``/clients/<name>`` what has, clients in order; ``/metrics`` the rows recorded so far.
+
+A file is written beside its final name, read back, sealed (``seal``), flushed to disk and renamed.
+
+Rank 0 lays the file out (``layout``). Where h5py has parallel HDF5, every rank then writes the rows
+of its own clients; else they travel piece by piece to rank 0 (``streaming``), so that nobody holds
+more than its own share. ``background`` does all of this while the run goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+
+from mpifed import state as states
+from mpifed.checkpoint.copies import Part
+from mpifed.checkpoint.format import LIBRARY, Meta, Place, lay_out, read_description
+from mpifed.checkpoint.gathering import feed, fill
+from mpifed.checkpoint.integrity import Damaged, disk_reason, seal, verify
+from mpifed.errors import PeerFailure, RunError
+from mpifed.federation.clients import Federation
+from mpifed.mpi.communicator import Communicator
+
+__all__ = [
+    "Meta",
+    "listed",
+    "path_of",
+    "prune",
+    "read_arrays",
+    "read_meta",
+    "read_state",
+    "round_of",
+    "what_is_left",
+    "write",
+    "writes_together",
+]
+
+NAME = re.compile(r"round-(\d{6,})\.h5")
+
+
+def path_of(directory: Path, round: int) -> Path:
+    """Where the checkpoint of ``round`` stands."""
+    return directory / f"round-{round:06d}.h5"
+
+
+def round_of(path: Path) -> int:
+    """The round in the name of a checkpoint."""
+    return int(path.stem.removeprefix("round-"))
+
+
+def listed(directory: Path) -> list[Path]:
+    """The checkpoints in ``directory``, newest first, intact or not."""
+    found = [path for path in directory.glob("round-*.h5") if NAME.fullmatch(path.name)]
+    return sorted(found, key=round_of, reverse=True)
+
+
+def prune(directory: Path, keep: int) -> None:
+    """Removes all but the ``keep`` newest checkpoints."""
+    for path in listed(directory)[keep:]:
+        path.unlink(missing_ok=True)
+
+
+def write(
+    path: Path,
+    meta: Meta,
+    parts: Sequence[Part],
+    arrays: Mapping[str, np.ndarray],
+    federation: Federation,
+    communicator: Communicator,
+    keep: int | None = None,
+) -> None:
+    """Writes a checkpoint of ``parts``; collective over ``communicator``.
+
+    ``arrays`` is what the exchange wants stored. Checkpoints of later rounds, which a run that goes
+    on from further back no longer has, are removed when this one stands, and so are all but the
+    ``keep`` newest. Raises ``RunError`` if it cannot be written; all others, and an older one of
+    the same name, are then as before. Where the failure is another rank's, ``PeerFailure``.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    failure: RunError | None = None
+    try:
+        _write(partial, meta, parts, arrays, federation, communicator)
+        if communicator.rank == 0:
+            partial.replace(path)
+            _sync(path.parent)
+            _tidy(path.parent, meta.round, keep)
+    except (OSError, RuntimeError, Damaged) as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        failure = RunError(
+            f"the checkpoint {path} cannot be written: {disk_reason(error)}; "
+            f"{what_is_left(path.parent)}"
+        )
+        failure.__cause__ = error
+    if failure is not None and writes_together(communicator):
+        # The others may be waiting for this rank inside HDF5, so nobody can be told.
+        raise failure
+    # Nobody is done before the file stands, or before it is known that it never will.
+    written = communicator.broadcast_object(failure is None)
+    if failure is not None:
+        raise failure
+    if not written:
+        raise PeerFailure
+
+
+def _write(
+    partial: Path,
+    meta: Meta,
+    parts: Sequence[Part],
+    arrays: Mapping[str, np.ndarray],
+    federation: Federation,
+    communicator: Communicator,
+) -> None:
+    """The complete file under its preliminary name, flushed to disk; collective."""
+    places: list[Place] | None = None
+    failure: Exception | None = None
+    if communicator.rank == 0:
+        try:
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            places = lay_out(partial, meta, parts, arrays, federation.n_clients)
+            if writes_together(communicator):
+                _reserve(partial)
+        except (OSError, RuntimeError) as error:
+            places, failure = None, error
+    order = communicator.broadcast_object([p.name for p in places] if places is not None else None)
+    if failure is not None:
+        raise failure
+    if order is None:
+        return
+    if writes_together(communicator):
+        _write_together(partial, parts, federation, communicator)
+        communicator.barrier()
+        if communicator.rank == 0:
+            seal(partial)
+            verify(partial)
+    elif places is not None:
+        fill(partial, places, parts, federation, communicator)
+    else:
+        feed(order, parts, federation, communicator)
+
+
+def _tidy(directory: Path, round: int, keep: int | None) -> None:
+    for later in listed(directory):
+        if round_of(later) > round:
+            later.unlink(missing_ok=True)
+    if keep is not None:
+        prune(directory, keep)
+
+
+def what_is_left(directory: Path) -> str:
+    """From which of the checkpoints in ``directory`` a run can go on that failed, in words."""
+    for path in listed(directory):
+        with contextlib.suppress(Damaged):
+            verify(path)
+            return f"{path.name} is intact, and --resume goes on from it"
+    return "there is no checkpoint to go on from"
+
+
+def writes_together(communicator: Communicator) -> bool:
+    """Whether every rank writes its own rows: h5py has parallel HDF5 and there is more than one."""
+    return communicator.size > 1 and bool(h5py.get_config().mpi)
+
+
+def _write_together(
+    path: Path, parts: Sequence[Part], federation: Federation, communicator: Communicator
+) -> None:
+    """Every rank writes its own rows, rank 0 the server's too, by parallel HDF5."""
+    with h5py.File(path, "r+", driver="mpio", comm=communicator.mpi4py, libver=LIBRARY) as file:
+        for part in parts:
+            if part.is_rows and len(federation.hosted):
+                file["clients"][part.name][_selection(federation.hosted)] = part.values
+            elif part.values.ndim and not part.is_rows and communicator.rank == 0:
+                file["server"][part.name][...] = part.values
+        file.flush()
+
+
+def _reserve(path: Path) -> None:
+    """Takes the disk's room for all of ``path``: HDF5 cannot live with a disk that gets full."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.posix_fallocate(descriptor, 0, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
+
+
+def _selection(ids: np.ndarray) -> slice | np.ndarray:
+    """``ids`` (ascending) for h5py: a slice where they are consecutive, which is far quicker."""
+    if len(ids) and ids[-1] - ids[0] == len(ids) - 1:
+        return slice(int(ids[0]), int(ids[-1]) + 1)
+    return ids
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    """``path`` for reading; what cannot be read or is not there becomes ``Damaged``."""
+    try:
+        with h5py.File(path, "r", locking="best-effort") as file:
+            yield file
+    except Damaged:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise Damaged(f"{path} cannot be read: {disk_reason(error)}") from error
+
+
+def read_meta(path: Path) -> Meta:
+    """What an intact checkpoint says of itself; raises ``Damaged``."""
+    verify(path)
+    with _opened(path) as file:
+        return read_description(file)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """What the exchange had stored."""
+    with _opened(path) as file:
+        return {
+            name.removeprefix("exchange."): data[()]
+            for name, data in file["server"].items()
+            if name.startswith("exchange.")
+        }
+
+
+def read_state(path: Path, state: Any, shared_is_rows: bool, hosted: np.ndarray) -> Any:
+    """``state`` with its tensors as stored; each rank reads the rows of the clients it hosts.
+
+    Raises ``Damaged`` where the file holds another kind of state, or too few clients.
+    """
+    values = {}
+    with _opened(path) as file:
+        for name, tensor, is_rows in states.tensors(state, shared_is_rows):
+            group = file["clients" if is_rows else "server"]
+            if name not in group:
+                raise Damaged(f"{path} lacks the state '{name}'")
+            stored = group[name]
+            fresh = torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format)
+            target = fresh.detach().numpy()
+            same = stored.shape[is_rows:] == target.shape[is_rows:] and stored.dtype == target.dtype
+            if not same or (is_rows and len(hosted) and hosted[-1] >= len(stored)):
+                form = f"{stored.dtype} {stored.shape}"
+                raise Damaged(f"{path} holds '{name}' as {form}, which is not this run's form")
+            if target.size:
+                stored.read_direct(target, _selection(hosted) if is_rows else ())
+            values[name] = fresh.to(tensor.device)
+    return states.replace_tensors(state, values)

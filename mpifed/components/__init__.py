@@ -1,0 +1,1 @@
+"""Names of components become objects, and their signatures become options."""

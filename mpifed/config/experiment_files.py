@@ -1,0 +1,171 @@
+"""Experiments as they are written: YAML files, and the overrides typed behind them.
+
+Everything here is plain nested mappings; ``config.resolve`` checks what they say.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mpifed.components.registry import find
+from mpifed.components.schema import options_of, shown
+from mpifed.errors import InputError, closest
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+
+DEFAULT_EXPERIMENT = "synthetic-fedem"
+DATA_FILES = (".h5", ".hdf5")
+YAML_FILES = (".yaml", ".yml")
+
+DEFAULTS = {
+    "data": "synthetic",
+    "model": "linear",
+    "algorithm": "fedem",
+    "exchange": "server",
+    "compression": "none",
+}
+"""The component of each section that names none."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data only, and no key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        texts = [key for key in keys if isinstance(key, str) and key != "<<"]
+        repeated = next((text for text in texts if texts.count(text) > 1), None)
+        if repeated is not None:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key '{repeated}' stands there twice", node.start_mark
+            )
+        return super().construct_mapping(node, deep)
+
+
+def experiment_names() -> list[str]:
+    """The shipped experiments."""
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
+
+
+def is_experiment(word: str) -> bool:
+    """Whether a word of the command line can only mean an experiment, not an override."""
+    return "=" not in word or (word.endswith(YAML_FILES) and Path(word).is_file())
+
+
+def read_experiment(name: str) -> dict[str, Any]:
+    """The mapping of a shipped experiment, or of the YAML file at the path ``name``.
+
+    Raises ``InputError`` where there is none, or it is no YAML mapping of texts to plain data.
+    """
+    path = EXPERIMENTS / f"{name}.yaml"
+    if name not in experiment_names():
+        path = Path(name)
+        if path.suffix not in YAML_FILES:
+            raise InputError(
+                f"there is no experiment {shown(name)}; {closest(name, experiment_names())}, "
+                "or the path of a .yaml file"
+            )
+    try:
+        mapping = _parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not valid YAML: it is no text in UTF-8") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        place = getattr(error, "problem_mark", None)
+        where = f", line {place.line + 1}" if place else ""
+        raise InputError(f"{path}{where} is not valid YAML{_reason(error)}") from None
+    if not isinstance(mapping, dict) or not all(isinstance(key, str) for key in mapping):
+        raise InputError(f"{path} does not hold a mapping of keys to values")
+    mapping.setdefault("experiment", path.stem)
+    return mapping
+
+
+def _parse(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)
+
+
+def _reason(error: Exception) -> str:
+    problem = getattr(error, "problem", None)
+    return f": {' '.join(str(problem).split())[:200]}" if problem else ""
+
+
+def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` words as a mapping of dotted keys to YAML values."""
+    overrides = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise InputError(
+                f"{shown(word)} is neither an experiment nor an override of the form key=value"
+            )
+        try:
+            overrides[key] = _parse(text)
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            raise InputError(
+                f"{key}: {shown(text)} is not a valid YAML value{_reason(error)}"
+            ) from None
+    return overrides
+
+
+def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """``mapping`` with dotted keys set.
+
+    A component named alone (``algorithm=fedavg``) takes its own defaults for the rest, so names are
+    set before options, in whatever order they were typed.
+    """
+    result = copy.deepcopy(dict(mapping))
+    data = overrides.get("data.name", overrides.get("data", result.get("data")))
+    settings = [_setting(data, key, value) for key, value in overrides.items()]
+    for parts, value, key in sorted(settings, key=lambda setting: len(setting[0])):
+        _set(result, parts, value, key)
+    return result
+
+
+def _setting(data: Any, key: str, value: Any) -> tuple[list[str], Any, str]:
+    """An override as its place and value, its shorthands written out; ``data`` is the section."""
+    parts = key.split(".")
+    if parts[-1] == "name" and isinstance(value, str) and parts[0] in (*DEFAULTS, "participation"):
+        parts = parts[:-1]
+    if parts == ["data"] and isinstance(value, str) and value.endswith(DATA_FILES):
+        value = {"name": "federated", "path": value}
+    elif parts == ["data", "path"] and not _takes_path(data):
+        # Alone, it runs on the file, whatever data set the experiment names.
+        parts, value = ["data"], {"name": "federated", "path": value}
+    return parts, value, key
+
+
+def _takes_path(data: Any) -> bool:
+    """Whether the data set named so far has an option ``path``; a user's own may have."""
+    name = data.get("name", DEFAULTS["data"]) if isinstance(data, Mapping) else data
+    return (
+        isinstance(name, str)
+        and not name.endswith(DATA_FILES)
+        and (":" in name or "path" in options_of(find("data", name)))
+    )
+
+
+def _set(mapping: dict[str, Any], parts: list[str], value: Any, key: str) -> None:
+    place = mapping
+    for depth, part in enumerate(parts[:-1]):
+        inner = place.get(part)
+        if inner is None:
+            inner = {"name": DEFAULTS[part]} if depth == 0 and part in DEFAULTS else {}
+        elif isinstance(inner, str):
+            inner = {"name": inner}
+        if not isinstance(inner, dict):
+            raise InputError(f"{key} cannot be set: {'.'.join(parts[: depth + 1])} has no options")
+        place[part] = inner
+        place = inner
+    last, current = parts[-1], place.get(parts[-1])
+    if isinstance(current, dict) and isinstance(value, str):
+        # The same component named again keeps the options that were given for it.
+        default = DEFAULTS.get(last) if len(parts) == 1 else None
+        if current.get("name", default) != value:
+            place[last] = {"name": value}
+    else:
+        place[last] = copy.deepcopy(value)

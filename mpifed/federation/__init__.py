@@ -1,0 +1,1 @@
+"""Clients, the ranks that host them, and who takes part in a round."""

@@ -1,0 +1,200 @@
+"""Who lives where: clients, the ranks that host them, and who takes part in a round.
+
+Users and algorithms think in clients; only this module translates them to ranks. ``Federation`` is
+what every rank knows alike; ``Clients`` is the view of some hosted clients that a method computes
+on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.data.base import Shards
+from mpifed.federation.participation import Participation, inclusion, present
+from mpifed.mpi.communicator import Communicator
+from mpifed.random import client_keys, stream
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The clients 0 ... n-1, their owners and their numbers of training samples.
+
+    ``owner`` is int64 (n_clients,), the rank that hosts each client; ``unseen`` is bool
+    (n_clients,), True for those that take no part in training; ``n_train`` is int64 (n_clients,).
+    ``participation`` is as ``participants`` takes it.
+    """
+
+    communicator: Communicator
+    owner: np.ndarray
+    unseen: np.ndarray
+    n_train: np.ndarray
+    participation: Participation = 1.0
+
+    @property
+    def n_clients(self) -> int:
+        return len(self.owner)
+
+    @cached_property
+    def hosted(self) -> np.ndarray:
+        """The clients of this rank, ascending, int64."""
+        return np.flatnonzero(self.owner == self.communicator.rank)
+
+    @cached_property
+    def training(self) -> np.ndarray:
+        """The clients that take part in training, ascending, int64."""
+        return np.flatnonzero(~self.unseen)
+
+    @cached_property
+    def n_train_total(self) -> int:
+        """Training samples of all clients that take part, the n of the papers."""
+        return int(self.n_train[self.training].sum())
+
+    @cached_property
+    def inclusion(self) -> float:
+        """The probability with which a training client takes part in a round, the p of FedMM."""
+        return inclusion(self.participation, len(self.training))
+
+    def hosted_of(self, rank: int) -> np.ndarray:
+        """The clients of ``rank``, ascending, int64."""
+        return np.flatnonzero(self.owner == rank)
+
+
+def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
+    """Owners that give each rank a block of consecutive clients with the largest work least.
+
+    ``work`` is positive, (n_clients,). With no more ranks than clients every rank gets at least
+    one; with more, the first n_clients ranks get one each. Found by bisection over the largest
+    work.
+    """
+    n_clients = len(work)
+    n_blocks = min(n_ranks, n_clients)
+    # Added one by one as ``_fill`` does: rounded otherwise, the whole might not fit into itself.
+    low, high = float(work.max()), float(np.cumsum(work)[-1])
+    for _ in range(60):
+        middle = (low + high) / 2
+        if len(_fill(work, middle)) <= n_blocks:
+            high = middle
+        else:
+            low = middle
+    starts = _fill(work, high)
+    # Blocks to spare: cut the longest so that no rank is left without a client.
+    while len(starts) < n_blocks:
+        ends = [*starts[1:], n_clients]
+        lengths = np.subtract(ends, starts)
+        weights = [
+            work[a:b].sum() if b - a > 1 else -1.0 for a, b in zip(starts, ends, strict=True)
+        ]
+        block = int(np.argmax(weights))
+        starts = sorted([*starts, starts[block] + _half(work[starts[block] : ends[block]])])
+        assert lengths[block] > 1
+    owner = np.zeros(n_clients, np.int64)
+    owner[starts[1:]] = 1
+    return np.cumsum(owner)
+
+
+def _fill(work: np.ndarray, limit: float) -> list[int]:
+    starts, load = [0], 0.0
+    for client, amount in enumerate(work):
+        if load + amount > limit and load > 0:
+            starts.append(client)
+            load = 0.0
+        load += amount
+    return starts
+
+
+def _half(work: np.ndarray) -> int:
+    cumulative = np.cumsum(work)
+    return int(np.clip(np.searchsorted(cumulative, cumulative[-1] / 2), 1, len(work) - 1))
+
+
+def count_unseen(n_clients: int, fraction: float) -> int:
+    """How many of ``n_clients`` are kept out of training: the rounded fraction, never all."""
+    return min(n_clients - 1, int(np.floor(fraction * n_clients + 0.5)))
+
+
+def draw_unseen(n_clients: int, fraction: float, seed: int) -> np.ndarray:
+    """Which clients are kept out of training: bool (n_clients,), ``fraction`` of them, by the
+    seed.
+    """
+    unseen = np.zeros(n_clients, bool)
+    count = count_unseen(n_clients, fraction)
+    unseen[stream(seed, "unseen").permutation(n_clients)[:count]] = True
+    return unseen
+
+
+def participants(
+    federation: Federation, participation: Participation, seed: int, round: int
+) -> np.ndarray:
+    """Who takes part in ``round``: bool (n_clients,), the same on every rank."""
+    return present(participation, federation.training, federation.n_clients, seed, round)
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Some of the clients hosted here, as a method sees them.
+
+    ``rows`` (int64) are their positions among the hosted clients, whose ``shards`` they index.
+    ``effort`` is the share of its local steps that each takes, float64 (len,); None for all.
+    """
+
+    federation: Federation
+    shards: Shards
+    rows: np.ndarray
+    effort: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """Client numbers, int64 (len,)."""
+        return self.shards.client_ids[self.rows]
+
+    @cached_property
+    def n_train(self) -> np.ndarray:
+        """n_t, int64 (len,)."""
+        return self.federation.n_train[self.ids]
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """n_t / n, float64 (len,): the weights of eq. 6 and Alg. 1, line 10."""
+        return torch.from_numpy(self.n_train / self.federation.n_train_total)
+
+    @cached_property
+    def equal_weights(self) -> Tensor:
+        """1 / n for n training clients, float64 (len,)."""
+        n = len(self.federation.training)
+        return torch.full((len(self),), 1 / n, dtype=torch.float64)
+
+    @cached_property
+    def sampled_weights(self) -> Tensor:
+        """1 / (n p), float64 (len,): so weighted, the participants' sum is without bias the mean
+        over all n training clients.
+        """
+        share = 1 / (len(self.federation.training) * self.federation.inclusion)
+        return torch.full((len(self),), share, dtype=torch.float64)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """First training row of each client in ``shards.train``, int64 (len,)."""
+        return self.shards.train.offsets[:-1][self.rows]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random numbers of one round: streams keyed by (seed, purpose, round, client)."""
+
+    seed: int
+    round: int
+
+    def stream(self, purpose: str, client: int = -1) -> np.random.Generator:
+        return stream(self.seed, purpose, self.round, client)
+
+    def client_keys(self, purpose: str, clients: np.ndarray) -> np.ndarray:
+        """uint64 (len(clients),)."""
+        return client_keys(self.seed, purpose, self.round, clients)

@@ -1,0 +1,151 @@
+"""Who takes part in a round, and who is late: pure functions of the seed and the round.
+
+A fraction, or a mapping with a name:
+
+* ``bernoulli``: each client independently with probability p;
+* ``dropout``: clients go away and come back, a two-state Markov chain each;
+* ``stragglers``: some clients are late in a round; they miss it, or do a part of their local steps
+  (the systems heterogeneity of Li et al. 2020, FedProx, section 5.2).
+
+The same functions serve a server and gossip: a client that takes no part neither steps nor sends,
+and its edges' weights return to both ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from mpifed.components.schema import Above, AtLeast, AtMost, Below
+from mpifed.random import client_keys, stream
+
+Participation = float | Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bernoulli:
+    """Independent participation with probability ``p``."""
+
+    p: Annotated[float, Above(0), AtMost(1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout:
+    """A client that is there leaves with probability ``rate`` before a round, one that is away
+    comes back with probability ``recovery``.
+    """
+
+    rate: Annotated[float, AtLeast(0), AtMost(0.999)]
+    recovery: Annotated[float, AtLeast(0.001), AtMost(1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stragglers:
+    """Each client is late with probability ``rate``. Then it misses the round (``late: miss``), or
+    sends what it has after a part of its local steps, a uniform share of them (``partial``).
+    """
+
+    rate: Annotated[float, AtLeast(0), Below(1)]
+    late: Literal["miss", "partial"] = "miss"
+
+
+KINDS: dict[str, type] = {"bernoulli": Bernoulli, "dropout": Dropout, "stragglers": Stragglers}
+"""What ``participation.name`` may be, with its options."""
+
+
+def count_participants(fraction: float, n_training: int) -> int:
+    """How many take part where a fixed fraction does: max(1, round(f n))."""
+    return max(1, int(np.floor(fraction * n_training + 0.5)))
+
+
+def present(
+    participation: Participation, training: np.ndarray, n_clients: int, seed: int, round: int
+) -> np.ndarray:
+    """Which of the clients ``training`` (int64, ascending) take part: bool (n_clients,).
+
+    A fraction f draws max(1, round(f n)) of the n training clients uniformly without replacement.
+    """
+    active = np.zeros(n_clients, bool)
+    if not isinstance(participation, Mapping):
+        if participation == 1.0:
+            active[training] = True
+        else:
+            count = count_participants(participation, len(training))
+            order = stream(seed, "participation", round).permutation(len(training))
+            active[training[order[:count]]] = True
+    elif participation["name"] == "dropout":
+        rate, recovery = participation["rate"], participation["recovery"]
+        active[training] = _chains(rate, recovery, training, seed, round)
+    elif participation["name"] == "stragglers":
+        active[training] = True
+        if participation["late"] == "miss":
+            active[training] = ~_late(participation["rate"], training, seed, round)
+    else:
+        draws = stream(seed, "participation", round).random(n_clients)
+        active[training] = draws[training] < participation["p"]
+    return active
+
+
+def efforts(
+    participation: Participation, clients: np.ndarray, seed: int, round: int
+) -> np.ndarray | None:
+    """The share of its local steps that each of ``clients`` takes, float64 in (0, 1]; None where
+    all take all.
+    """
+    if not isinstance(participation, Mapping) or not shortens_rounds(participation):
+        return None
+    late = _late(participation["rate"], clients, seed, round)
+    return np.where(late, 1.0 - _uniform(seed, "effort", round, clients), 1.0)
+
+
+def shortens_rounds(participation: Participation) -> bool:
+    """Whether some clients take only a part of their local steps."""
+    return isinstance(participation, Mapping) and participation.get("late") == "partial"
+
+
+def inclusion(participation: Participation, n_training: int) -> float:
+    """The probability with which a training client takes part in any one round."""
+    if not isinstance(participation, Mapping):
+        return count_participants(participation, n_training) / n_training
+    if participation["name"] == "dropout":
+        return participation["recovery"] / (participation["rate"] + participation["recovery"])
+    if participation["name"] == "stragglers":
+        return 1.0 - participation["rate"] if participation["late"] == "miss" else 1.0
+    return float(participation["p"])
+
+
+def _uniform(seed: int, purpose: str, round: int, clients: np.ndarray) -> np.ndarray:
+    """float64 in [0, 1), one for each client."""
+    return (client_keys(seed, purpose, round, clients) >> np.uint64(11)) * 2.0**-53
+
+
+def _late(rate: float, clients: np.ndarray, seed: int, round: int) -> np.ndarray:
+    return _uniform(seed, "late", round, clients) < rate
+
+
+def _chains(rate: float, recovery: float, clients: np.ndarray, seed: int, round: int) -> np.ndarray:
+    """Which of ``clients`` are there in ``round``: bool, each a stationary Markov chain.
+
+    With the uniform number u of a round, a client that is there leaves where u < rate, and one that
+    is away comes back where u >= 1 - recovery. Going back from ``round``, the first round whose u
+    has the same outcome for both decides, whatever came before (coupling from the past, Propp and
+    Wilson 1996), so no history is kept; it takes 1 / (rate + recovery) rounds in the mean, or the
+    same for 2 - rate - recovery where that is smaller. Rounds before the first are drawn as well,
+    which is what makes the chain stationary from round 1.
+    """
+    there = np.zeros(len(clients), bool)
+    undecided = np.arange(len(clients))
+    turned = np.zeros(len(clients), bool)
+    while len(undecided):
+        u = _uniform(seed, "dropout", round, clients[undecided])
+        leaves, returns = u < rate, u >= 1.0 - recovery
+        # Both at once is a change of state whichever it was; neither is none.
+        decided = leaves != returns
+        there[undecided[decided]] = returns[decided] ^ turned[undecided[decided]]
+        turned[undecided[leaves & returns]] ^= True
+        undecided = undecided[~decided]
+        round -= 1
+    return there

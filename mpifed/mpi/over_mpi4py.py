@@ -1,0 +1,246 @@
+"""The verbs of ``mpifed.mpi.communicator`` over mpi4py, which no other module imports.
+
+Every verb cuts large arrays into pieces, so that no message comes near the 2 GiB at which older MPI
+libraries end, and adds up the bytes that this rank hands to MPI in ``bytes_sent``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpifed.supervision import heartbeat
+
+PIECE = 1 << 28
+"""Bytes in one MPI message at most."""
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 1e-4, 3e-3
+"""Seconds between two looks for a message, where ranks share cores."""
+
+PATIENT_PAUSE = 2e-2
+"""As ``LONGEST_PAUSE``, for a thread that works beside the run."""
+
+
+class Mpi:
+    """The verbs over an mpi4py communicator.
+
+    MPI libraries wait by spinning. Where a node has more ranks than cores that would take the core
+    from the rank that is waited for, so ranks then sleep between looks.
+    """
+
+    def __init__(self, comm: Any, aside: Any, local: Any, beside: bool = False) -> None:
+        """``aside`` duplicates ``comm``: what is asked there meets nothing else. ``local`` is the
+        part of ``comm`` on this node. ``beside``: for a thread beside the one that computes.
+        """
+        self._mpi, self._comm, self._aside, self._local = MPI, comm, aside, local
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.bytes_sent = 0
+        self._beside = beside
+        self._sleeps = beside or local.Get_size() > (os.cpu_count() or 1)
+        self.hasten(False)
+
+    @classmethod
+    def world(cls) -> Mpi:
+        """Over all ranks of the job."""
+        return cls(MPI.COMM_WORLD, *_beside_the_world()[:2])
+
+    @property
+    def mpi4py(self) -> Any:
+        return self._comm
+
+    def beside(self) -> Mpi | None:
+        if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
+            return None
+        aside, local, other = _beside_the_world()
+        return Mpi(other, aside, local, beside=True)
+
+    def hasten(self, yes: bool) -> None:
+        self._longest_pause = LONGEST_PAUSE if yes or not self._beside else PATIENT_PAUSE
+
+    def all_agree(self, mine: bool, patience: float) -> bool | None:
+        answer = np.zeros(1, np.int64)
+        request = self._aside.Iallreduce(np.array([mine], np.int64), answer, self._mpi.MIN)
+        if mine:
+            self._wait(request)
+            return bool(answer[0])
+        deadline = time.monotonic() + patience
+        while not request.Test():
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(SHORTEST_PAUSE)
+        return False
+
+    def _wait(self, *requests: Any) -> None:
+        """Until all ``requests`` are complete."""
+        if self._beside:
+            self._look_for(requests)
+            return
+        heartbeat.waits(True)
+        try:
+            self._look_for(requests)
+        finally:
+            heartbeat.waits(False)
+
+    def _look_for(self, requests: Sequence[Any]) -> None:
+        if self._sleeps:
+            pause = SHORTEST_PAUSE
+            while not self._mpi.Request.Testall(list(requests)):
+                time.sleep(pause)
+                pause = min(2 * pause, self._longest_pause)
+        else:
+            self._mpi.Request.Waitall(list(requests))
+
+    def max(self, values: np.ndarray) -> np.ndarray:
+        return self._reduce(values, self._mpi.MAX)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        if values.dtype != np.int64:
+            raise TypeError(f"only int64 sums are exact in any order, not {values.dtype}")
+        return self._reduce(values, self._mpi.SUM)
+
+    def _reduce(self, values: np.ndarray, operation: Any) -> np.ndarray:
+        source = np.ascontiguousarray(values)
+        result = np.empty_like(source)
+        for part in _pieces(source.size, source.itemsize):
+            flat = (source.reshape(-1)[part], result.reshape(-1)[part])
+            self._wait(self._comm.Iallreduce(*flat, operation))
+        self.bytes_sent += source.nbytes
+        return result
+
+    def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
+        about = (values.shape, values.dtype.str) if values is not None else None
+        shape, dtype = self.broadcast_object(about, root)
+        if self.rank == root:
+            assert values is not None
+            result = np.ascontiguousarray(values)
+            self.bytes_sent += result.nbytes * (self.size > 1)
+        else:
+            result = np.empty(shape, dtype)
+        for part in _pieces(result.size, result.itemsize):
+            self._wait(self._comm.Ibcast(result.reshape(-1)[part], root))
+        return result.reshape(shape)
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        self.barrier()
+        return self._comm.bcast(value, root)
+
+    def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
+        self.barrier()
+        return self._comm.gather(value, root)
+
+    def exchange_rows(
+        self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
+    ) -> np.ndarray:
+        width = rows.shape[1]
+        result = np.empty((sum(receive), width), rows.dtype)
+        starts = np.concatenate([[0], np.cumsum(receive)]).astype(int)
+        result[starts[self.rank] : starts[self.rank + 1]] = rows[send[self.rank]]
+        pending = []
+        for peer in range(self.size):
+            block = result[starts[peer] : starts[peer + 1]]
+            if peer != self.rank:
+                for part in _pieces(block.size, block.itemsize):
+                    pending.append(self._comm.Irecv(block.reshape(-1)[part], peer))
+        for step in range(1, self.size):
+            peer = (self.rank + step) % self.size
+            block = np.ascontiguousarray(rows[send[peer]])
+            for part in _pieces(block.size, block.itemsize):
+                pending.append(self._comm.Isend(block.reshape(-1)[part], peer))
+            self.bytes_sent += block.nbytes
+        self._wait(*pending)
+        return result
+
+    def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        width, begin = rows.shape[1], sum(counts[: self.rank])
+        result = np.empty((sum(counts), width), rows.dtype)
+        for part in _pieces(width, max(1, sum(counts)) * rows.itemsize):
+            whole = part.stop - part.start == width
+            block = result if whole else np.empty_like(result, shape=result[:, part].shape)
+            block[begin : begin + len(rows)] = rows[:, part]
+            wide = block.shape[1] * block.itemsize
+            target = [block, [count * wide for count in counts], None, self._mpi.BYTE]
+            self._wait(self._comm.Iallgatherv(self._mpi.IN_PLACE, target))
+            if not whole:
+                result[:, part] = block
+        self.bytes_sent += rows.nbytes * (self.size - 1)
+        return result
+
+    def neighbourhood(self, sources: Sequence[int], destinations: Sequence[int]) -> Any:
+        return self._comm.Create_dist_graph_adjacent(list(sources), list(destinations))
+
+    def exchange_in(
+        self,
+        neighbourhood: Any,
+        rows: np.ndarray,
+        send: Sequence[np.ndarray],
+        receive: Sequence[int],
+        most: int,
+    ) -> np.ndarray:
+        width = rows.shape[1]
+        sources, destinations, _ = neighbourhood.Get_dist_neighbors()
+        chosen = np.concatenate([np.zeros(0, int), *(send[peer] for peer in destinations)])
+        result = np.empty((sum(receive), width), rows.dtype)
+        for part in _pieces(width, max(1, most) * rows.itemsize):
+            whole = part.stop - part.start == width
+            leaving = rows[:, part].take(chosen, axis=0)
+            block = result if whole else np.empty_like(result, shape=result[:, part].shape)
+            wide, byte = block.shape[1] * block.itemsize, self._mpi.BYTE
+            going = [leaving, [len(send[peer]) * wide for peer in destinations], None, byte]
+            coming = [block, [receive[peer] * wide for peer in sources], None, byte]
+            self._wait(neighbourhood.Ineighbor_alltoallv(going, coming))
+            if not whole:
+                result[:, part] = block
+        self.bytes_sent += len(chosen) * width * rows.itemsize
+        return result
+
+    def send(self, values: np.ndarray, to: int) -> None:
+        flat = np.ascontiguousarray(values).reshape(-1)
+        for part in _pieces(flat.size, flat.itemsize):
+            self._wait(self._comm.Isend(flat[part], to))
+        self.bytes_sent += flat.nbytes
+
+    def receive(self, shape: tuple[int, ...], dtype: Any, source: int) -> np.ndarray:
+        result = np.empty(shape, dtype)
+        for part in _pieces(result.size, result.itemsize):
+            self._wait(self._comm.Irecv(result.reshape(-1)[part], source))
+        return result
+
+    def barrier(self) -> None:
+        self._wait(self._comm.Ibarrier())
+
+    def local_rank(self) -> int:
+        return int(self._local.Get_rank())
+
+    def abort(self, code: int) -> None:
+        self._comm.Abort(code)
+
+
+def _pieces(size: int, itemsize: int) -> list[slice]:
+    step = max(1, PIECE // itemsize)
+    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def finalize() -> None:
+    """Leaves MPI, as mpi4py does at the end of the interpreter; collective."""
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        MPI.Finalize()
+
+
+def world_size() -> int:
+    """Ranks in the job."""
+    return int(MPI.COMM_WORLD.Get_size())
+
+
+@functools.cache
+def _beside_the_world() -> tuple[Any, Any, Any]:
+    """A duplicate of the world, its part on this node, and another duplicate for a second thread:
+    once for the whole process.
+    """
+    world = MPI.COMM_WORLD
+    return world.Dup(), world.Split_type(MPI.COMM_TYPE_SHARED), world.Dup()

@@ -1,0 +1,1 @@
+"""Processes that watch ranks, how a rank ends, and requests to stop."""

@@ -1,0 +1,1 @@
+"""Runs over every combination of values: ``python -m mpifed.sweep``."""

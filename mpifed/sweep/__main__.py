@@ -1,0 +1,180 @@
+"""Runs every combination of lists of values, one run directory each.
+
+    python -m mpifed.sweep synthetic-fedem algorithm=[fedem,fedavg] seed=[0,1,2] rounds=100
+
+A value that is a list is what is swept over; any other value holds for every run. Where the value
+itself is a list, the outer brackets sweep and the inner ones are the value:
+model.hidden=[[64],[64,32]] is two runs, and model.hidden=[[64]] holds for every run.
+
+    python -m mpifed.sweep flix-sine "algorithm.flix_alpha=[0,1]" "algorithm.start_from={previous}"
+
+{previous} is the directory of the run with the value before in the last list, all else equal, and
+{first} that with the first value of the last list. In the run with the first value an override that
+has one of them is left out. A run whose other run has failed is not begun.
+
+The runs go one after the other, each in a process of its own. Those that are finished are skipped
+and those that were interrupted go on, so that the same command can be given until all are done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from mpifed.command import Parser
+from mpifed.config.experiment_files import DEFAULT_EXPERIMENT
+from mpifed.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    EXIT_STOPPED,
+    InputError,
+    complain,
+    text_of,
+)
+from mpifed.sweep.plan import (
+    Planned,
+    check_data,
+    launch_words,
+    plan,
+    run_words,
+    split_words,
+)
+
+IN_THEIR_PLACE = ("objective", "l2_uvp", "test_loss")
+"""Columns of which the first that has a number is said of a run that has no accuracy."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    try:
+        options = _parser().parse_intermixed_args(words)
+        experiment, overrides = split_words(options.words)
+        if options.ranks is not None and options.ranks < 1:
+            raise InputError(f"--ranks is {options.ranks}; it must be at least 1")
+        output = options.output or _default_output(experiment)
+        runs = plan(experiment, overrides, output, options.ranks or 1)
+        launcher = launch_words(options.ranks)
+        if not options.dry_run:
+            check_data(experiment, runs)
+    except InputError as error:
+        complain("mpifed.sweep", text_of(error))
+        return EXIT_BAD_INPUT
+    commands = [[*launcher, *run_words(experiment, run, options.ranks)] for run in runs]
+    if options.dry_run:
+        for run, command in zip(runs, commands, strict=True):
+            print(f"{_state(run)}: {shlex.join(command)}")
+        return EXIT_FINISHED
+    try:
+        return execute(runs, commands)
+    except KeyboardInterrupt:
+        complain("mpifed.sweep", "interrupted; the same command goes on")
+        return EXIT_FAILED
+
+
+def execute(runs: Sequence[Planned], commands: Sequence[Sequence[str]]) -> int:
+    """Runs what is not finished, one after the other; returns the exit code of the sweep."""
+    failed = 0
+    # Private as the run directories in it, unless the user made it beforehand.
+    runs[0].directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for number, (run, command) in enumerate(zip(runs, commands, strict=True), start=1):
+        name = f"[{number}/{len(runs)}] {run.directory.name}"
+        if run.finished():
+            print(f"{name}: finished before, skipped", flush=True)
+            continue
+        missing = run.waits_for()
+        if missing is not None:
+            failed += 1
+            said = f"not begun, since {missing.name}, which it would go on from, is not finished"
+            print(f"{name}: {said}", file=sys.stderr, flush=True)
+            continue
+        print(f"{name}: started", flush=True)
+        start = time.perf_counter()
+        code = _run(command)
+        took = f"{time.perf_counter() - start:.1f} s"
+        if code == EXIT_STOPPED:
+            print(f"{name}: stopped on request after {took}; the same command goes on", flush=True)
+            return EXIT_STOPPED
+        if run.finished():
+            print(f"{name}: finished in {took}{_result(run)}", flush=True)
+        else:
+            failed += 1
+            how = "diverged" if _diverged(run) else f"failed with exit code {code}"
+            print(f"{name}: {how} after {took}", file=sys.stderr, flush=True)
+    print(f"{len(runs) - failed} of {len(runs)} runs are finished in {runs[0].directory.parent}")
+    return EXIT_FAILED if failed else EXIT_FINISHED
+
+
+def _run(command: Sequence[str]) -> int:
+    """The exit code of one run; a request to stop is handed on to it."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    handlers = {
+        request: signal.signal(request, lambda *_: process.send_signal(signal.SIGUSR1))
+        for request in (signal.SIGTERM, signal.SIGUSR1)
+    }
+    try:
+        return process.wait()
+    finally:
+        for request, handler in handlers.items():
+            signal.signal(request, handler)
+
+
+def _default_output(experiment: str) -> Path:
+    return Path("runs") / f"{Path(experiment).stem}-sweep-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _state(run: Planned) -> str:
+    if run.finished():
+        return "finished"
+    return "to resume" if (run.directory / "config.yaml").exists() else "to run"
+
+
+def _diverged(run: Planned) -> bool:
+    try:
+        summary = json.loads((run.directory / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(summary.get("status") == "diverged")
+
+
+def _result(run: Planned) -> str:
+    summary = json.loads((run.directory / "summary.json").read_text(encoding="utf-8"))
+    accuracy = summary.get("test_accuracy")
+    if isinstance(accuracy, float):
+        return f", test accuracy {accuracy:.4f}"
+    with (run.directory / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        *_, last = csv.DictReader(file)
+    measured = next((name for name in IN_THEIR_PLACE if last.get(name)), None)
+    return f", {measured.replace('_', ' ')} {float(last[measured]):.6g}" if measured else ""
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m mpifed.sweep",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[EXPERIMENT] key=value",
+        help=f"as of mpifed.run; without EXPERIMENT: {DEFAULT_EXPERIMENT}",
+    )
+    parser.add_argument("--output", type=Path, help="directory of the run directories")
+    parser.add_argument("--ranks", type=int, metavar="N", help="run each under mpirun -n N")
+    parser.add_argument("--dry-run", action="store_true", help="check all, print the commands")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One run: built, trained round by round, evaluated and recorded."""

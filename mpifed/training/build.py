@@ -1,0 +1,218 @@
+"""From a configuration to the objects of a run: data, federation, exchange, model, algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from mpifed.algorithms.base import Algorithm
+from mpifed.components.registry import find
+from mpifed.config.configuration import Configuration
+from mpifed.data.base import Dataset, Description, Shards, Split
+from mpifed.data.held_out import HeldOut
+from mpifed.errors import InputError
+from mpifed.exchange.base import Exchange
+from mpifed.exchange.compression import build
+from mpifed.exchange.silent import Silent
+from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen
+from mpifed.federation.placement import partitioned_owners
+from mpifed.local.solver import LocalSGD
+from mpifed.models.base import Model
+from mpifed.models.losses import loss_for
+from mpifed.models.stacked import stack
+from mpifed.mpi.communicator import Communicator
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything a run is made of but its shards and its state."""
+
+    configuration: Configuration
+    dataset: Dataset
+    federation: Federation
+    exchange: Exchange
+    model: Model
+    algorithm: Algorithm
+    horizon: int
+    device: torch.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return _dtype(self.configuration)
+
+    def load(self) -> Shards:
+        """The shards of the clients hosted here, on the device; collective."""
+        shards = self.dataset.load(self.federation.hosted, self.dtype)
+        shards = replace(shards, fresh=getattr(self.dataset, "fresh", None))
+        if self.device.type == "cpu":
+            return shards
+        splits = (shards.train, shards.val, shards.test)
+        train, val, test = (
+            Split(s.x.to(self.device), s.y.to(self.device), s.offsets) for s in splits
+        )
+        return Shards(shards.client_ids, train, val, test, shards.fresh)
+
+
+def make(
+    configuration: Configuration,
+    communicator: Communicator,
+    horizon: int,
+    stored: dict[str, np.ndarray] | None = None,
+) -> Setup:
+    """Builds a run's objects; raises ``InputError`` for what only the data can show to be wrong.
+
+    ``horizon`` is the R of learning-rate schedules; ``stored`` what the exchange of an earlier part
+    of this run had stored. Every rank calls it.
+    """
+    n_clients = configuration.clients
+    dataset = find("data", configuration.data["name"])(
+        n_clients, configuration.seed, communicator, **configuration.options("data")
+    )
+    description = dataset.description
+    if description.n_clients != n_clients:
+        raise InputError(
+            f"clients is {n_clients}, but the data set holds {description.n_clients} clients"
+        )
+    fraction = configuration.evaluation["validation_fraction"]
+    if fraction:
+        dataset = HeldOut(dataset, fraction, configuration.seed)
+        description = dataset.description
+    if configuration.validates and not description.n_val.any():
+        raise InputError(
+            f"evaluation.validation_split is true, but '{description.source}' has no validation "
+            "samples of its own; evaluation.validation_fraction holds some of the training out"
+        )
+    unseen = draw_unseen(n_clients, configuration.evaluation["unseen_fraction"], configuration.seed)
+    scored = description.n_test + (description.n_val if configuration.validates else 0)
+    work = description.n_train + scored / configuration.evaluation["every"]
+    component: Any = find("exchange", configuration.exchange["name"])
+    options = configuration.options("exchange")
+    if not getattr(find("algorithm", configuration.algorithm["name"]), "communicates", True):
+        component, options = Silent, {}
+    n_training = int((~unseen).sum())
+    begins = stored is None
+    if stored is None:
+        stored = component.prepare(communicator, n_training, configuration.seed, options)
+    owner = contiguous_owners(work, communicator.size)
+    if configuration.placement == "partitioned" and hasattr(component, "links"):
+        links = component.links(n_training, configuration.seed, options, stored)
+        owner = partitioned_owners(work, unseen, links, communicator)
+    federation = Federation(
+        communicator, owner, unseen, description.n_train, configuration.participation
+    )
+    built = find("model", configuration.model["name"])(
+        description, **configuration.options("model")
+    )
+    is_module = isinstance(built, torch.nn.Module)
+    model: Model = stack(built, loss_for(description.task)) if is_module else built
+    device = choose_device(configuration.device, communicator)
+    longest = int(description.n_train.max())
+    solver = LocalSGD(model, configuration.local_options, horizon, longest, device)
+    algorithm = find("algorithm", configuration.algorithm["name"])(
+        model, solver, **configuration.options("algorithm")
+    )
+    _check_task(configuration, description, algorithm)
+    if getattr(algorithm, "online", False) and getattr(dataset, "fresh", None) is None:
+        raise InputError(
+            f"algorithm.online is true, but data.name '{configuration.data['name']}' cannot draw "
+            "fresh samples; allowed: dictionary, poisson, gaussian_mixture"
+        )
+    if begins and hasattr(algorithm, "inspect"):
+        algorithm.inspect(_dtype(configuration))
+    if unseen.any() and not hasattr(algorithm, "adapt"):
+        raise InputError(
+            f"evaluation.unseen_fraction is {configuration.evaluation['unseen_fraction']:g}, but "
+            f"algorithm '{configuration.algorithm['name']}' cannot serve unseen clients"
+        )
+    compressor = None
+    if configuration.compression["name"] != "none":
+        compressor = build(configuration.compression)
+        if algorithm.payload():
+            # Refuses a k above the numbers in a message before anything is written.
+            compressor.contraction(algorithm.payload())
+    exchange = component(federation, configuration.seed, stored, compressor, **options)
+    return Setup(configuration, dataset, federation, exchange, model, algorithm, horizon, device)
+
+
+def _dtype(configuration: Configuration) -> torch.dtype:
+    return torch.float64 if configuration.dtype == "float64" else torch.float32
+
+
+def _check_task(
+    configuration: Configuration, description: Description, algorithm: Algorithm
+) -> None:
+    """Refuses an algorithm that cannot learn from such data."""
+    name, task = configuration.algorithm["name"], description.task
+    tasks = getattr(algorithm, "tasks", ("classification", "multi_label", "regression"))
+    if task not in tasks:
+        raise InputError(
+            f"data.name is '{configuration.data['name']}', whose task is {task}, but algorithm "
+            f"'{name}' learns from: {', '.join(tasks)}"
+        )
+
+
+def choose_device(name: str, communicator: Communicator) -> torch.device:
+    """``cpu``, or a GPU for this rank: its number on the node modulo the visible GPUs.
+
+    Not tested on a GPU. Digests are promised on CPU only.
+    """
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise InputError("device is 'cuda', but torch sees no GPU; allowed here: auto, cpu")
+    return torch.device("cuda", communicator.local_rank() % torch.cuda.device_count())
+
+
+def plan_lines(setup: Setup) -> list[str]:
+    """What ``--dry-run`` tells: who hosts what, how large it is, what a round sends. Collective."""
+    federation, description = setup.federation, setup.dataset.description
+    counts = np.bincount(federation.owner, minlength=federation.communicator.size)
+    itemsize = setup.dtype.itemsize
+    inputs = int(np.prod(description.input_shape))
+    samples = description.n_train + description.n_val + description.n_test
+    by_rank = np.bincount(federation.owner, weights=samples, minlength=len(counts))
+    bytes_of_rank = by_rank * (inputs * itemsize + 8)
+    payload = setup.algorithm.payload() * itemsize
+    participants = len(federation.training)
+    validation = ""
+    if setup.configuration.validates:
+        validation = f", {int(description.n_val.sum()):,} validation"
+    return [
+        f"data        {description.source}: {description.n_clients} clients, "
+        f"{int(description.n_train.sum()):,} training{validation} and "
+        f"{int(description.n_test.sum()):,} test samples, {inputs} inputs, "
+        f"{description.n_classes} classes",
+        f"clients     {participants} in training, {int(federation.unseen.sum())} unseen; "
+        f"per rank: {_range(counts)}",
+        f"memory      {_range(bytes_of_rank)} bytes of samples per rank",
+        f"model       {setup.model.n_parameters:,} parameters; a message has {payload:,} bytes",
+        *setup.exchange.describe(payload, itemsize),
+    ]
+
+
+def remarks(setup: Setup) -> list[str]:
+    """What the exchange says of the run before it begins, the same on every rank."""
+    say, payload = getattr(setup.exchange, "remarks", None), setup.algorithm.payload()
+    return say(payload, setup.configuration.rounds) if say and payload else []
+
+
+def _range(values: np.ndarray) -> str:
+    low, high = int(values.min()), int(values.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def describe_versions() -> dict[str, Any]:
+    """Versions of what decides a run's numbers."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {"python": platform.python_version()}
+    for package in ("mpifed", "torch", "numpy", "scipy", "h5py", "networkx", "mpi4py"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions

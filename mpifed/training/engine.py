@@ -1,0 +1,270 @@
+"""The round loop: sample, round, agree, evaluate, record, checkpoint, stop on request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mpifed import state as states
+from mpifed.checkpoint import files as checkpoint
+from mpifed.checkpoint.background import Writer
+from mpifed.config.configuration import to_mapping
+from mpifed.data.base import Shards
+from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
+from mpifed.exchange.ledger import Ledger
+from mpifed.federation.clients import Clients, Draws, participants
+from mpifed.federation.participation import efforts
+from mpifed.mpi.agreement import introduce
+from mpifed.supervision.heartbeat import at_round
+from mpifed.training import divergence
+from mpifed.training import evaluation as appraisal
+from mpifed.training.build import Setup
+from mpifed.training.clock import Clock, TimedChannel
+from mpifed.training.progress import Progress
+from mpifed.training.run_directory import Recorder
+from mpifed.training.scores import warn_of_losses
+
+
+class Engine:
+    """One run: its state, and the loop that moves it on."""
+
+    def __init__(self, setup: Setup, shards: Shards, clock: Clock) -> None:
+        self.setup, self.shards, self.clock = setup, shards, clock
+        federation = setup.federation
+        unseen = federation.unseen[federation.hosted]
+        self.everyone = Clients(federation, shards, np.arange(len(federation.hosted)))
+        self.training = Clients(federation, shards, np.flatnonzero(~unseen))
+        self.unseen = Clients(federation, shards, np.flatnonzero(unseen))
+        self.seed = setup.configuration.seed
+        first = setup.algorithm.init(
+            self.everyone, setup.exchange, Draws(self.seed, 0), setup.dtype
+        )
+        shared = states.shared_tensors(first)
+        memory = setup.exchange.remember(shared, len(self.everyone), setup.dtype)
+        self.state = states.RunState(first, memory)
+        self._own: list[torch.Tensor] = []
+        """Tensors of the state that ``_merged`` made, and so nobody else keeps."""
+        self.round = 0
+        self.active: int | None = None
+        self.scores: dict[str, Any] = {}
+        self.has_infinite_losses = False
+        self.writer = Writer(federation)
+        self._began = time.perf_counter()
+
+    @property
+    def elapsed(self) -> float:
+        """Wall seconds of training so far, over all parts of the run."""
+        return self.clock.seconds["total"] + time.perf_counter() - self._began
+
+    def prepare(self) -> None:
+        """What clients do on their own before round 1; a resumed run does not repeat it."""
+        prepare = getattr(self.setup.algorithm, "prepare", None)
+        if prepare is not None:
+            with self.clock.measure("local"):
+                draws = Draws(self.seed, 0)
+                made = prepare(self.state.algorithm, self.everyone, self.setup.exchange, draws)
+                self.state = states.RunState(made, self.state.memory)
+
+    def restore(self, path: Path, meta: checkpoint.Meta) -> None:
+        """Goes on from a checkpoint; collective."""
+        exchange = self.setup.exchange
+        hosted = self.setup.federation.hosted
+        self.state = checkpoint.read_state(path, self.state, exchange.shared_is_rows, hosted)
+        self.round = meta.round
+        exchange.ledger = Ledger(**meta.ledger)
+        for phase, seconds in meta.seconds.items():
+            self.clock.seconds[phase] += seconds
+
+    def run(
+        self,
+        directory: Path,
+        recorder: Recorder | None,
+        progress: Progress | None,
+        stop_requested: Callable[[], bool],
+    ) -> str:
+        """Runs to the last round; returns 'finished', or 'stopped' on request."""
+        federation, limit = self.setup.federation, self.setup.configuration.stall_limit
+        introduce(federation.communicator, federation.hosted, limit)
+        try:
+            status = self._rounds(directory, recorder, progress, stop_requested)
+        except BaseException:
+            self.writer.settle()
+            raise
+        with self.clock.measure("checkpoint"):
+            self.writer.finish()
+        return status
+
+    def _rounds(
+        self,
+        directory: Path,
+        recorder: Recorder | None,
+        progress: Progress | None,
+        stop_requested: Callable[[], bool],
+    ) -> str:
+        configuration = self.setup.configuration
+        if self.round == 0:
+            self.evaluate(recorder, progress)
+        while self.round < configuration.rounds:
+            self.advance()
+            stopping = self.agree(stop_requested())
+            last = self.round == configuration.rounds
+            if last or self.round % configuration.evaluation["every"] == 0:
+                self.evaluate(recorder, progress)
+            if last or stopping or self.round % configuration.checkpoint["every"] == 0:
+                self._checkpoint(directory, recorder)
+            if progress is not None:
+                progress.round(self.round)
+            if stopping and not last:
+                return "stopped"
+        return "finished"
+
+    def advance(self) -> None:
+        """One round among the clients that take part in it.
+
+        Under ``on_divergence: drop`` those that diverge take no part after all: the round is run
+        again without them.
+        """
+        setup, exchange = self.setup, self.setup.exchange
+        federation, communicator = setup.federation, setup.federation.communicator
+        self.round += 1
+        at_round(self.round)
+        active = participants(federation, setup.configuration.participation, self.seed, self.round)
+        drops = setup.configuration.on_divergence == "drop"
+        while True:
+            self.active = int(active.sum())
+            if not self.active and not getattr(setup.algorithm, "steps_alone", False):
+                return
+            booked = dict(vars(exchange.ledger))
+            try:
+                after = self._round(active)
+                if drops:
+                    where = f"state after round {self.round}"
+                    is_rows, ids = exchange.shared_is_rows, self.everyone.ids
+                    divergence.refuse(communicator, after, is_rows, ids, where)
+                break
+            except (Diverged, PeerDiverged) as error:
+                bad = divergence.all_diverged(communicator, error) if drops else []
+                if not active[bad].any() or not active.sum() > active[bad].sum():
+                    if bad and isinstance(error, Diverged):
+                        raise divergence.of_all(error) from error
+                    raise
+                exchange.ledger = Ledger(**booked)
+                active[bad] = False
+                if communicator.rank == 0:
+                    divergence.report(bad, self.round)
+        self.state = after
+
+    def _round(self, active: np.ndarray) -> states.RunState:
+        """The state after this round among ``active`` clients, bool (n_clients,)."""
+        setup, federation = self.setup, self.setup.federation
+        began, exchanged = time.perf_counter(), self.clock.seconds["exchange"]
+        here = np.flatnonzero(active[federation.hosted])
+        participation = setup.configuration.participation
+        effort = efforts(participation, federation.hosted[here], self.seed, self.round)
+        everyone = len(here) == len(self.everyone)
+        if everyone and effort is None:
+            clients = self.everyone
+        else:
+            clients = Clients(federation, self.shards, here, effort)
+        draws = Draws(self.seed, self.round)
+        is_rows, rows = setup.exchange.shared_is_rows, torch.from_numpy(here)
+        part = self.state if everyone else states.select(self.state, rows, is_rows)
+        made = setup.exchange.at(self.round, active, part.memory)
+        channel = TimedChannel(made, self.clock)
+        with torch.no_grad():
+            moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
+        after = states.RunState(moved, channel.memory)
+        if everyone:
+            self._own = []
+        else:
+            after = self._merged(after, rows)
+        spent = time.perf_counter() - began
+        self.clock.seconds["local"] += spent - (self.clock.seconds["exchange"] - exchanged)
+        return after
+
+    def _merged(self, part: states.RunState, rows: torch.Tensor) -> states.RunState:
+        """The state after the clients at ``rows`` of the hosted ones moved on to ``part``."""
+        is_rows = self.setup.exchange.shared_is_rows
+        after = states.merge(self.state, part, rows, is_rows, self._own)
+        # A round that may be run again needs the state before it.
+        if self.setup.configuration.on_divergence != "drop":
+            self._own = [tensor for _, tensor, owned in states.tensors(after, is_rows) if owned]
+        return after
+
+    def agree(self, stop: bool) -> bool:
+        """Whether any rank was asked to stop. Collective.
+
+        Raises where a state is not finite, or the last checkpoint could not be written.
+        """
+        is_rows, ids = self.setup.exchange.shared_is_rows, self.everyone.ids
+        own = divergence.bad_clients(self.state, is_rows, ids)
+        first = -float(own[0]) if own else -np.inf
+        flags = np.array([float(stop), first, float(self.writer.failed)])
+        answer = self.setup.federation.communicator.max(flags)
+        raise_first_diverged(-answer[1], own, f"state after round {self.round}")
+        if divergence.server_diverged(self.state, is_rows):
+            raise divergence.of_the_server(self.round)
+        if answer[2]:
+            self.writer.finish()
+            raise PeerFailure
+        return bool(answer[0])
+
+    def digest(self) -> str | None:
+        """That of the state; on rank 0. Collective."""
+        return appraisal.digest(self.setup, self.state)
+
+    def remarks(self) -> list[str]:
+        """What the algorithm says of itself before its rounds begin; collective."""
+        return appraisal.remarks(self.setup, self.state, self.training)
+
+    def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
+        with self.clock.measure("evaluation"), torch.no_grad():
+            draws = Draws(self.seed, self.round)
+            found = appraisal.appraise(self.setup, self.state, self.training, self.unseen, draws)
+            if recorder is None or found.results is None:
+                return
+            ledger = self.setup.exchange.ledger
+            self.scores = {
+                "round": self.round,
+                "seconds": round(self.elapsed, 3),
+                "active_clients": self.active,
+                "up_bits": ledger.up_bits,
+                "down_bits": ledger.down_bits,
+                **found.row(),
+            }
+            recorder.row(self.scores)
+            recorder.clients(found.results, found.learnt)
+            if not self.has_infinite_losses:
+                self.has_infinite_losses = warn_of_losses(
+                    found.results, self.round, divergence.advice(self.setup.algorithm)
+                )
+        if progress is not None:
+            progress.scores(self.round, self.scores)
+
+    def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:
+        with self.clock.measure("checkpoint"):
+            setup = self.setup
+            folder = directory / "checkpoints"
+            meta = checkpoint.Meta(
+                self.round,
+                self.seed,
+                setup.horizon,
+                to_mapping(setup.configuration),
+                recorder.columns if recorder else [],
+                list(recorder.rows) if recorder else [],
+                dict(vars(setup.exchange.ledger)),
+                {**self.clock.seconds, "total": self.elapsed},
+            )
+            self.writer.start(
+                checkpoint.path_of(folder, self.round),
+                meta,
+                self.state,
+                setup.exchange.shared_is_rows,
+                setup.exchange.arrays(),
+                setup.configuration.checkpoint["keep"],
+            )

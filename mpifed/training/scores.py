@@ -1,0 +1,181 @@
+"""How well clients are served: per client, on average, and at the bottom."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from mpifed.algorithms.base import Predictor
+from mpifed.federation.clients import Clients, Federation
+from mpifed.local.scoring import client_scores
+from mpifed.models.base import Model
+from mpifed.models.losses import loss_of
+
+
+@dataclass(frozen=True)
+class ClientResults:
+    """One number per client, in client order, float64 (n_clients,); NaN where none applies.
+
+    ``mixture`` is (n_clients, M) where predictors are mixtures, else None. ``more`` holds what the
+    task or the method adds, each (n_clients, ...).
+    """
+
+    n_train: np.ndarray
+    n_test: np.ndarray
+    train_loss: np.ndarray
+    train_accuracy: np.ndarray
+    test_loss: np.ndarray
+    test_accuracy: np.ndarray
+    unseen: np.ndarray
+    mixture: np.ndarray | None = None
+    more: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def score_clients(
+    federation: Federation,
+    model: Model,
+    served: list[tuple[Clients, Predictor]],
+    validates: bool = False,
+) -> ClientResults | None:
+    """Scores hosted clients on their train and test splits; everybody's results on rank 0.
+
+    Where it ``validates``, on their validation splits too.
+
+    ``served`` pairs groups of hosted clients (those in training, those unseen) with the predictors
+    that they deploy. Collective; None on other ranks.
+    """
+    parts = [
+        _score(model, clients, predictor, validates)
+        for clients, predictor in served
+        if len(clients)
+    ]
+    gathered = federation.communicator.gather_object(parts)
+    if gathered is None:
+        return None
+    every = [part for of_rank in gathered for part in of_rank]
+    columns: dict[str, Any] = {}
+    for name in dict.fromkeys(name for part in every for name in part if name != "ids"):
+        having = [part for part in every if part.get(name) is not None]
+        if not having:
+            continue
+        first = having[0][name]
+        shape = (federation.n_clients, *first.shape[1:])
+        columns[name] = np.full(shape, np.nan) if first.dtype == float else np.zeros(shape, int)
+        for part in having:
+            columns[name][part["ids"]] = part[name]
+    own = {name: columns.pop(name) for name in list(columns) if name in _FIELDS}
+    return ClientResults(unseen=federation.unseen, **own, more=columns)
+
+
+VALIDATION_COLUMNS = ["validation_loss", "validation_accuracy"]
+"""The columns of ``metrics.csv`` where validation samples are scored."""
+
+_FIELDS = set(ClientResults.__dataclass_fields__) - {"more"}
+
+
+def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool) -> dict[str, Any]:
+    shards, rows = clients.shards, clients.rows
+    of = (predictor.parameters_of, predictor.mixture_of)
+    mixture, measure = predictor.mixture, loss_of(model).measure
+    found = {
+        "ids": clients.ids,
+        "n_train": shards.train.counts[rows],
+        "n_test": shards.test.counts[rows],
+        "mixture": None if mixture is None else mixture.double().cpu().numpy(),
+    }
+    splits = {"train": shards.train, "test": shards.test}
+    if validates:
+        splits["validation"] = shards.val
+        found["n_validation"] = shards.val.counts[rows]
+    for name, split in splits.items():
+        if predictor.parameters is None:
+            nothing = np.full(len(rows), np.nan)
+            found |= {f"{name}_loss": nothing, f"{name}_accuracy": nothing}
+            continue
+        loss, hits, possible = client_scores(model, *of, split, rows)
+        with np.errstate(invalid="ignore"):
+            share = hits / possible
+        accurate = measure == "accuracy"
+        found[f"{name}_loss"] = loss
+        found[f"{name}_accuracy"] = share if accurate else np.full(len(rows), np.nan)
+        if measure is not None and not accurate:
+            found |= {f"{name}_{measure}": share, f"{name}_{measure}_possible": possible}
+    return found | {name: _array(values) for name, values in predictor.results.items()}
+
+
+def _array(values: torch.Tensor) -> np.ndarray:
+    return (values.double() if values.is_floating_point() else values).cpu().numpy()
+
+
+def task_columns(model: Model, validates: bool = False) -> list[str]:
+    """The columns of ``metrics.csv`` that the task adds."""
+    measure = loss_of(model).measure
+    splits = ("train", "test", "validation") if validates else ("train", "test")
+    return [] if measure in (None, "accuracy") else [f"{split}_{measure}" for split in splits]
+
+
+def summarise(results: ClientResults) -> dict[str, float | None]:
+    """The columns of ``metrics.csv`` that describe how clients are served; None: does not apply.
+
+    Averages are weighted by the samples of the split that is scored (a recall by the tags to be
+    found); the bottom decile is the ceil(T / 10)-th smallest accuracy of the T clients, not
+    interpolated.
+    """
+    seen = ~results.unseen
+    tested = results.test_accuracy[seen & np.isfinite(results.test_accuracy)]
+    summary = {
+        "train_loss": _average(results.train_loss, results.n_train, seen),
+        "train_accuracy": _average(results.train_accuracy, results.n_train, seen),
+        "test_loss": _average(results.test_loss, results.n_test, seen),
+        "test_accuracy": _average(results.test_accuracy, results.n_test, seen),
+        "test_accuracy_p10": bottom_decile(tested) if len(tested) else None,
+        "test_accuracy_min": float(tested.min()) if len(tested) else None,
+        "test_accuracy_std": float(tested.std()) if len(tested) else None,
+    }
+    for name in VALIDATION_COLUMNS:
+        if name in results.more:
+            counts = results.more["n_validation"]
+            summary[name] = _average(results.more[name], counts, seen)
+    for name in results.more:
+        if f"{name}_possible" in results.more:
+            weights = results.more[f"{name}_possible"]
+            summary[name] = _average(results.more[name], weights, seen)
+    if results.unseen.any():
+        train = _average(results.train_accuracy, results.n_train, results.unseen)
+        test = _average(results.test_accuracy, results.n_test, results.unseen)
+        summary |= {"unseen_train_accuracy": train, "unseen_test_accuracy": test}
+    return summary
+
+
+def bottom_decile(accuracies: np.ndarray) -> float:
+    """The ceil(T / 10)-th smallest of T values."""
+    return float(np.sort(accuracies)[-(-len(accuracies) // 10) - 1])
+
+
+def _average(values: np.ndarray, counts: np.ndarray, among: np.ndarray) -> float | None:
+    scored = among & (counts > 0)
+    if not scored.any() or np.isnan(values[scored]).all():
+        return None
+    return float((values[scored] * counts[scored]).sum() / counts[scored].sum())
+
+
+def warn_of_losses(results: ClientResults, round: int, advice: str) -> bool:
+    """Says in the log whose loss is not finite although the state is; whether there was any.
+
+    ``advice`` is what may help.
+    """
+    loss = results.train_loss
+    scored = np.isfinite(loss).any() or np.isfinite(results.train_accuracy).any()
+    bad = np.flatnonzero(~np.isfinite(loss) & (results.n_train > 0) & ~results.unseen)
+    if not scored or not len(bad):
+        return False
+    others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    logging.getLogger("mpifed").warning(
+        f"after round {round} the training loss of client {bad[0]}{others} is not finite: numbers "
+        f"have grown too large, and {advice}"
+    )
+    return True

@@ -1,0 +1,262 @@
+"""One run from its first round, or from a checkpoint, to its summary."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mpifed.config.configuration import to_yaml
+from mpifed.errors import (
+    AgreedStop,
+    Diverged,
+    InputError,
+    PeerDiverged,
+    PeerFailure,
+    RunError,
+    in_words,
+    text_of,
+)
+from mpifed.federation.clients import participants
+from mpifed.local.invariance import blocks_agree
+from mpifed.mpi.agreement import agree
+from mpifed.supervision.stop_requests import heeding
+from mpifed.training import resume
+from mpifed.training.build import Setup, describe_versions
+from mpifed.training.clock import Clock
+from mpifed.training.divergence import advice
+from mpifed.training.engine import Engine
+from mpifed.training.evaluation import columns_of
+from mpifed.training.progress import Progress
+from mpifed.training.request import Task, refuse_overtaken
+from mpifed.training.run_directory import Recorder
+from mpifed.training.scores import VALIDATION_COLUMNS
+
+
+def train(
+    setup: Setup, task: Task, quiet: bool, clock: Clock, stop_requested: Callable[[], bool]
+) -> str:
+    """Runs to the last round or until asked to stop; collective.
+
+    Returns the status, 'finished' or 'stopped'. Raises ``RunError`` that names the round.
+    """
+    communicator = setup.federation.communicator
+    say = partial(print, flush=True) if communicator.rank == 0 and not quiet else None
+    with listening(say) as heard, ExitStack() as at_the_end:
+        _warn_of_this_computer(setup)
+        with clock.measure("data"):
+            shards = agree(communicator, setup.load)
+        engine = agree(communicator, lambda: Engine(setup, shards, clock))
+        if task.point is not None:
+            engine.restore(task.point.path, task.point.meta)
+            _check_digest(engine, task.point)
+        else:
+            try:
+                with heeding(stop_requested):
+                    agree(communicator, engine.prepare)
+            except AgreedStop as stopped:
+                if say is not None:
+                    say(str(stopped))
+                return "stopped"
+        remarks = engine.remarks()
+        recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
+        progress = None
+        if recorder is not None:
+            at_the_end.callback(recorder.close)
+            progress = Progress(engine.round + 1, setup.configuration.rounds, quiet, recorder.log)
+            at_the_end.callback(progress.close)
+            for line in [*_opening(setup, task), *remarks]:
+                progress.say(line)
+        try:
+            if engine.round == setup.configuration.rounds:
+                _evaluate_again(engine, recorder, progress)
+            status = engine.run(task.output, recorder, progress, stop_requested)
+        except (PeerFailure, BrokenPipeError) as error:
+            if recorder is not None and isinstance(error, PeerDiverged):
+                recorder.finish(_diverged(setup, engine))
+            raise
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a user's component may raise anything
+            if recorder is not None and isinstance(error, Diverged):
+                recorder.finish(_diverged(setup, engine))
+            more = f"; {advice(setup.algorithm)}" if isinstance(error, Diverged) else ""
+            raise RunError(f"round {engine.round}: {_in_words(error)}{more}") from error
+        every = communicator.gather_object(heard)
+        summary = _summary(setup, engine, status)
+        if recorder is not None and progress is not None and every is not None:
+            told = [
+                f"warning on rank {rank}: {line}"
+                for rank, lines in enumerate(every)
+                for line in dict.fromkeys(lines)
+            ]
+            for line in told:
+                recorder.log(line)
+            recorder.finish(summary)
+            count = f" ({len(told)} warning{'s' * (len(told) > 1)} in log.txt)" if told else ""
+            progress.say(f"{status}: {task.output}{count}")
+        communicator.barrier()
+    return status
+
+
+class _Listener(logging.Handler):
+    """Notes what mpifed warns of, and says at once what it only tells."""
+
+    def __init__(self, heard: list[str], say: Callable[[str], None] | None) -> None:
+        super().__init__(logging.INFO)
+        self._heard, self._say = heard, say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            self._heard.append(record.getMessage())
+        elif self._say is not None:
+            self._say(record.getMessage())
+
+
+@contextmanager
+def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
+    """A list of what is warned of, by Python's warnings or mpifed's own log, while it lasts.
+
+    What the log tells that is no warning goes to ``say``.
+    """
+    heard: list[str] = []
+    listener, log = _Listener(heard, say), logging.getLogger("mpifed")
+    level = log.level
+    log.setLevel(logging.INFO if say is not None else level)
+    log.addHandler(listener)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *rest, **more: heard.append(str(message))
+            yield heard
+    finally:
+        log.removeHandler(listener)
+        log.setLevel(level)
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, (RunError, InputError)):
+        return text_of(error)
+    return f"{in_words(error)} (MPIFED_DEBUG=1 shows the traceback)"
+
+
+def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
+    """Raises ``RunError`` where the state is not the one that was recorded; collective."""
+    digest = engine.digest()
+    if digest is None or not point.meta.rows:
+        return
+    last = dict(zip(point.meta.columns, point.meta.rows[-1], strict=True))
+    if int(last["round"]) == point.meta.round and last["state_digest"] != digest:
+        raise RunError(
+            f"{point.path} does not give back the state of round {point.meta.round}: its digest is "
+            f"{digest}, but {last['state_digest']} was recorded; was it written by another version "
+            "of mpifed?"
+        )
+
+
+def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder | None:
+    """What writes the run directory, on rank 0."""
+    if setup.federation.communicator.rank != 0:
+        return None
+    columns, point = columns_of(setup), task.point
+    rows = resume.kept_rows(point.meta, setup.configuration, columns) if point else []
+    configuration = to_yaml(setup.configuration)
+    admit = partial(refuse_overtaken, task)
+    return Recorder(task.output, columns, rows, configuration, settle, admit)
+
+
+def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progress | None) -> None:
+    """Evaluates the last round of a run that is resumed at its end; collective."""
+    setup, configuration = engine.setup, engine.setup.configuration
+    active = participants(
+        setup.federation, configuration.participation, configuration.seed, engine.round
+    )
+    engine.active = int(active.sum())
+    engine.evaluate(recorder, progress)
+
+
+def _opening(setup: Setup, task: Task) -> list[str]:
+    configuration, federation = setup.configuration, setup.federation
+    size = federation.communicator.size
+    lines = [
+        f"{configuration.experiment}: {configuration.algorithm['name']}, {federation.n_clients} "
+        f"clients on {size} rank{'s' if size > 1 else ''}, {configuration.rounds} rounds"
+    ]
+    idle = size - len(np.unique(federation.owner))
+    if idle:
+        lines.append(f"{idle} of {size} ranks have no client and idle")
+    lines += task.remarks
+    if task.point is not None:
+        lines.append(f"resumed from {task.point.path.name} after round {task.point.meta.round}")
+    return lines
+
+
+def _warn_of_this_computer(setup: Setup) -> None:
+    if setup.device.type == "cpu" and not blocks_agree(setup.dtype):
+        warnings.warn(
+            "matrix products on this computer depend on which clients share a rank, so digests may "
+            "differ between numbers of ranks; import mpifed before torch computes anything",
+            stacklevel=1,
+        )
+
+
+def _diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
+    """summary.json of a run that ends because numbers are no longer finite; of one rank alone."""
+    configuration = setup.configuration
+    return {
+        "status": "diverged",
+        "experiment": configuration.experiment,
+        "algorithm": configuration.algorithm["name"],
+        "rounds": engine.round,
+        "ranks": setup.federation.communicator.size,
+        "clients": configuration.clients,
+    }
+
+
+def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
+    """summary.json; collective."""
+    configuration, communicator = setup.configuration, setup.federation.communicator
+    seconds = dict(engine.clock.seconds)
+    seconds["total"] = seconds["startup"] + seconds["data"] + engine.elapsed
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    slowest = communicator.max(np.array([*seconds.values(), float(peak)]))
+    sent = int(communicator.sum(np.array([communicator.bytes_sent], np.int64))[0])
+    digest = engine.digest()
+    scores = engine.scores
+    ledger = setup.exchange.ledger
+    return {
+        "status": status,
+        "experiment": configuration.experiment,
+        "algorithm": configuration.algorithm["name"],
+        "rounds": engine.round,
+        "ranks": communicator.size,
+        "clients": configuration.clients,
+        "test_accuracy": scores.get("test_accuracy"),
+        "test_accuracy_p10": scores.get("test_accuracy_p10"),
+        "test_loss": scores.get("test_loss"),
+        **{name: scores[name] for name in VALIDATION_COLUMNS if name in scores},
+        "state_digest": digest,
+        "seconds": {
+            phase: round(float(value), 3)
+            for phase, value in zip(seconds, slowest[:-1], strict=True)
+        },
+        "peak_memory_bytes": int(slowest[-1]),
+        "mpi_bytes_sent": sent,
+        "up_bits": ledger.up_bits,
+        "down_bits": ledger.down_bits,
+        "predicted_contraction": _predicted_contraction(setup, engine),
+        "versions": describe_versions(),
+    }
+
+
+def _predicted_contraction(setup: Setup, engine: Engine) -> dict[str, float | int] | None:
+    """What averaging alone would do to ``consensus_distance``; found where it is written."""
+    if engine.scores.get("consensus_distance") is None:
+        return None
+    predict = getattr(setup.exchange, "predicted_contraction", None)
+    return predict(engine.round) if predict else None

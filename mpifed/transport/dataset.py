@@ -1,0 +1,95 @@
+"""Samples of a transport benchmark's source P, cut among clients; the target Q is public."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+
+from mpifed.components.schema import AtLeast
+from mpifed.data.base import Description, Shards
+from mpifed.data.clustering import Solver
+from mpifed.data.delivery import agreed
+from mpifed.data.generated import make_shards, no_targets
+from mpifed.data.many_clusters import equal_parts
+from mpifed.mpi.communicator import Communicator
+from mpifed.random import stream
+from mpifed.transport.benchmark import Name, Variance, automatic, find_benchmark
+
+
+class Transport:
+    """Optimal transport: samples of P, unlabelled (Dieuleveut et al. 2025, section 7.2).
+
+    ``benchmark`` is a pair (P, Q) whose optimal map is known: ``gaussian``, ``random_icnn``,
+    ``mix3tomix10`` (trained potentials in ``raw`` or ``$MPIFED_DATA/w2-benchmark``), or ``auto``:
+    the last where they are at hand, else ``random_icnn``. A configuration keeps which it was.
+    ``samples`` of P for each client are cut by k-means into equal clusters (``kmeans``), so that
+    clients differ, or are each client's own draws (``iid``). ``target_variance``, Var(Q) of L2-UVP,
+    is the ``trace`` of the covariance or ``l1``, the sum of its absolute entries. ``seed`` null is
+    the run's.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        benchmark: Name = "auto",
+        dimension: Annotated[int, AtLeast(1)] = 16,
+        raw: str | None = None,
+        samples: Annotated[int, AtLeast(2)] = 2048,
+        partition: Literal["kmeans", "iid"] = "kmeans",
+        kmeans_solver: Solver = "own",
+        target_variance: Variance = "trace",
+        seed: Annotated[int, AtLeast(0)] | None = None,
+    ) -> None:
+        self.seed = run_seed if seed is None else seed
+        found = find_benchmark(self.seed, benchmark=benchmark, dimension=dimension, raw=raw)
+        self.benchmark = replace(found, variance=target_variance)
+        self.n_clients, self.samples, self.partition = n_clients, samples, partition
+        self.owner = np.repeat(np.arange(n_clients), samples)
+        if partition == "kmeans":
+            self.owner = agreed(
+                communicator,
+                lambda: equal_parts(
+                    self._pool(), n_clients, stream(self.seed, "partition"), kmeans_solver
+                ),
+            )
+        counts = np.full(n_clients, samples)
+        none = np.zeros(n_clients, np.int64)
+        self.description = Description(
+            f"transport-{self.benchmark.name}",
+            (dimension,),
+            0,
+            counts,
+            none,
+            none,
+            task="unlabelled",
+            problem=self.benchmark,
+        )
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """The options with what ``auto`` means here, which another environment need not repeat."""
+        if options["benchmark"] != "auto":
+            return options
+        return {**options, "benchmark": automatic(options["dimension"], options["raw"])}
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """The shards of ``client_ids``."""
+        pool = self._pool()
+
+        def make(client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+            own = pool[self.owner == client]
+            return own, no_targets(own)
+
+        return make_shards(self.description, client_ids, dtype, make)
+
+    def _pool(self) -> np.ndarray:
+        """All samples, float64 (clients x samples, dimension)."""
+        generator = stream(self.seed, "transport/samples")
+        count = self.n_clients * self.samples
+        return self.benchmark.sample_source(generator, count, torch.float64).numpy()
