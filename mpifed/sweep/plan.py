@@ -18,6 +18,7 @@ from mpifed.config import configuration as config
 from mpifed.config.experiment_files import DEFAULT_EXPERIMENT
 from mpifed.config.filenames import safe
 from mpifed.errors import EXIT_BAD_INPUT, InputError
+from mpifed.reading.configurations import read_stored
 from mpifed.sweep.references import split_linked
 
 # Resuming may change these, so a finished run with other values of them is not another run.
@@ -139,7 +140,7 @@ def _check_same_run(run: Planned, complete: dict[str, Any]) -> None:
     path = run.directory / "config.yaml"
     if not run.finished() or not path.exists():
         return  # an unfinished run is compared by mpifed.run itself when it resumes
-    stored = config.completed(config.read_experiment(str(path)))
+    stored = config.completed(read_stored(path))
     found = config.differences(stored, complete)
     found = [difference for difference in found if not difference.startswith(FREE)]
     if found:
