@@ -11,6 +11,7 @@ import os
 import resource
 import stat
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -90,6 +91,22 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
         if lacking is not None:
             raise OSError(errno.EFBIG, f"reading it {lacking}")
         return file.read(size)
+
+
+def check_archive(path: str | Path) -> None:
+    """Refuse a zip archive, such as an ``.npz`` file, that memory cannot hold when it is unpacked.
+
+    Raises
+    ------
+    OSError
+        As by :func:`check_regular`, or if its members are too large.
+    zipfile.BadZipFile
+        If it is not an archive.
+    """
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        lacking = beyond_memory(sum(member.file_size for member in archive.infolist()))
+    if lacking is not None:
+        raise OSError(errno.EFBIG, f"unpacking it {lacking}")
 
 
 def in_bytes(count: float) -> str:

@@ -15,8 +15,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from topologies.catalogue import TopologyError
+from topologies.inputs import beyond_memory, check_archive
 
 BUILT_TOLERANCE = 1e-12
+NODE_BYTES = 64
+"""Bytes that a matrix takes for each node, without its edges, at least."""
+
 IMPORT_TOLERANCE = 1e-8
 ACTIVE = 1e-7
 NEGATIVE = "entries are negative"
@@ -193,9 +197,14 @@ class MixingMatrix:
                 written.
         """
         try:
+            check_archive(path)
             with np.load(path, allow_pickle=False) as file:
+                n = int(file["n"])
+                lacking = beyond_memory(NODE_BYTES * n)
+                if lacking is not None:
+                    raise TopologyError(f"{str(path)!r} says that n is {n}, which {lacking}")
                 matrix = cls(
-                    int(file["n"]),
+                    n,
                     file["edges"],
                     file["weights"],
                     bool(file["symmetric"]),

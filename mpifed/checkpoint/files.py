@@ -28,11 +28,11 @@ from mpifed import state as states
 from mpifed.checkpoint.copies import Part
 from mpifed.checkpoint.format import LIBRARY, Meta, lay_out, read_description
 from mpifed.checkpoint.gathering import feed, fill
-from mpifed.checkpoint.integrity import Damaged, disk_reason, seal, verify, verify_on_disk
+from mpifed.checkpoint.integrity import Damaged, seal, verify, verify_on_disk
 from mpifed.errors import PeerFailure, RunError
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
-from mpifed.reading.hdf5 import opened, whole
+from mpifed.reading.hdf5 import disk_reason, opened, whole
 from mpifed.replacing import partial_of, replacing
 
 __all__ = [

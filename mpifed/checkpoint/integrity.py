@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 
 from mpifed.errors import InputError
+from mpifed.reading.hdf5 import disk_reason
 from topologies.inputs import available_memory, in_bytes, open_regular
 
 FORMAT = 1
@@ -95,13 +96,3 @@ def _header_of(path: Path) -> bytes:
             digest.update(piece)
             size += len(piece)
     return header(digest.hexdigest(), size)
-
-
-def disk_reason(error: Exception) -> str:
-    """Why a file could not be written or read, in the words of the system where HDF5 has them."""
-    found = re.search(r"errno = (\d+)", str(error))
-    if found:
-        return os.strerror(int(found[1]))
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return " ".join(str(error).split())

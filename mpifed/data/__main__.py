@@ -26,7 +26,8 @@ from mpifed.command import Parser
 from mpifed.components.registry import DATASETS, find, summary
 from mpifed.components.schema import AtLeast, Option, check_value, describe, options_of
 from mpifed.data.base import Dataset, Shards
-from mpifed.data.container import Contents, write
+from mpifed.data.federated_format import Contents
+from mpifed.data.federated_writer import write
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,

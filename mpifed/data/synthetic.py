@@ -19,8 +19,9 @@ from mpifed.components.schema import AtLeast
 from mpifed.data import published
 from mpifed.data.base import Description, Shards, Split
 from mpifed.data.cache import cached
-from mpifed.data.container import Contents, write
 from mpifed.data.delivery import agreed, allocated, deliver
+from mpifed.data.federated_format import Contents
+from mpifed.data.federated_writer import write
 from mpifed.data.partition import Alpha
 from mpifed.data.published import LARGEST, SMALLEST, Setting, Truth, rounded_sigmoid, sigmoid
 from mpifed.mpi.communicator import Communicator

@@ -7,6 +7,8 @@ reads it reads, so such a file is refused.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from mpifed.errors import one_line
 from topologies.inputs import beyond_memory, check_regular
 
 MOST_LINKS = 100_000
@@ -92,3 +95,13 @@ def _check_data_sets(file: h5py.File) -> None:
     refused = h5py.h5o.visit(file.id, visit)
     if refused is not None:
         raise ValueError(refused)
+
+
+def disk_reason(error: Exception) -> str:
+    """Why a file could not be written or read, in the words of the system where HDF5 has them."""
+    found = re.search(r"errno = (\d+)", str(error))
+    if found:
+        return os.strerror(int(found[1]))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return one_line(str(error).strip("'\""), 300)

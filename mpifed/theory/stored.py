@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from mpifed.checkpoint.files import newest
-from mpifed.checkpoint.integrity import disk_reason
 from mpifed.components.schema import shown
 from mpifed.errors import InputError
 from mpifed.federation.clients import draw_unseen
-from mpifed.reading.hdf5 import opened, whole
+from mpifed.reading.hdf5 import disk_reason, opened, whole
 from mpifed.theory import flix
 
 METHODS = ("flix", "dcgd", "diana")
