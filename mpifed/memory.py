@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from mpifed.errors import InputError
+import contextlib
+from collections.abc import Iterator
+
+from mpifed.errors import InputError, one_line
 
 
 def check_memory(needed: float, what: str) -> None:
@@ -31,3 +34,18 @@ def check_memory(needed: float, what: str) -> None:
     lacking = beyond_memory(needed)
     if lacking is not None:
         raise InputError(f"{what} {lacking}")
+
+
+@contextlib.contextmanager
+def enough_memory(what: str) -> Iterator[None]:
+    """Turns a failure to get memory for ``what`` within the block into an ``InputError``."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # torch has no exception of its own for memory of the CPU.
+        words = str(error).lower()
+        if not isinstance(error, MemoryError) and "alloc" not in words and "storage" not in words:
+            raise
+        raise InputError(
+            f"there is not enough memory for {what}: {one_line(str(error), 200)}"
+        ) from None

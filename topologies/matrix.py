@@ -14,13 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from topologies.catalogue import TopologyError
-from topologies.inputs import beyond_memory, check_archive
+from topologies.catalogue import MATRIX_NODE_BYTES, TopologyError, check_memory
+from topologies.inputs import check_archive
 
 BUILT_TOLERANCE = 1e-12
-NODE_BYTES = 64
-"""Bytes that a matrix takes for each node, without its edges, at least."""
-
 IMPORT_TOLERANCE = 1e-8
 ACTIVE = 1e-7
 NEGATIVE = "entries are negative"
@@ -116,7 +113,12 @@ class MixingMatrix:
         return sparse.csr_array(self._neighbour_weights + sparse.diags(self.self_weights))
 
     def to_dense(self) -> NDArray[np.float64]:
-        """Return W, float64 [n, n]."""
+        """Return W, float64 [n, n].
+
+        Raises:
+            TopologyError: if there is no memory for so many numbers.
+        """
+        check_memory(8 * self.n**2, f"the dense matrix of {self.n} nodes")
         dense = self._neighbour_weights.toarray()
         np.fill_diagonal(dense, self.self_weights)
         return dense
@@ -200,9 +202,7 @@ class MixingMatrix:
             check_archive(path)
             with np.load(path, allow_pickle=False) as file:
                 n = int(file["n"])
-                lacking = beyond_memory(NODE_BYTES * n)
-                if lacking is not None:
-                    raise TopologyError(f"{str(path)!r} says that n is {n}, which {lacking}")
+                check_memory(MATRIX_NODE_BYTES * n, f"{str(path)!r} says that n is {n}, which")
                 matrix = cls(
                     n,
                     file["edges"],

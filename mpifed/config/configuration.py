@@ -56,6 +56,9 @@ __all__ = [
     "to_yaml",
 ]
 
+LARGEST = 2**63 - 1
+"""The largest whole number that a checkpoint can hold."""
+
 MOST_THREADS = 1024
 """Threads a rank at most; OpenMP ends the process where it cannot start as many as it is told."""
 
@@ -69,7 +72,7 @@ class EvaluationOptions:
     own validation samples.
     """
 
-    every: Annotated[int, AtLeast(1)] = 10
+    every: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 10
     unseen_fraction: Annotated[float, AtLeast(0), Below(1)] = 0.0
     validation_fraction: Annotated[float, AtLeast(0), Below(1)] = 0.0
     validation_split: bool = False
@@ -79,8 +82,8 @@ class EvaluationOptions:
 class CheckpointOptions:
     """The section ``checkpoint``: every how many rounds, and how many to keep."""
 
-    every: Annotated[int, AtLeast(1)] = 50
-    keep: Annotated[int, AtLeast(1)] = 2
+    every: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 50
+    keep: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +91,9 @@ class Configuration:
     """A complete, checked configuration; README.md says what each key means."""
 
     experiment: str = "custom"
-    seed: Annotated[int, AtLeast(0), AtMost(2**63 - 1)] = 0
-    clients: Annotated[int, AtLeast(1)] = 100
-    rounds: Annotated[int, AtLeast(1)] = 200
+    seed: Annotated[int, AtLeast(0), AtMost(LARGEST)] = 0
+    clients: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 100
+    rounds: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 200
     participation: Any = 1.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import socket
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +22,17 @@ from mpifed.exchange.silent import Silent
 from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen
 from mpifed.federation.placement import partitioned_owners
 from mpifed.local.solver import LocalSGD
+from mpifed.memory import check_memory, enough_memory
 from mpifed.models.base import Model
 from mpifed.models.losses import loss_for
 from mpifed.models.stacked import stack
 from mpifed.mpi.communicator import Communicator
+
+CLIENT_BYTES = 200
+"""Bytes that a rank takes for each client of the run, wherever it is hosted, at least."""
+
+COPIES = 2
+"""Copies of a model that a rank holds at least: what it starts from, and what it trains."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +77,11 @@ def make(
     of this run had stored. Every rank calls it.
     """
     n_clients = configuration.clients
-    dataset = find("data", configuration.data["name"])(
-        n_clients, configuration.seed, communicator, **configuration.options("data")
-    )
+    check_memory(CLIENT_BYTES * n_clients, f"clients is {n_clients}, which")
+    with enough_memory(f"the data set {configuration.data['name']} with such options"):
+        dataset = find("data", configuration.data["name"])(
+            n_clients, configuration.seed, communicator, **configuration.options("data")
+        )
     description = dataset.description
     if description.n_clients != n_clients:
         raise InputError(
@@ -103,11 +114,17 @@ def make(
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation
     )
-    built = find("model", configuration.model["name"])(
-        description, **configuration.options("model")
+    _check_samples(configuration, federation, description)
+    with enough_memory(f"the model {configuration.model['name']} with such options"):
+        built = find("model", configuration.model["name"])(
+            description, **configuration.options("model")
+        )
+        is_module = isinstance(built, torch.nn.Module)
+        model: Model = stack(built, loss_for(description.task)) if is_module else built
+    check_memory(
+        COPIES * model.n_parameters * _dtype(configuration).itemsize,
+        f"the model {configuration.model['name']} has {model.n_parameters} parameters, which",
     )
-    is_module = isinstance(built, torch.nn.Module)
-    model: Model = stack(built, loss_for(description.task)) if is_module else built
     device = choose_device(configuration.device, communicator)
     longest = int(description.n_train.max())
     solver = LocalSGD(model, configuration.local_options, horizon, longest, device)
@@ -135,6 +152,29 @@ def make(
             compressor.contraction(algorithm.payload())
     exchange = component(federation, configuration.seed, stored, compressor, **options)
     return Setup(configuration, dataset, federation, exchange, model, algorithm, horizon, device)
+
+
+def _check_samples(
+    configuration: Configuration, federation: Federation, description: Description
+) -> None:
+    """Refuses samples that the hosts of the ranks have no memory for. Collective."""
+    samples = description.n_train + description.n_val + description.n_test
+    by_rank = np.bincount(
+        federation.owner, weights=samples, minlength=federation.communicator.size
+    ) * _sample_bytes(configuration, description)
+    host = socket.gethostname()
+    hosts = federation.communicator.gather_object(host)
+    hosts = federation.communicator.broadcast_object(hosts)
+    check_memory(
+        float(by_rank[np.array(hosts) == host].sum()),
+        f"data.name '{configuration.data['name']}' gives the clients on {host} "
+        f"{int(samples.sum())} samples of shape {description.input_shape}, which",
+    )
+
+
+def _sample_bytes(configuration: Configuration, description: Description) -> int:
+    """Bytes of a sample and its label in memory."""
+    return math.prod(description.input_shape) * _dtype(configuration).itemsize + 8
 
 
 def _dtype(configuration: Configuration) -> torch.dtype:
@@ -171,10 +211,10 @@ def plan_lines(setup: Setup) -> list[str]:
     federation, description = setup.federation, setup.dataset.description
     counts = np.bincount(federation.owner, minlength=federation.communicator.size)
     itemsize = setup.dtype.itemsize
-    inputs = int(np.prod(description.input_shape))
+    inputs = math.prod(description.input_shape)
     samples = description.n_train + description.n_val + description.n_test
     by_rank = np.bincount(federation.owner, weights=samples, minlength=len(counts))
-    bytes_of_rank = by_rank * (inputs * itemsize + 8)
+    bytes_of_rank = by_rank * _sample_bytes(setup.configuration, description)
     payload = setup.algorithm.payload() * itemsize
     participants = len(federation.training)
     validation = ""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mpifed.config.configuration import to_yaml
+from mpifed.data.base import Shards
 from mpifed.errors import (
     AgreedStop,
     Diverged,
@@ -25,6 +26,7 @@ from mpifed.errors import (
 )
 from mpifed.federation.clients import participants
 from mpifed.local.invariance import blocks_agree
+from mpifed.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.supervision.stop_requests import heeding
 from mpifed.training import resume
@@ -51,8 +53,8 @@ def train(
     with listening(say) as heard, ExitStack() as at_the_end:
         _warn_of_this_computer(setup)
         with clock.measure("data"):
-            shards = agree(communicator, setup.load)
-        engine = agree(communicator, lambda: Engine(setup, shards, clock))
+            shards = agree(communicator, partial(_load, setup))
+        engine = agree(communicator, partial(_engine, setup, shards, clock))
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
             _check_digest(engine, task.point)
@@ -103,6 +105,16 @@ def train(
             progress.say(f"{status}: {task.output}{count}")
         communicator.barrier()
     return status
+
+
+def _load(setup: Setup) -> Shards:
+    with enough_memory("the samples of the clients hosted here"):
+        return setup.load()
+
+
+def _engine(setup: Setup, shards: Shards, clock: Clock) -> Engine:
+    with enough_memory("the state of the clients hosted here"):
+        return Engine(setup, shards, clock)
 
 
 class _Listener(logging.Handler):
