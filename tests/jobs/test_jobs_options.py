@@ -8,9 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mpifed.components.schema import options_of
 from mpifed.errors import InputError
-from mpifed.jobs import options as job_options
 from mpifed.jobs.files import folder
 from mpifed.jobs.options import check, layout, seconds
 from mpifed.jobs.sources import read_section, read_site, read_words
@@ -132,9 +130,3 @@ def test_an_unknown_site_is_answered_with_the_closest() -> None:
         read_site("genric")
     with pytest.raises(InputError, match="cannot be read"):
         read_site("no-such.yaml")
-
-
-def test_every_option_is_explained() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
-    for name in options_of(job_options.JobOptions):
-        assert f"`{name}`" in text, name

@@ -24,10 +24,3 @@ COMMANDS = [
 def test_a_command_of_the_page_is_accepted(command):
     experiment, *words = shlex.split(command)
     resolve(apply_overrides(read_experiment(experiment), parse_overrides(words)))
-
-
-def test_there_is_one_for_every_method_and_problem():
-    text = "\n".join(COMMANDS)
-    methods = ("=sa_ssmm", "=fedmgs", "exchange=gossip", "online=true")
-    for wanted in (*methods, "=poisson", "gaussian_mixture, ", "=quadratic"):
-        assert wanted in text

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfTransformer
 
-from mpifed.components.schema import options_of
 from mpifed.data.tag_layout import covering_first, layout
 from mpifed.data.tagged import parse, tf_idf
 from mpifed.data.tags import MOST_TAGS, Tags
@@ -306,18 +305,3 @@ def test_no_pickle_is_ever_opened(tmp_path: Path):
     path.write_bytes(path.read_bytes()[:-400])
     with pytest.raises(InputError, match="cannot be read"):
         make(path)
-
-
-def test_the_page_on_data_has_every_option_of_a_user_s_file_and_its_default():
-    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
-    lines = [line.split("|")[1:4] for line in page.splitlines() if line.startswith("  | `")]
-    known = {
-        name.strip(" `"): default.strip()
-        for names, default, _ in lines
-        for name in names.split(",")
-    }
-    for name, option in options_of(TagsFile).items():
-        assert name in known, name
-        if isinstance(option.default, (bool, int, str)):
-            said = known[name].replace("`", "").split(", ")
-            assert str(option.default).lower() in said, name

@@ -1,0 +1,101 @@
+"""Imports run downwards only, as docs/architecture.md draws them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+FLOORS = (
+    {"errors", "random", "sparse_rows", "state", "topologies"},
+    {"command", "components", "supervision"},
+    {"mpi"},
+    {"data"},
+    {"federation", "models"},
+    {"local", "checkpoint", "exchange", "transport"},
+    {"config", "surrogates", "theory"},
+    {"algorithms", "report", "sweep"},
+    {"training"},
+    {"api", "jobs"},
+    {"mpifed"},
+    {"launch"},
+    {"run"},
+)
+"""The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package in ("mpifed", "topologies"):
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def imported(path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules among ``known`` that a file imports anywhere, also only for types."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = {f"{module}.{alias.name}" for alias in node.names}
+            found |= {name if name in known else module for name in names}
+    return found & known.keys()
+
+
+def room_of(module: str) -> str:
+    top, *rest = module.split(".")
+    return rest[0] if top == "mpifed" and rest else top
+
+
+@pytest.fixture(scope="module")
+def arrows() -> nx.DiGraph:
+    """Every module, with an arrow to each that it imports."""
+    known = modules()
+    graph = nx.DiGraph()
+    graph.add_nodes_from(known)
+    graph.add_edges_from((name, other) for name in known for other in imported(known[name], known))
+    return graph
+
+
+def test_every_room_has_a_floor(arrows):
+    assert {room_of(name) for name in arrows} == set().union(*FLOORS)
+
+
+def test_no_arrow_runs_upwards_or_level(arrows):
+    floor = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+    wrong = [
+        f"{importer} -> {other}"
+        for importer, other in arrows.edges
+        if room_of(importer) != room_of(other) and floor[room_of(importer)] <= floor[room_of(other)]
+    ]
+    assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_circle(arrows):
+    circles = [sorted(c) for c in nx.strongly_connected_components(arrows) if len(c) > 1]
+    assert circles == []
+
+
+def test_mpi4py_is_imported_in_one_place():
+    text = {name: path.read_text(encoding="utf-8") for name, path in modules().items()}
+    pattern = re.compile(r"^\s*(?:import|from) mpi4py\b", re.MULTILINE)
+    assert [name for name in text if pattern.search(text[name])] == ["mpifed.mpi.over_mpi4py"]
+
+
+@pytest.mark.parametrize("room", ["algorithms", "local", "models", "surrogates"])
+def test_what_a_client_computes_knows_no_ranks(arrows, room):
+    wrong = [
+        f"{importer} -> {other}"
+        for importer, other in arrows.edges
+        if room_of(importer) == room and room_of(other) == "mpi"
+    ]
+    assert wrong == []
