@@ -16,7 +16,6 @@ from mpifed.errors import InputError
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.stacked import autograd_gradient
 
-
 MOST_LAYERS = 1000
 """Hidden layers at most: nothing is learnt through more without connections that skip some."""
 
@@ -77,6 +76,6 @@ def mlp(
     """Multi-layer perceptron; ``hidden`` lists the widths (default: [64])."""
     widths = [64] if hidden is None else hidden
     if len(widths) > MOST_LAYERS:
-        raise InputError(f"model.hidden has {len(widths)} layers; it may have {MOST_LAYERS} at most")
+        raise InputError(f"model.hidden has {len(widths)} layers, above {MOST_LAYERS}")
     sizes = (math.prod(data.input_shape), *widths, data.n_outputs)
     return Mlp(sizes, activation, loss_for(data.task, loss), initial)
