@@ -7,6 +7,15 @@ from collections.abc import Iterator
 
 from mpifed.errors import InputError, one_line
 
+TOO_LARGE = (
+    "can't allocate",
+    "not enough memory",
+    "storage size",
+    "array is too big",
+    "maximum allowed dim",
+)
+"""What torch and numpy say where they have no exception of their own for it."""
+
 
 def check_memory(needed: float, what: str) -> None:
     """Refuses what cannot be held, before it is made.
@@ -41,10 +50,11 @@ def enough_memory(what: str) -> Iterator[None]:
     """Turns a failure to get memory for ``what`` within the block into an ``InputError``."""
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
-        # torch has no exception of its own for memory of the CPU.
+    except (MemoryError, RuntimeError, ValueError, OverflowError) as error:
         words = str(error).lower()
-        if not isinstance(error, MemoryError) and "alloc" not in words and "storage" not in words:
+        if isinstance(error, InputError) or not (
+            isinstance(error, (MemoryError, OverflowError)) or any(w in words for w in TOO_LARGE)
+        ):
             raise
         raise InputError(
             f"there is not enough memory for {what}: {one_line(str(error), 200)}"

@@ -65,7 +65,7 @@ def read_metrics(path: Path, growing: bool = False) -> Metrics:
         raise _damaged(path, "its last line is cut")
     try:
         columns, *rows = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
-        if columns or not growing:
+        if columns or rows or not growing:
             check_rows(columns, rows)
     except (csv.Error, ValueError) as error:
         raise _damaged(path, str(error)) from None

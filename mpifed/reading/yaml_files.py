@@ -20,12 +20,17 @@ LONGEST_NUMBER = 1000
 """Characters of a number at most."""
 
 
+MERGE = "tag:yaml.org,2002:merge"
+"""The key ``<<``, which stands for the entries of other mappings."""
+
+
 class _Loader(yaml.SafeLoader):
     """Plain data only, and no key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        texts = [key for key in keys if isinstance(key, str) and key != "<<"]
+        written = [key for key, _ in node.value if key.tag != MERGE]
+        keys = [self.construct_object(key, deep=True) for key in written]
+        texts = [key for key in keys if isinstance(key, str)]
         if len(texts) > len(set(texts)):
             repeated = next(text for text in texts if texts.count(text) > 1)
             raise yaml.constructor.ConstructorError(
