@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 from mpifed.errors import InputError
@@ -23,12 +23,13 @@ class Parser(argparse.ArgumentParser):
         self.register("type", int, _plain(int))
         self.register("type", float, _plain(float))
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
         """As argparse's own, through which all its other ways to parse go."""
-        for word in sys.argv[1:] if args is None else args:
+        words = list(sys.argv[1:] if args is None else args)
+        for word in words:
             if any("\ud800" <= letter <= "\udfff" for letter in word):
                 raise InputError(f"{word!a} is not text in UTF-8; rename what it names")
-        return super().parse_known_args(args, namespace)
+        return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; --help shows how the command is used")

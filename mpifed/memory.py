@@ -8,11 +8,8 @@ from collections.abc import Iterator
 from mpifed.errors import InputError, one_line
 
 TOO_LARGE = (
-    "can't allocate",
-    "not enough memory",
-    "storage size",
-    "array is too big",
-    "maximum allowed dim",
+    *("can't allocate", "not enough memory", "storage size"),
+    *("array is too big", "maximum allowed dimension"),
 )
 """What torch and numpy say where they have no exception of their own for it."""
 

@@ -1,5 +1,5 @@
 """Benchmarks of FLIX on LIBSVM's data: a DIANA round, sparse or dense products, and the figures of
-Gasanov et al. 2021 that theory foretells.
+Gasanov et al. 2021 that theory predicts.
 
 ``scripts/bench [NAME ...]`` runs them; ``MPIFED_DATA`` names the folder whose ``libsvm`` holds the
 files. Seconds are CPU seconds of one process with one thread, median of five.
@@ -135,19 +135,19 @@ def dgd_lines() -> None:
 
 
 def diana_rounds() -> None:
-    """Rounds of DIANA to a gap of 1e-10 on mushrooms beside those that Theorem 4 foretells."""
+    """Rounds of DIANA to a gap of 1e-10 on mushrooms beside those that Theorem 4 predicts."""
     answers = {}
     for k in GRID:
         made = engine("flix-diana", **{"compression.k": k})
-        foretold = int(made.remarks()[-1].split()[-2])
+        predicted = int(made.remarks()[-1].split()[-2])
         done = 0
-        while measures_of(made)["objective_gap"] > 1e-10 and done < foretold:
+        while measures_of(made)["objective_gap"] > 1e-10 and done < predicted:
             for _ in range(5):
                 made.advance()
             done += 5
-        answers[k] = (done, foretold)
-    worst = max(done / foretold for done, foretold in answers.values())
-    report("diana_rounds", round(worst, 3), "of the rounds foretold, at most", rounds=answers)
+        answers[k] = (done, predicted)
+    worst = max(done / predicted for done, predicted in answers.values())
+    report("diana_rounds", round(worst, 3), "of the rounds predicted, at most", rounds=answers)
 
 
 def dcgd_floor() -> None:

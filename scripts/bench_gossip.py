@@ -94,7 +94,7 @@ def measure(case: str) -> dict[str, Any]:
     """One topology on the ranks of this job; collective. The result is complete on rank 0."""
     gossip, rows = federation_of(case)
     communicator = gossip.federation.communicator
-    route = gossip.route(1, np.ones(CLIENTS, bool), rows.element_size())
+    route = gossip.routing.route(1, np.ones(CLIENTS, bool), rows.element_size())
     found = one_round(gossip, route, rows)
     if case == "erdos_renyi_0.5":
         flat = rows.numpy()
@@ -197,7 +197,7 @@ def follow(gossip: Any, route: Any, flat: np.ndarray) -> None:
     from mpifed.exchange.transfer import arrivals
 
     communicator = gossip.federation.communicator
-    for _ in arrivals(communicator, route, gossip.neighbourhood(route), flat, 10):
+    for _ in arrivals(communicator, route, gossip.routing.neighbourhood(route), flat, 10):
         pass
 
 

@@ -37,6 +37,7 @@ from topologies.sequences import (
     LocalRounds,
     Schedule,
     Static,
+    required,
 )
 from topologies.weighted import (
     prepare_periodic,
@@ -121,7 +122,7 @@ def restore_schedule(
     own, around = _split(name, entry, params)
     n = node_count(name, n)
     if entry.parameters is None:
-        schedule: Schedule = entry.build(n, **own)
+        schedule = required(entry.build(n, **own), name, n)
     else:
         schedule = entry.build(n, seed, arrays, **own)
     if around["drop_nodes"]:

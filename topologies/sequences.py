@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,33 @@ class Schedule(Protocol):
     def matrix(self, k: int) -> MixingMatrix:
         """Return W^k for the round k >= 1."""
         ...
+
+
+REQUIRED = ("n", "period", "tau", "symmetric", "doubly_stochastic", "matrix")
+"""What a schedule must have; nothing of it has a default, so that none is misspelt unnoticed."""
+
+
+def required(found: object, name: str, n: int) -> Schedule:
+    """Return ``found`` as a schedule of ``n`` nodes.
+
+    Args:
+        found: what the user's own object ``name`` has returned.
+        name: of the form ``package.module:object``.
+        n: number of nodes asked for.
+
+    Raises:
+        TopologyError: if it lacks an attribute of a schedule, or has another number of nodes.
+    """
+    missing = [attribute for attribute in REQUIRED if not hasattr(found, attribute)]
+    if missing:
+        raise TopologyError(
+            f"{name} returned {type(found).__name__}, which is not a schedule: it lacks "
+            f"{', '.join(missing)}"
+        )
+    schedule = cast(Schedule, found)
+    if schedule.n != n:
+        raise TopologyError(f"{name} returned a schedule of {schedule.n} nodes, not of {n}")
+    return schedule
 
 
 def stream(seed: int, purpose: str, k: int) -> np.random.Generator:

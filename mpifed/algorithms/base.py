@@ -1,44 +1,23 @@
-"""What an algorithm is to the engine.
-
-A class whose first two parameters are the model and the local solver and whose keyword-only
-parameters are its options. A round is one communication:
-
-    inspect  refuses other runs that this one is to take something from and cannot (optional);
-             before anything is computed, and not where a run goes on
-    init     the state before round 1, from the seed: cheap, its shapes serve a resumed run too
-    prepare  work of the clients before round 1, on their own (optional); checkpointed, so that a
-             resumed run does not repeat it; what lasts calls ``stopping.heed`` now and then
-    round    one communication round, on the clients that take part in it
-    deploy   each client's predictor, for evaluation
-    adapt    the predictor of a client that took no part in training (optional)
-    measure  what the method adds to metrics.csv, under the names in ``columns`` (optional)
-    learnt   what was learnt and belongs to no client, by name and in its own shape; clients.h5 has
-             it in the group ``learnt`` (optional; collective)
-    remarks  lines for the log before the first round: constants, what theory foretells (optional)
-
-Attributes say what an algorithm is like where it is not like most: ``exchanges`` it goes with
-(``("server",)``), ``compressors`` of its messages ("any", "unbiased" or "none"), ``communicates =
-False`` (it sends nothing), ``uses_model = False`` (what it trains is no predictor), ``steps_alone =
-True`` (the server moves even in a round in which no client takes part), ``online = True`` (it draws
-fresh samples, by ``Shards.fresh``), ``step_option`` (what to make smaller where numbers grow too
-large; ``local.lr`` without it), ``local_options`` (what it reads of the section ``local``; all of
-it without).
-"""
+"""What an algorithm is to the engine: the base class of all of them, and what they share."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.base import DeclaredAlgorithm
+from mpifed.components.registry import find
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.models.base import Model
 
+AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
 StepScale = Literal["paper", "normalised", "none"]
 
 
@@ -63,19 +42,159 @@ class Predictor:
         return None if self.mixture is None else self.mixture[client]
 
 
-class Algorithm(Protocol):
-    """A federated method; see the module's docstring. States are dataclasses (``mpifed.state``)."""
+class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
+    """Base class of federated algorithms.
 
-    def init(
-        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
-    ) -> Any: ...
+    Where the type matters, ``Algorithm[ServerChannel]`` is a method for servers alone and
+    ``Algorithm[Channel]`` one for any exchange, which cannot ``send``.
 
-    def round(self, state: Any, clients: Clients, channel: Channel, draws: Draws) -> Any: ...
+    The first two parameters of a subclass are the model and the local solver, its keyword-only
+    parameters are its options. A state is a frozen dataclass (``mpifed.state``) whose tensors are
+    never changed in place. The engine calls the methods in this order; all are collective, that is,
+    every rank calls them, also one without a client:
 
-    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor: ...
+    1. ``inspect``, where the run begins and is not resumed;
+    2. ``init``;
+    3. ``prepare``, once, before round 1;
+    4. ``remarks``;
+    5. ``round``, in every round in which a client takes part;
+    6. at every evaluation ``deploy``, ``adapt``, ``measure`` and ``learnt``.
 
+    Subclasses set the attributes below where the defaults do not fit, those marked (instance) also
+    in ``__init__``. Misspelt attributes and methods are refused when the class is made.
+
+    Attributes
+    ----------
+    exchanges : tuple of str or None
+        Names of the exchanges that the algorithm goes with, such as ``("server",)``; None for any.
+    compressors : {"any", "unbiased", "none"}
+        Which compressors its messages may go through.
+    communicates : bool
+        False if it sends nothing: it is then run without the configured exchange.
+    uses_model : bool
+        False if it trains something else than the configured model.
+    steps_locally : bool
+        True if clients take local steps that can be cut short (``participation.late=partial``).
+    steps_without_clients : bool
+        True if the server moves even in a round in which no client takes part.
+    online : bool (instance)
+        True if it draws fresh samples by ``Shards.fresh``.
+    tasks : tuple of str (instance)
+        Tasks of data sets from which it learns; see ``mpifed.data.base.Task``.
+    columns : tuple of str (instance)
+        Names of what ``measure`` returns, which become columns of metrics.csv.
+    step_option : str (instance)
+        The option to make smaller where numbers grow too large; error messages name it.
+    local_options : tuple of str or None (instance)
+        Options of the section ``local`` that it reads; None for all of them.
+    model_type : type or tuple of type
+        What its model must be an instance of; ``Model`` is what predicts.
+    """
+
+    online: bool = False
+    tasks: tuple[str, ...] = ("classification", "multi_label", "regression")
+    columns: tuple[str, ...] = ()
+    step_option: str = "local.lr"
+    local_options: tuple[str, ...] | None = None
+    model_type: ClassVar[type | tuple[type, ...]] = Model
+
+    @classmethod
+    def serves_unseen_clients(cls) -> bool:
+        """Return whether ``adapt`` is there for clients that took no part in training."""
+        return cls.adapt is not Algorithm.adapt
+
+    def inspect(self, dtype: torch.dtype) -> None:
+        """Check other runs from which something is taken; before anything is computed.
+
+        Parameters
+        ----------
+        dtype : torch.dtype
+            The floating-point type of this run.
+
+        Raises
+        ------
+        InputError
+            Where such a run is missing or holds something else.
+        """
+
+    @abstractmethod
+    def init(self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype) -> Any:
+        """Return the state before round 1.
+
+        It must be cheap: a resumed run calls it too, for the shapes alone.
+
+        Parameters
+        ----------
+        clients : Clients
+            All clients hosted here.
+        exchange : Exchange
+            ``spread`` makes shared state of an initial value.
+        draws : Draws
+            The random numbers of round 0.
+        dtype : torch.dtype
+            The floating-point type of models.
+        """
+
+    def prepare(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Any:
+        """Return the state after what clients compute before round 1.
+
+        Checkpoints hold the result, so that a resumed run does not repeat it. What takes long calls
+        ``mpifed.supervision.stop_requests.heed`` now and then.
+        """
+        return state
+
+    def remarks(self, state: Any, clients: Clients, exchange: Exchange) -> list[str]:
+        """Return lines for the log before the first round: constants, predictions, warnings."""
+        return []
+
+    @abstractmethod
+    def round(self, state: Any, clients: Clients, channel: AnyChannel, draws: Draws) -> Any:
+        """Return the state after one communication round.
+
+        Parameters
+        ----------
+        state : Any
+            The state, with rows of the participants only.
+        clients : Clients
+            The participants hosted here.
+        channel : Channel
+            What sends, among all participants.
+        draws : Draws
+            The random numbers of this round.
+        """
+
+    @abstractmethod
+    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
+        """Return what the training clients predict with, for evaluation."""
+
+    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
+        """Return what clients predict with that took no part in training.
+
+        A method that does not override this is refused where ``evaluation.unseen_fraction`` is set.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot serve unseen clients")
+
+    def measure(
+        self, state: Any, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        """Return the values of ``columns`` for metrics.csv; None where one does not apply."""
+        return {}
+
+    def learnt(self, state: Any, exchange: Exchange) -> dict[str, Tensor]:
+        """Return what was learnt and belongs to no client, by name and in its own shape.
+
+        ``clients.h5`` has it in the group ``learnt``.
+        """
+        return {}
+
+    @abstractmethod
     def payload(self) -> int:
-        """Numbers that a client sends in one round."""
+        """Return how many numbers a client sends in one round."""
+
+
+def algorithm_class(name: Any) -> type[Algorithm]:
+    """Return the class of the algorithm called ``name``; raise ``InputError`` if there is none."""
+    return cast(type[Algorithm], find("algorithm", name))
 
 
 def initial_models(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor, initial_models
+from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.algorithms.fedmm.fedmm_ot import (
     batches_of,
     first_potential,
@@ -23,7 +23,7 @@ from mpifed.algorithms.fedmm.fedmm_ot import (
 )
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
 from mpifed.components.schema import Above, AtLeast, Below
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
@@ -45,12 +45,12 @@ class FedAdamState:
     optimizer: OptimizerState = state.client()
 
 
-class FedAdam:
+class FedAdam(Algorithm[ServerChannel]):
     """FedAdam: local SGD from a global model, Adam at the server."""
 
-    tasks: tuple[str, ...] = ("classification", "multi_label", "regression")
     exchanges = ("server",)
     compressors = "unbiased"
+    model_type = (Model, DenseICNN)
 
     def __init__(
         self,
@@ -77,8 +77,6 @@ class FedAdam:
         self.bias_correction = bias_correction
         self.pretraining = pretraining
         self.objective = None
-        self.columns: tuple[str, ...] = ()
-        self.step_option = "local.lr"
         if isinstance(model, DenseICNN):
             self.objective = Objective(model, "w2gn", lambda_cycle, cycle)
             self.benchmark: Benchmark = model.problem
@@ -117,12 +115,12 @@ class FedAdam:
         if self.objective is None:
             return state
         potential, dtype = self.objective.model, state.model.dtype
-        omega = first_potential(potential, exchange, draws, dtype, self.pretraining)
+        omega = first_potential(potential, clients, draws, dtype, self.pretraining)
         both = torch.cat([omega, omega])[None]
         return FedAdamState(both, state.first, state.second, state.step, state.optimizer)
 
     def round(
-        self, state: FedAdamState, clients: Clients, channel: Channel, draws: Draws
+        self, state: FedAdamState, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> FedAdamState:
         start = channel.broadcast(state.model)
         if self.objective is None:
@@ -186,7 +184,8 @@ class FedAdam:
     def measure(
         self, state: FedAdamState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
-        assert self.objective is not None
+        if self.objective is None:
+            return {}
         omega = state.model.view(2, -1)[0]
         return map_scores(self.objective.model, self.benchmark, omega, clients, draws)
 

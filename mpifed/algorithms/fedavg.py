@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import (
+    Algorithm,
     Predictor,
     StepScale,
     initial_models,
@@ -30,7 +31,7 @@ class FedAvgState:
     optimizer: OptimizerState = state.client()
 
 
-class FedAvg:
+class FedAvg(Algorithm[Channel]):
     """FedAvg: local SGD from a global model, averaged with weights n_t / n."""
 
     steps_locally = True

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import (
+    Algorithm,
     Predictor,
     StepScale,
     initial_models,
@@ -68,7 +69,7 @@ def mixture_weights(q: Tensor, clients: Clients, floor: float = 0.0) -> Tensor:
     return mean.to(q)
 
 
-class FedEM:
+class FedEM(Algorithm[Channel]):
     """FedEM; under gossip D-FedEM: shared components, personal mixture weights."""
 
     steps_locally = True

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.server_messages import refuse_others
 from mpifed.components.schema import Above, AtLeast
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
@@ -45,10 +45,11 @@ class FedMGSState:
     total: Tensor = state.server()
 
 
-class FedMGS:
+class FedMGS(Algorithm[ServerChannel]):
     """FedMGS: matrix factorisation; codes stay with clients, statistics are shared."""
 
     uses_model = False
+    model_type = NoModel
     local_options = ()
     exchanges = ("server",)
     compressors = "none"
@@ -107,7 +108,7 @@ class FedMGS:
         return FedMGSState(atoms, codes, blank, blank.new_zeros(k + p, k))
 
     def round(
-        self, state: FedMGSState, clients: Clients, channel: Channel, draws: Draws
+        self, state: FedMGSState, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> FedMGSState:
         channel.broadcast(state.atoms)
         codes, now = state.codes.clone(), state.sent.clone()

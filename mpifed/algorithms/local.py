@@ -1,4 +1,4 @@
-"""Local training only: every client its own model, nothing is sent."""
+"""Local training only, the baseline Local of Marfoq et al. 2021: every client its own model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor, initial_models
+from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState
@@ -24,12 +24,11 @@ class LocalState:
     optimizer: OptimizerState = state.client()
 
 
-class Local:
+class Local(Algorithm[Channel]):
     """Local: each client trains alone on its own shard."""
 
     communicates = False
     compressors = "none"
-
     steps_locally = True
 
     def __init__(

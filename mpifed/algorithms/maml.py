@@ -13,7 +13,7 @@ all of them. A client deploys what k steps on all its training samples make of x
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
@@ -44,7 +44,7 @@ class MetaState:
     model: Tensor = state.shared()
 
 
-class MetaLearner(ABC):
+class MetaLearner(Algorithm[Channel]):
     """What the three have in common; ``direction`` is what tells them apart."""
 
     columns = ("up_floats",)

@@ -8,9 +8,11 @@ the form ``package.module:object`` reaches a user's own component.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
+from mpifed.components.base import Component, DeclaredAlgorithm
 from mpifed.components.schema import check_options, shown
 from mpifed.errors import InputError, closest
 
@@ -84,17 +86,36 @@ TABLES = {
     "surrogate": SURROGATES,
 }
 
+BASES = {
+    "algorithm": "mpifed.algorithms.base:Algorithm",
+    "data": "mpifed.data.base:Dataset",
+    "exchange": "mpifed.exchange.base:Exchange",
+}
+"""Base classes from which the components of a kind derive."""
+
 
 def find(kind: str, name: Any) -> Callable[..., Any]:
-    """The component of ``kind`` called ``name``; raises ``InputError`` that offers the closest."""
+    """The component of ``kind`` called ``name``; raises ``InputError`` that offers the closest.
+
+    It also refuses a user's own component that does not derive from the base class of its kind, or
+    lacks a method of it.
+    """
     table = TABLES[kind]
     if not isinstance(name, str):
         raise InputError(f"{kind}.name is {name!r}; {closest(str(name), table)}")
     if ":" in name:
-        return _load(name, f"{kind}.name")
+        found = _load(name, f"{kind}.name")
+        if kind in BASES:
+            _check_base(found, BASES[kind], f"{kind}.name is '{name}'")
+        return found
     if name not in table:
         raise InputError(f"{kind}.name is '{name}'; {closest(name, table)}")
     return _load(table[name], f"{kind}.name")
+
+
+def find_algorithm(name: Any) -> type[DeclaredAlgorithm]:
+    """The class of the algorithm called ``name``, for what it declares; as ``find``."""
+    return cast(type[DeclaredAlgorithm], find("algorithm", name))
 
 
 def summary(component: Callable[..., Any]) -> str:
@@ -114,8 +135,25 @@ def complete(kind: str, section: Any, path: str) -> dict[str, Any]:
         raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
     component = find(kind, section["name"])
     checked = check_options(component, without_name(section), path)
+    return {"name": section["name"], **completed_options(component, checked, 0, path)}
+
+
+def completed_options(
+    component: Callable[..., Any], checked: dict[str, Any], n_training: int, *path: str
+) -> dict[str, Any]:
+    """Checked options as the component completes them; a plain function leaves them alone.
+
+    ``n_training`` counts the clients in training; ``path`` is the section's place if it is inside
+    of another one.
+    """
     fill = getattr(component, "complete_options", None)
-    return {"name": section["name"], **(fill(checked, 0, path) if fill else checked)}
+    return checked if fill is None else fill(checked, n_training, *path)
+
+
+def refusal(component: Callable[..., Any], configuration: Any) -> str | None:
+    """Why ``component`` does not go with the rest of the configuration; None if it does."""
+    refuse = getattr(component, "refuse", None)
+    return None if refuse is None else refuse(configuration)
 
 
 def without_name(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,3 +173,14 @@ def _load(target: str, field: str) -> Callable[..., Any]:
             f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'"
         )
     return found
+
+
+def _check_base(found: Callable[..., Any], place: str, said: str) -> None:
+    """Raises ``InputError`` where ``found`` is no complete subclass of the class at ``place``."""
+    module, _, name = place.partition(":")
+    base: type[Component] = getattr(importlib.import_module(module), name)
+    if not (inspect.isclass(found) and issubclass(found, base)):
+        raise InputError(f"{said}, which is not derived from {module}.{name}")
+    missing = sorted(found.__abstractmethods__)
+    if missing:
+        raise InputError(f"{said}, which lacks the methods {', '.join(missing)}")

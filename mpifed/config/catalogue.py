@@ -8,9 +8,11 @@ from mpifed.components.registry import (
     ALGORITHMS,
     COMPRESSORS,
     DATASETS,
+    EXCHANGES,
     MODELS,
     SURROGATES,
     find,
+    find_algorithm,
     summary,
 )
 from mpifed.config.experiment_files import experiment_names, read_experiment
@@ -52,20 +54,14 @@ def _components(kind: str, table: dict[str, str]) -> str:
 
 
 def _algorithms() -> str:
-    rows: list[tuple[str, ...]] = [
-        ("name", "server", "gossip", "compression", "unseen clients", "")
-    ]
+    rows: list[tuple[str, ...]] = [("name", *EXCHANGES, "compression", "unseen clients", "")]
     for name in ALGORITHMS:
-        algorithm = find("algorithm", name)
-        sends = getattr(algorithm, "communicates", True)
-        allowed = getattr(algorithm, "exchanges", ("server", "gossip"))
-        exchanges = [
-            "no" if e not in allowed else "yes" if sends else "nothing sent"
-            for e in ("server", "gossip")
-        ]
-        compressors = getattr(algorithm, "compressors", "any")
-        adapts = "yes" if hasattr(algorithm, "adapt") else "no"
-        rows.append((name, *exchanges, compressors, adapts, summary(algorithm)))
+        algorithm = find_algorithm(name)
+        allowed = EXCHANGES if algorithm.exchanges is None else algorithm.exchanges
+        yes = "yes" if algorithm.communicates else "nothing sent"
+        exchanges = [yes if exchange in allowed else "no" for exchange in EXCHANGES]
+        serves = "yes" if algorithm.serves_unseen_clients() else "no"
+        rows.append((name, *exchanges, algorithm.compressors, serves, summary(algorithm)))
     return _table(rows)
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import yaml
 
 from mpifed.components import registry as components
-from mpifed.components.registry import without_name
+from mpifed.components.registry import completed_options, find_algorithm, without_name
 from mpifed.components.schema import (
     Above,
     AtLeast,
@@ -152,7 +152,7 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     n_training = values["clients"] - count_unseen(values["clients"], fraction)
     for section, default in DEFAULTS.items():
         values[section] = _component(section, mapping.get(section, default), n_training)
-    if not getattr(_find("algorithm", values["algorithm"]["name"]), "uses_model", True):
+    if not find_algorithm(values["algorithm"]["name"]).uses_model:
         # Whatever the experiment names: this algorithm trains no predictor.
         values["model"] = {"name": "none"}
     if values["compression"]["name"] == "identity" and _mixes_plainly(values["exchange"]):
@@ -269,8 +269,7 @@ def _component(section: str, given: Any, n_training: int) -> dict[str, Any]:
         if key != "name"
     }
     checked = check_options(component, rest, section)
-    complete = getattr(component, "complete_options", None)
-    return {"name": name, **(complete(checked, n_training) if complete else checked)}
+    return {"name": name, **completed_options(component, checked, n_training)}
 
 
 def _find(section: str, name: Any) -> Callable[..., Any]:
@@ -301,7 +300,7 @@ def _check_together(configuration: Configuration) -> None:
         reason = refused and f"on_divergence is 'drop', which leaves clients out: {refused}"
     if reason is None and participation.shortens_rounds(configuration.participation):
         name = configuration.algorithm["name"]
-        if not getattr(_find("algorithm", name), "steps_locally", False):
+        if not find_algorithm(name).steps_locally:
             reason = (
                 f"participation.late is 'partial', but algorithm '{name}' takes no local steps "
                 "that could be cut short; allowed: miss"
@@ -312,12 +311,10 @@ def _check_together(configuration: Configuration) -> None:
 
 def _refusal(configuration: Configuration) -> str | None:
     """Why components of this configuration do not go together; None if they do."""
-    algorithm = _find("algorithm", configuration.algorithm["name"])
+    algorithm = find_algorithm(configuration.algorithm["name"])
     exchange = configuration.exchange["name"]
-    components = [algorithm, _find("exchange", exchange)]
-    if exchange not in getattr(algorithm, "exchanges", (exchange,)):
+    reasons = [algorithm.refuse(configuration)]
+    if algorithm.exchanges is None or exchange in algorithm.exchanges:
         # What else is wrong with an exchange that has to go is of no interest.
-        components.pop()
-    refusals = (getattr(component, "refuse", None) for component in components)
-    reasons = [reason for refuse in refusals if refuse and (reason := refuse(configuration))]
-    return "; besides, ".join(reasons) or None
+        reasons.append(components.refusal(_find("exchange", exchange), configuration))
+    return "; besides, ".join(filter(None, reasons)) or None

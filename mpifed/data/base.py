@@ -7,12 +7,15 @@ Then each rank loads the shards of the clients it hosts, and of no others.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
+
+from mpifed.components.base import Component
 
 Task = Literal["classification", "multi_label", "regression", "unlabelled"]
 
@@ -83,6 +86,9 @@ class Split:
         return np.diff(self.offsets)
 
 
+Fresh = Callable[[np.ndarray, int, int], Split]
+
+
 @dataclass(frozen=True)
 class Shards:
     """The shards of the clients ``client_ids`` (int64, ascending)."""
@@ -91,19 +97,43 @@ class Shards:
     train: Split
     val: Split
     test: Split
-    fresh: Callable[[np.ndarray, int, int], Split] | None = None
-    """Draws new samples, (client_ids, round, count) to a split, where the source can."""
+    fresh: Fresh | None = None
+    """Draws new samples where the source can; see ``Dataset``."""
 
 
-class Dataset(Protocol):
-    """A source of shards; see the module's docstring.
+class Dataset(Component, kind="data set"):
+    """Base class of data sets: a description for every rank, shards for each owner.
 
-    Two attributes are for ``python -m mpifed.data`` and may be absent: ``seed``, the one that was
-    used, and ``divisor``, above 1 where ``load(..., torch.uint8)`` gives whole numbers that are to
-    be divided by it.
+    The first three parameters of a subclass are the number of clients, the seed of the run and the
+    communicator; its keyword-only parameters are its options.
+
+    Attributes
+    ----------
+    description : Description
+        What every rank knows; set by ``__init__``.
+    seed : int or None
+        The seed that was used; None stands for that of the run.
+    divisor : int
+        Above 1 where ``load(..., torch.uint8)`` gives whole numbers to be divided by it.
+    fresh : callable or None
+        Draws new samples where the source can, (client_ids, round, count) to a split of ``count``
+        samples of each client, float64. They follow the client's own law and depend on the seed,
+        the round and the client alone: the same call gives the same samples on any rank.
     """
 
     description: Description
+    seed: int | None = None
+    divisor: int = 1
+    fresh: Fresh | None = None
 
+    @abstractmethod
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``, in that order. Collective: every rank calls it once."""
+        """Return the shards of ``client_ids``, in that order. Collective: all ranks call it once.
+
+        Parameters
+        ----------
+        client_ids : ndarray
+            int64, ascending.
+        dtype : torch.dtype
+            Type of x, and of floating-point targets.
+        """

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from mpifed.components.schema import Above, AtLeast, AtMost
-from mpifed.data.base import Description, Shards, Split
+from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.data.clustering import Clusters, Solver, equal_clusters
 from mpifed.data.delivery import agreed
 from mpifed.data.generated import drawn_until, make_shards, no_targets, unlabelled
@@ -21,7 +21,7 @@ BATCH = 1024
 """Samples drawn at once while looking for those of a cluster."""
 
 
-class Dictionary:
+class Dictionary(Dataset):
     """Z = theta h with sparse codes h, unlabelled (Dieuleveut et al. 2025, sec. 6).
 
     The dictionary theta (``dim``, ``atoms``) has entries N(0, 1); a code has
@@ -50,7 +50,7 @@ class Dictionary:
         kmeans_solver: Solver = "own",
         seed: Annotated[int, AtLeast(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         self.non_zeros = max(1, round(sparsity * atoms))
         self.theta = stream(self.seed, "dictionary/theta").normal(size=(dim, atoms))
         total = SAMPLES[variant] if samples is None else samples
@@ -80,7 +80,7 @@ class Dictionary:
         return make_shards(self.description, client_ids, dtype, self._make)
 
     def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """``count`` new samples of each client; see ``generated.Online``.
+        """``count`` new samples of each client; see ``Dataset``.
 
         For ``heterogeneous``, those of all samples that lie in the client's cell, which is where
         its cluster is the nearest but for the price that makes clusters equally large.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mpifed.components.schema import AtLeast
-from mpifed.data.base import Shards
+from mpifed.data.base import Dataset, Shards
 from mpifed.data.delivery import agreed
 from mpifed.data.partition import FEWEST, Alpha, Classes, MinSamples, Name
 from mpifed.data.pooled import PIECE, Pool, assign, load_pooled
@@ -19,7 +19,7 @@ LEVELS = 16
 """Pixels are 0 .. 16."""
 
 
-class Digits:
+class Digits(Dataset):
     """scikit-learn's 1797 handwritten digits, 8 x 8 pixels in [0, 1], 10 labels.
 
     ``partition`` deals them to the clients, who split theirs 60/20/20 into training, validation
@@ -41,7 +41,7 @@ class Digits:
         min_samples: MinSamples = FEWEST,
         seed: Annotated[int, AtLeast(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         # scikit-learn takes seconds to import, which only one rank has to spend.
         labels = agreed(communicator, lambda: _bundled()[1])
         self._pool = Pool("digits", labels, 10, (8, 8), "uint8", LEVELS)

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mpifed.data.base import Shards
+from mpifed.data.base import Dataset, Shards
 from mpifed.data.delivery import agreed, deliver
 from mpifed.data.federated_format import read_contents
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 
 
-class FederatedFile:
+class FederatedFile(Dataset):
     """A federated HDF5 file, as `python -m mpifed.data` writes it.
 
     Rank 0 reads what the file is about and tells the others; then each rank reads the rows of its
@@ -28,18 +28,13 @@ class FederatedFile:
         self._path = Path(path).expanduser()
         self._communicator = communicator
         self.contents = agreed(communicator, lambda: read_contents(self._path))
-        self.description = self.contents.description
+        self.description, self.divisor = self.contents.description, self.contents.divisor
         found = self.description.n_clients
         if found != n_clients:
             raise InputError(
                 f"clients is {n_clients}, but data.path '{path}' holds {found} clients; "
                 f"set clients={found} or write another file"
             )
-
-    @property
-    def divisor(self) -> int:
-        """What the whole numbers of ``load(..., torch.uint8)`` are to be divided by."""
-        return self.contents.divisor
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """The shards of ``client_ids``; ``deliver`` says what is raised. Collective."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from mpifed.components.schema import AtLeast
-from mpifed.data.base import Shards, Split
+from mpifed.data.base import Dataset, Shards, Split
 from mpifed.data.generated import alike, drawn_until, make_shards, no_targets, unlabelled
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
@@ -17,7 +17,7 @@ BATCH = 256
 """Points drawn at once while looking for those of a client."""
 
 
-class GaussianMixture:
+class GaussianMixture(Dataset):
     """A mixture of ``n_components`` Gaussians of unit covariance in ``dimension``, unlabelled.
 
     The seed draws means ~ N(0, ``separation`` ^2) in every coordinate; components are equally
@@ -45,7 +45,7 @@ class GaussianMixture:
         n_test: Annotated[int, AtLeast(0)] = 0,
         seed: Annotated[int, AtLeast(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         means = stream(self.seed, "gaussian_mixture/means")
         self.means = separation * means.normal(size=(n_components, dimension))
         counts = (n_train, 0, n_test)
@@ -68,7 +68,7 @@ class GaussianMixture:
         return make_shards(self.description, client_ids, dtype, self._make)
 
     def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """``count`` new samples of each client, in its slice; see ``generated.Online``."""
+        """``count`` new samples of each client, in its slice; see ``Dataset``."""
         rows = [
             self._slice(stream(self.seed, "fresh", round, int(client)), int(client), count)
             for client in client_ids

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -31,17 +30,6 @@ def alike(
     """The description of clients with the same ``counts`` of training, validation and test."""
     n_train, n_val, n_test = (np.full(n_clients, count, np.int64) for count in counts)
     return Description(source, input_shape, n_classes, n_train, n_val, n_test, task)
-
-
-class Online(Protocol):
-    """A data set whose clients can draw samples without end."""
-
-    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """``count`` new samples of each client for ``round``, float64.
-
-        They follow the client's own law and depend on the seed, the round and the client alone:
-        the same call gives the same samples on any rank.
-        """
 
 
 def make_shards(

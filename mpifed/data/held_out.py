@@ -12,7 +12,7 @@ from mpifed.errors import InputError
 from mpifed.random import stream
 
 
-class HeldOut:
+class HeldOut(Dataset):
     """``dataset`` with ``fraction`` of each client's training samples as its validation samples.
 
     Of n samples max(1, round(fraction n)) are held out, but never all: a client with one keeps it.
@@ -34,7 +34,7 @@ class HeldOut:
             raise InputError(f"{said}no client of '{about.source}' has two training samples")
         self._dataset, self._fraction, self._seed = dataset, fraction, seed
         self.description: Description = replace(about, n_train=about.n_train - n_val, n_val=n_val)
-        self.fresh = getattr(dataset, "fresh", None)
+        self.fresh = dataset.fresh
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """The shards of ``client_ids``. Collective where the data set's own is."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from mpifed.components.schema import AtLeast
-from mpifed.data.base import Shards
+from mpifed.data.base import Dataset, Shards
 from mpifed.data.compressed import Stream, opened
 from mpifed.data.delivery import agreed
 from mpifed.data.partition import FEWEST, Alpha, Classes, MinSamples, Name
@@ -45,7 +45,7 @@ class Part:
     shape: tuple[int, ...]
 
 
-class Idx:
+class Idx(Dataset):
     """MNIST, EMNIST and their like: IDX files of images and labels, pixels in [0, 1].
 
     ``raw`` is the directory with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the
@@ -74,7 +74,7 @@ class Idx:
         min_samples: MinSamples = FEWEST,
         seed: Annotated[int, AtLeast(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         self._parts, labels = agreed(communicator, lambda: _inspect(_directory(raw), prefix))
         self._pool = Pool(
             prefix.strip("-_.") or "mnist",

@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 from mpifed.components.schema import AtLeast, Below
-from mpifed.data.base import Shards
+from mpifed.data.base import Dataset, Shards
 from mpifed.data.clustering import Solver
 from mpifed.data.compressed import bare_name, located, opened
 from mpifed.data.delivery import agreed
@@ -37,7 +37,7 @@ class Parsed:
     labels: np.ndarray
 
 
-class LibSvm:
+class LibSvm(Dataset):
     """A file in LIBSVM's format with two labels: a6a, w8a, mushrooms and their like.
 
     ``path`` is the file, plain or with .gz, .xz or .bz2, or the name of one in the directory
@@ -80,7 +80,7 @@ class LibSvm:
         test_fraction: Fraction = 0.0,
         seed: Annotated[int, AtLeast(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         self._intercept = intercept
         self._communicator = communicator
         self._rows: csr_matrix | None = None

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from mpifed.components.schema import Above, AtLeast
-from mpifed.data.base import Shards, Split
+from mpifed.data.base import Dataset, Shards, Split
 from mpifed.data.generated import alike, make_shards, no_targets, unlabelled
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
 
-class Poisson:
+class Poisson(Dataset):
     """Poisson counts with a random effect, Z | h ~ Poisson(exp(theta + h)), unlabelled.
 
     exp(h) ~ Gamma(``shape``, rate ``rate``), so that Z is negative binomial with mean
@@ -37,7 +37,7 @@ class Poisson:
         n_test: Annotated[int, AtLeast(0)] = 0,
         seed: Annotated[int, AtLeast(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         self.shape, self.rate = shape, rate
         # One stream in client order: client i is the same for any number of clients above i.
         self.thetas = theta + spread * stream(self.seed, "poisson/thetas").normal(size=n_clients)
@@ -49,7 +49,7 @@ class Poisson:
         return make_shards(self.description, client_ids, dtype, self._make)
 
     def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """``count`` new samples of each client; see ``generated.Online``."""
+        """``count`` new samples of each client; see ``Dataset``."""
         rows = [
             self._draw(stream(self.seed, "fresh", round, int(client)), int(client), count)
             for client in client_ids

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from mpifed.components.schema import AtLeast
-from mpifed.data.base import Shards
+from mpifed.data.base import Dataset, Shards
 from mpifed.data.clustering import Solver
 from mpifed.data.compressed import located, opened
 from mpifed.data.delivery import agreed
@@ -42,7 +42,7 @@ class Table:
     stars: np.ndarray
 
 
-class Ratings:
+class Ratings(Dataset):
     """MovieLens `ratings.dat`: users and the stars they gave, unlabelled rows of a matrix.
 
     ``path`` is the file, plain or with .gz, .xz or .bz2, or its name in the directory ``raw`` or,
@@ -76,7 +76,7 @@ class Ratings:
         test_fraction: Fraction = 0.0,
         seed: Annotated[int, AtLeast(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         self._communicator = communicator
         self._matrix: np.ndarray | None = None
 

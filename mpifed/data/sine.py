@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mpifed.components.schema import AtLeast
-from mpifed.data.base import Shards
+from mpifed.data.base import Dataset, Shards
 from mpifed.data.generated import alike, make_shards
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
@@ -22,7 +22,7 @@ REACH = 5.0
 FAMILIES = 2
 
 
-class Sine:
+class Sine(Dataset):
     """Sine regression: clients of two families, y = a sin(x + b) (Gasanov et al. 2022).
 
     The seed draws an amplitude a ~ U[0.1, ``amplitude_max``] and a phase b ~ U[0, 2 pi] for each of
@@ -50,7 +50,7 @@ class Sine:
                 f"data.split is {split}, the clients of the first family; it must be at most "
                 f"clients, {n_clients}"
             )
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         self.split = split
         self.families = families(self.seed, amplitude_max)
         counts = (n_train, n_val, n_test)

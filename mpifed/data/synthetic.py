@@ -17,7 +17,7 @@ import torch
 
 from mpifed.components.schema import AtLeast
 from mpifed.data import published
-from mpifed.data.base import Description, Shards, Split
+from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.data.cache import cached
 from mpifed.data.delivery import agreed, allocated, deliver
 from mpifed.data.federated_format import Contents
@@ -37,7 +37,7 @@ BLOCK = 1024
 """Rows of x that are made at once, so that they are still in the cache when labelled."""
 
 
-class Synthetic:
+class Synthetic(Dataset):
     """The synthetic mixture of linear classifiers (Marfoq et al. 2021, App. I.1.5).
 
     ``variant``:
@@ -83,7 +83,7 @@ class Synthetic:
             "clients",
         )
         self.variant = variant
-        self.seed = seed
+        self.seed: int = seed
         self.setting = Setting(
             n_clients, n_components, dimension, dirichlet_alpha, noise, n_test, seed
         )

@@ -17,7 +17,7 @@ from scipy.sparse import csr_matrix
 
 from mpifed.components.schema import Above, AtLeast
 from mpifed.data import tag_layout
-from mpifed.data.base import Shards
+from mpifed.data.base import Dataset, Shards
 from mpifed.data.generated import alike, make_shards
 from mpifed.data.tag_layout import Sources, Test, Train, Validation
 from mpifed.mpi.communicator import Communicator
@@ -62,7 +62,7 @@ class Questions:
     tags: np.ndarray
 
 
-class Tags:
+class Tags(Dataset):
     """Generated questions with tags, of the shape of Stack Overflow's (Gasanov et al. 2022).
 
     A sample counts each of the first ``vocabulary`` words over all words of the text, those beyond
@@ -97,7 +97,7 @@ class Tags:
         n_test: Test = 300,
         seed: Annotated[int, AtLeast(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         self.layout = tag_layout.layout(layout, n_clients, sources, n_train, n_val, n_test)
         self.language = make_language(self.seed, vocabulary, tags, topics)
         self._intercept, self._vocabulary = intercept, vocabulary

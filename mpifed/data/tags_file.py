@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 
 from mpifed.components.schema import AtLeast
 from mpifed.data import tag_layout
-from mpifed.data.base import Shards
+from mpifed.data.base import Dataset, Shards
 from mpifed.data.compressed import located
 from mpifed.data.delivery import agreed
 from mpifed.data.pooled import PIECE, Pool, describe, load_pooled
@@ -37,7 +37,7 @@ class Explicit:
         return self.parts[client]
 
 
-class TagsFile:
+class TagsFile(Dataset):
     """A user's own samples with tags, as Stack Overflow's (Gasanov et al. 2022, sec. 6.3).
 
     ``path`` is an `.npz` file, or its name in ``$MPIFED_DATA/tags``, with
@@ -84,7 +84,7 @@ class TagsFile:
         n_test: Test = 300,
         seed: Annotated[int, AtLeast(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         self.layout = tag_layout.layout(layout, n_clients, sources, n_train, n_val, n_test)
         self._intercept = intercept
         self._communicator = communicator

@@ -7,127 +7,251 @@ takes part. An algorithm broadcasts what is shared, computes on rows, and averag
     shared = channel.average(trained, weights, before=state.components)
 
 Under a server ``shared`` is one copy, identical on every rank; under gossip it is a row per client,
-``shared_is_rows`` says which. A method of a server alone sends messages of its own instead:
+``shared_is_rows`` says which. A method for servers alone gets a ``ServerChannel``, over which
+clients also send messages of another kind:
 
     arrived = channel.send(rows)                        # what compression leaves of them
     total = channel.sum(arrived, weights)
 
-Every verb books in the ledger what the federation would have sent.
+Every method of a channel books in the ledger what the federation would have sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, cast
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
+from mpifed.components.base import Component
+from mpifed.components.registry import find
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.ledger import Ledger
 from mpifed.federation.clients import Federation
+from mpifed.mpi.communicator import Communicator
 from mpifed.sparse_rows import SparseRows
+from mpifed.state import Nothing
 
 
-class Channel(Protocol):
-    """The exchange in one round, among the clients that take part in it."""
+class Channel(ABC):
+    """The exchange in one round, among the clients that take part in it.
+
+    Attributes
+    ----------
+    memory : Any
+        What the messages of this round leave behind; see ``Exchange.remember``.
+    """
+
+    memory: Any
 
     @property
+    @abstractmethod
     def shared_is_rows(self) -> bool:
         """Whether shared values are rows, one per client."""
 
     @property
+    @abstractmethod
     def compressor(self) -> Compressor | None:
         """What messages go through; None where every number is sent as it is."""
 
-    @property
-    def memory(self) -> Any:
-        """What the messages of this round leave behind; see ``Exchange.remember``."""
-
+    @abstractmethod
     def broadcast(self, shared: Tensor) -> Tensor:
-        """What each participant hosted here starts from: (participants, ...)."""
+        """Return what each participant hosted here starts from, (participants, ...)."""
 
+    @abstractmethod
     def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
-        """The new shared value from the participants' ``rows``.
+        """Return the new shared value from the participants' rows.
 
-        ``weights`` is float64 (participants,), renormalised here over all participants of the
-        round; a mixing matrix has weights of its own and takes no others. ``before`` is the shared
-        value that the round began with. Where messages are compressed, what is compressed is the
-        distance from it (a server) or from the neighbours' replica (gossip).
+        Parameters
+        ----------
+        rows : Tensor
+            What the participants computed, (participants, ...).
+        weights : Tensor
+            float64 (participants,), renormalised here over all participants of the round; a mixing
+            matrix has weights of its own and takes no others.
+        before : Tensor
+            The shared value that the round began with. Where messages are compressed, what is
+            compressed is the distance from it (a server) or from the neighbours' replica (gossip).
         """
 
+
+class ServerChannel(Channel):
+    """A channel to a server, which receives and sums messages of any shape."""
+
+    @abstractmethod
     def send(self, rows: Tensor, whole: bool = False) -> Tensor:
-        """The participants' ``rows`` as the server receives them, through the compressor.
+        """Return the participants' rows as the server receives them, through the compressor.
 
-        ``whole`` sends them as they are. Gossip has no server, and no such verb.
+        ``whole`` sends them as they are.
         """
 
+    @abstractmethod
     def coordinates(self, size: int) -> np.ndarray | None:
-        """The coordinates that will arrive of the participants' next messages of ``size`` numbers,
+        """Return which coordinates will arrive of the next messages of ``size`` numbers.
+
         int64 (participants, k); None where they are many, or not known before the message is.
         """
 
+    @abstractmethod
     def send_chosen(self, rows: SparseRows) -> SparseRows:
-        """As ``send``, for messages of which only ``coordinates`` were computed."""
+        """Return the same as ``send``, for messages of which only ``coordinates`` were computed."""
 
+    @abstractmethod
     def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
-        """sum_t weights[t] rows[t] over all participants, of rows that were sent; float64.
+        """Return sum_t weights[t] rows[t] over all participants, of rows that were sent; float64.
 
         ``weights`` is float64 (participants,) and is not renormalised.
         """
 
-    def among(self, chosen: np.ndarray) -> Channel:
-        """The same round among ``chosen`` of its participants only, bool (n_clients,)."""
+    @abstractmethod
+    def among(self, chosen: np.ndarray) -> ServerChannel:
+        """Return the same round among some of its participants only, ``chosen`` bool (n_clients,).
 
+        Both channels book their messages; what the new one leaves in its ``memory`` is lost.
+        """
+
+    @abstractmethod
     def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """What ``make()`` returns where the server is, the same bits on every rank. Collective."""
+        """Return what ``make()`` returns at the server, the same bits on every rank. Collective."""
 
 
-class Exchange(Protocol):
-    """How rows move between the clients of a federation.
+def to_server(channel: Channel) -> ServerChannel:
+    """Return ``channel`` as one to a server; for a method that goes with other exchanges too.
 
-    Made from the federation, the seed, what its ``prepare(communicator, n_training, seed,
-    options)`` gave, the compressor, and its options. ``prepare`` runs before it is known who lives
-    where, so that clients may be placed by who talks to whom; on a resume, what was stored takes
-    its place.
+    Raises
+    ------
+    TypeError
+        If it is none, which ``Algorithm.exchanges`` or ``refuse`` should have ruled out.
+    """
+    if not isinstance(channel, ServerChannel):
+        raise TypeError(f"{type(channel).__name__} leads to no server")
+    return channel
+
+
+class Exchange(Component, kind="exchange"):
+    """Base class of the ways in which rows move between the clients of a federation.
+
+    Keyword-only parameters of a subclass are its options. ``prepare`` runs before it is known who
+    lives where, so that clients may be placed by who talks to whom; on a resume, what was stored
+    takes its place.
+
+    Attributes
+    ----------
+    shared_is_rows : bool
+        Whether shared values are rows, one per client.
+    federation : Federation
+        Who exchanges.
+    seed : int
+        The seed of the run.
+    compressor : Compressor or None
+        What messages go through.
+    ledger : Ledger
+        What was sent since the run began.
     """
 
-    shared_is_rows: bool
-    ledger: Ledger
-    compressor: Compressor | None
-    federation: Federation
+    shared_is_rows: ClassVar[bool]
 
+    def __init__(
+        self,
+        federation: Federation,
+        seed: int,
+        stored: Mapping[str, np.ndarray] | None = None,
+        compressor: Compressor | None = None,
+    ) -> None:
+        """``stored`` is what ``prepare`` gave, or a checkpoint had of ``arrays``."""
+        self.federation, self.seed, self.compressor = federation, seed, compressor
+        self.ledger = Ledger()
+
+    @staticmethod
+    def prepare(
+        communicator: Communicator, n_training: int, seed: int, options: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays that the exchange of ``n_training`` clients is made from. Collective.
+
+        They are the same on every rank.
+        """
+        return {}
+
+    @staticmethod
+    def links(
+        n_training: int, seed: int, options: Mapping[str, Any], stored: Mapping[str, np.ndarray]
+    ) -> scipy.sparse.csr_array | None:
+        """Return how often each pair of training clients exchanges, to place them on ranks.
+
+        Symmetric, (n_training, n_training); None where it does not matter who is whose neighbour.
+        """
+        return None
+
+    @abstractmethod
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
-        """The channel of ``round`` among ``active``, bool (n_clients,), the same on every rank.
+        """Return the channel of a round.
 
-        ``memory`` are the participants' rows of what earlier rounds left behind.
+        Parameters
+        ----------
+        round : int
+            The round, counted from 1.
+        active : ndarray
+            Who takes part, bool (n_clients,), the same on every rank.
+        memory : Any
+            The participants' rows of what earlier rounds left behind.
         """
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
-        """The memory before round 1 for the ``shared`` fields of a state: a state dataclass with a
-        row for every hosted client, or ``state.Nothing``.
+        """Return the memory before round 1 for the ``shared`` fields of a state.
+
+        A state dataclass with a row for every hosted client, or ``state.Nothing``.
         """
+        return Nothing()
 
-    def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """What a server computes before round 1, as the channel's verb; gossip has none."""
-
+    @abstractmethod
     def spread(self, shared: Tensor) -> Tensor:
-        """One initial value as shared state: itself, or a row for every hosted client."""
+        """Return an initial value as shared state: itself, or a row for every hosted client."""
 
+    @abstractmethod
     def mean(self, shared: Tensor, by_samples: bool = False) -> Tensor:
-        """One value for a client that was not there: the server's, or the mean over clients, each
-        weighted by its training samples if ``by_samples``.
+        """Return one value for a client that was not there; collective.
+
+        The server's, or the mean over clients, each weighted by its training samples if
+        ``by_samples``.
         """
 
     def consensus_distance(self, shared: list[Tensor]) -> float | None:
-        """(1/n) sum_t ||x_t - mean||^2 over the training clients; None where nothing is mixed."""
+        """Return (1/n) sum_t ||x_t - mean||^2 over the training clients, on rank 0; collective.
+
+        None where nothing is mixed.
+        """
+        return None
+
+    def predicted_contraction(self, rounds: int) -> dict[str, float | int] | None:
+        """Return how fast averaging alone would contract that distance; None where unknown.
+
+        Not collective.
+        """
+        return None
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What must be stored with a run to repeat it exactly (a mixing matrix), by name."""
+        """Return what must be stored with a run to repeat it exactly (a mixing matrix), by name."""
+        return {}
 
-    def describe(self, payload: int, itemsize: int) -> list[str]:
-        """Lines for ``--dry-run``: what a round moves when a client sends ``payload`` bytes.
+    def remarks(self, size: int, rounds: int) -> list[str]:
+        """Return lines for the log: what messages of ``size`` numbers do in so many rounds.
 
-        ``itemsize`` is bytes in a number. Collective.
+        The same on every rank.
         """
+        return []
+
+    @abstractmethod
+    def describe(self, payload: int, itemsize: int) -> list[str]:
+        """Return lines for ``--dry-run``: what a round moves. Collective.
+
+        A client sends ``payload`` bytes, in numbers of ``itemsize`` bytes.
+        """
+
+
+def exchange_class(name: Any) -> type[Exchange]:
+    """Return the class of the exchange called ``name``; raise ``InputError`` if there is none."""
+    return cast(type[Exchange], find("exchange", name))

@@ -1,9 +1,8 @@
 """Exchange by gossip: x_t <- sum_s W^k[t, s] x_s (Marfoq et al. 2021, Alg. 4, line 15).
 
-What W^k is made from is computed once on rank 0, broadcast, and stored with the run; W^k itself is
-a pure function of the round. Where weights are computed in the round itself, rank 0 computes and
-broadcasts them. ``routes`` finds what ranks must send each other. The mixing is exact
-(``reduction``), so the route of a row cannot change a number.
+What W^k is made from is computed once on rank 0, broadcast, and stored with the run. ``routing``
+gives the matrix of a round and ``routes`` what ranks must send each other for it. The mixing is
+exact (``reduction``), so the route of a row cannot change a number.
 """
 
 from __future__ import annotations
@@ -22,25 +21,22 @@ import topologies
 from mpifed.components.schema import Above, AtMost
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import choco
+from mpifed.exchange.base import Exchange
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.contraction import predict
-from mpifed.exchange.ledger import Ledger
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
-from mpifed.exchange.neighbours import GossipChannel, Replicas
+from mpifed.exchange.neighbours import CompressedMessages, GossipChannel, Replicas
 from mpifed.exchange.reduction import weighted_sum
-from mpifed.exchange.routes import Route
+from mpifed.exchange.routing import Routing
 from mpifed.federation.clients import Federation, participants
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing
-
-ROUTES_KEPT = 16
-"""Routes of earlier rounds that are kept for when their matrix comes again."""
 
 WIDTH = 1 << 16
 """Numbers of the rows that are compared with their mean at a time."""
 
 
-class Gossip:
+class Gossip(Exchange):
     """Clients average with their neighbours by mixing matrices (D-FedEM and its kin)."""
 
     shared_is_rows = True
@@ -68,17 +64,14 @@ class Gossip:
         compressed: null is the best that is proven (``choco.optimal_step``), ``paper`` that of the
         paper's theorem.
         """
-        self.federation, self.transport = federation, transport
-        self.seed, self.compressor, self.consensus_step = seed, compressor, consensus_step
-        self.ledger = Ledger()
+        super().__init__(federation, seed, stored, compressor)
+        self.consensus_step = consensus_step
         self._arrays = dict(stored)
         if compressor is not None:
             self._arrays.setdefault("choco", self._constants(seed, schedule))
         self._same_everywhere()
         self.schedule = restore(len(federation.training), seed, schedule, stored)
-        self._from_rank_0 = computed_in_rounds(schedule)
-        self._routes: dict[tuple[int, bytes, int], Route] = {}
-        self._neighbourhoods: dict[int, Any] = {}
+        self.routing = Routing(federation, self.schedule, computed_in_rounds(schedule), transport)
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
@@ -180,63 +173,13 @@ class Gossip:
         where_from = words.get(self.consensus_step, "as configured")
         return choco.forecast(self.choco_step(size), where_from, self._bounds(size), rounds)
 
-    def route(self, round: int, active: np.ndarray, itemsize: int) -> Route:
-        """What this rank does in ``round`` among ``active`` clients, bool (n_clients,).
-
-        Collective when first asked for.
-        """
-        period = self.schedule.period
-        phase = round if period is None else (round - 1) % period
-        key = (phase, np.packbits(active).tobytes(), itemsize)
-        if key not in self._routes:
-            if len(self._routes) >= ROUTES_KEPT:
-                self._routes.clear()
-                self._neighbourhoods.clear()
-            nodes = active[self.federation.training]
-            matrix = self._matrix(round)
-            if not nodes.all():
-                matrix = matrix.restricted_to(nodes)
-            repeats = period is not None and bool(nodes.all())
-            self._routes[key] = Route(
-                self.federation, matrix, nodes, itemsize, repeats, self.transport
-            )
-        return self._routes[key]
-
-    def _matrix(self, round: int) -> topologies.MixingMatrix:
-        """W^k, the same bits on every rank."""
-        if not self._from_rank_0:
-            return self.schedule.matrix(round)
-        communicator = self.federation.communicator
-        made: Any = None
-        if communicator.rank == 0:
-            try:
-                found = self.schedule.matrix(round)
-                made = (found.n, found.edges, found.weights, found.symmetric)
-            except topologies.TopologyError as error:
-                made = str(error)
-        made = communicator.broadcast_object(made)
-        if isinstance(made, str):
-            raise RunError(f"exchange.schedule: {made}")
-        return topologies.MixingMatrix(*made)
-
-    def neighbourhood(self, route: Route) -> Any:
-        """The distributed-graph communicator of ``route``; collective when first asked for.
-
-        None for a route that has another transport.
-        """
-        if route.chosen[0] != "neighbourhood":
-            return None
-        if id(route) not in self._neighbourhoods:
-            rank = self.federation.communicator.rank
-            others = [peer for peer in range(len(route.receive)) if peer != rank]
-            self._neighbourhoods[id(route)] = self.federation.communicator.neighbourhood(
-                [peer for peer in others if route.receive[peer]],
-                [peer for peer in others if len(route.send[peer])],
-            )
-        return self._neighbourhoods[id(route)]
-
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> GossipChannel:
-        return GossipChannel(self, round, active, memory or Nothing())
+        messages = None
+        if self.compressor is not None:
+            messages = CompressedMessages(self.compressor, self.seed, self.choco_step)
+        return GossipChannel(
+            self.federation, self.routing, self.ledger, messages, round, active, memory or Nothing()
+        )
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
         if self.compressor is None:
@@ -301,7 +244,7 @@ class Gossip:
         return self._arrays
 
     def describe(self, payload: int, itemsize: int) -> list[str]:
-        route = self.route(1, ~self.federation.unseen, itemsize)
+        route = self.routing.route(1, ~self.federation.unseen, itemsize)
         matrix, traffic = route.matrix, route.traffic
         transport, why = route.chosen
         per_row, per_sum = traffic.bytes_a_number()

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.sparse import RandK
-from mpifed.exchange.ledger import Ledger, bits_of
+from mpifed.exchange.ledger import bits_of
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.federation.clients import Draws, Federation
-from mpifed.mpi.communicator import Communicator
 from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing, client
 
@@ -29,7 +29,7 @@ class ErrorFeedback:
     residual: Tensor = client()
 
 
-class Server:
+class Server(Exchange):
     """Clients send to a server, which averages (Marfoq et al. 2021, Alg. 1, line 10)."""
 
     shared_is_rows = False
@@ -46,19 +46,11 @@ class Server:
         """``average_over: all`` is what the published FedEM code does under partial participation:
         a client that does not take part contributes the shared value the round began with.
         """
-        self.federation, self.seed, self.compressor = federation, seed, compressor
+        super().__init__(federation, seed, stored, compressor)
         self.average_over = average_over
-        self.ledger = Ledger()
 
-    @staticmethod
-    def prepare(
-        communicator: Communicator, n_training: int, seed: int, options: Mapping[str, Any]
-    ) -> dict[str, np.ndarray]:
-        """A server needs nothing beforehand."""
-        return {}
-
-    def at(self, round: int, active: np.ndarray, memory: Any = None) -> ServerChannel:
-        return ServerChannel(self, round, active, memory or Nothing())
+    def at(self, round: int, active: np.ndarray, memory: Any = None) -> ServerRound:
+        return ServerRound(self, round, active, memory or Nothing())
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
         if self.compressor is None or self.compressor.unbiased:
@@ -66,25 +58,11 @@ class Server:
         numbers = sum(tensor.numel() for tensor in shared)
         return ErrorFeedback(torch.zeros(n_hosted, numbers, dtype=dtype))
 
-    def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        communicator = self.federation.communicator
-        made = make() if communicator.rank == 0 else []
-        count = communicator.broadcast_object(len(made))
-        sent: list[np.ndarray | None] = [None] * count
-        sent[: len(made)] = [tensor.detach().cpu().numpy() for tensor in made]
-        return [torch.from_numpy(communicator.broadcast(values)) for values in sent]
-
     def spread(self, shared: Tensor) -> Tensor:
         return shared
 
     def mean(self, shared: Tensor, by_samples: bool = False) -> Tensor:
         return shared
-
-    def consensus_distance(self, shared: list[Tensor]) -> float | None:
-        return None
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {}
 
     def describe(self, payload: int, itemsize: int) -> list[str]:
         ranks = self.federation.communicator.size
@@ -104,7 +82,7 @@ class Server:
 
 
 @dataclass
-class ServerChannel:
+class ServerRound(ServerChannel):
     """A server and the ``active`` clients of one round."""
 
     server: Server
@@ -115,7 +93,10 @@ class ServerChannel:
     """Messages of this round so far."""
     _place: int = 0
     """Numbers of the memory that they have used."""
-    shared_is_rows = False
+
+    @property
+    def shared_is_rows(self) -> bool:
+        return False
 
     @property
     def compressor(self) -> Compressor | None:
@@ -172,11 +153,16 @@ class ServerChannel:
         total = weighted_sum(federation.communicator, rows, w, self._hosted, federation.n_clients)
         return torch.from_numpy(total)
 
-    def among(self, chosen: np.ndarray) -> ServerChannel:
-        return ServerChannel(self.server, self.round, self.active & chosen)
+    def among(self, chosen: np.ndarray) -> ServerRound:
+        return ServerRound(self.server, self.round, self.active & chosen)
 
     def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        return self.server.at_server(make)
+        communicator = self.server.federation.communicator
+        made = make() if communicator.rank == 0 else []
+        count = communicator.broadcast_object(len(made))
+        sent: list[np.ndarray | None] = [None] * count
+        sent[: len(made)] = [tensor.detach().cpu().numpy() for tensor in made]
+        return [torch.from_numpy(communicator.broadcast(values)) for values in sent]
 
     def _arrived(self, update: Tensor) -> Tensor:
         """What the server receives of an update; a biased compressor's error is sent later.

@@ -24,7 +24,6 @@ from mpifed.federation.clients import Clients
 from mpifed.local.invariance import LANES, never_alone
 from mpifed.local.sampling import chosen
 from mpifed.models.base import Model
-from mpifed.models.losses import loss_of
 
 BLOCK_BYTES = 64 << 20
 """Bytes of padded inputs in one batched product at most."""
@@ -121,7 +120,7 @@ class StackedObjective:
 
     def losses(self, parameters: Tensor) -> Tensor:
         found = self.regulariser.value(parameters).double()
-        loss = loss_of(self.model)
+        loss = self.model.loss
         for group in self.groups:
             outputs = never_alone(
                 lambda w, x: self.model.logits(w, x), parameters[group.members], group.x
@@ -158,7 +157,7 @@ class StackedObjective:
         with torch.enable_grad():
             leaf = parameters.detach().requires_grad_()
             outputs = self.model.logits(leaf, x)
-            slopes = loss_of(self.model).slopes(outputs, y) * weights.unsqueeze(-1)
+            slopes = self.model.loss.slopes(outputs, y) * weights.unsqueeze(-1)
             (gradient,) = torch.autograd.grad(outputs, leaf, slopes, create_graph=True)
             return torch.autograd.grad(gradient, leaf, directions)[0]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.models.base import Model
-from mpifed.models.losses import loss_of, score
+from mpifed.models.losses import score
 
 CHUNK = 8192
 """Samples scored at a time, at most."""
@@ -37,7 +37,7 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
             logits[:, part] = z
     if logits is None:
         return parameters.new_zeros(components, len(split.y))
-    return loss_of(model).samples(logits, split.y.expand(components, *split.y.shape))
+    return model.loss.samples(logits, split.y.expand(components, *split.y.shape))
 
 
 def client_scores(
@@ -61,7 +61,7 @@ def client_scores(
         total = 0.0
         for part in _chunks(begin, end):
             z = model.shared_logits(parameters_of(i), split.x[part])
-            sample_loss, hit, could = score(loss_of(model), z, split.y[part], mixture_of(i))
+            sample_loss, hit, could = score(model.loss, z, split.y[part], mixture_of(i))
             total += float(sample_loss.double().sum())
             hits[i] += float(hit.sum())
             possible[i] += float(could.sum())

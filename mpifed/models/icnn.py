@@ -21,6 +21,7 @@ from torch import Tensor
 from mpifed.components.schema import AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
+from mpifed.models.base import Parametrised
 from mpifed.models.mlp import MOST_LAYERS
 
 INIT_STD = 0.1
@@ -28,7 +29,7 @@ INIT_STD = 0.1
 
 
 @dataclass(frozen=True)
-class DenseICNN:
+class DenseICNN(Parametrised):
     """f(x) = <w, z_L> + strong_convexity / 2 ||x||^2, convex in x where W_l and w are >= 0.
 
     z_1 = q_1(x) and z_l = celu(W_l z_{l-1} + q_l(x)), q_l(x)_j = <a_lj, x>^2 + <b_lj, x> + c_lj.

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Description
+from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(Model):
     """logits = W x + b; parameters are W (outputs x inputs, row by row), then b (outputs)."""
 
     n_inputs: int

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,11 +41,6 @@ class Loss:
     samples: Callable[[Tensor, Tensor], Tensor]
     slopes: Callable[[Tensor, Tensor], Tensor]
     hits: Callable[[Tensor, Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor]]
-
-
-def loss_of(model: Any) -> Loss:
-    """The loss that ``model`` is trained with; one that names none is a classifier."""
-    return getattr(model, "loss", CROSS_ENTROPY)
 
 
 def loss_for(task: str, name: LossName = "auto") -> Loss:

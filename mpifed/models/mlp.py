@@ -13,6 +13,7 @@ from torch import Tensor
 from mpifed.components.schema import AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
+from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.stacked import autograd_gradient
 
@@ -21,7 +22,7 @@ MOST_LAYERS = 1000
 
 
 @dataclass(frozen=True)
-class Mlp:
+class Mlp(Model):
     """Layers of ``sizes`` [inputs, hidden ..., outputs]; parameters are W, b of each layer in
     order.
     """

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpifed.data.base import Description
+from mpifed.models.base import Parametrised
 
 
 @dataclass(frozen=True)
-class NoModel:
+class NoModel(Parametrised):
     """A model without parameters; nothing is predicted. ``data`` is what there is to learn from."""
 
     data: Description
-    n_parameters: int = 0
+
+    @property
+    def n_parameters(self) -> int:
+        return 0
 
 
 def none(data: Description) -> NoModel:

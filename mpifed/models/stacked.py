@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import InputError
+from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 
 
@@ -34,7 +35,7 @@ def autograd_gradient(
 
 
 @dataclass(frozen=True)
-class StackedModule:
+class StackedModule(Model):
     """A ``torch.nn.Module`` without buffers, as a ``Model``; see ``stack``."""
 
     module: torch.nn.Module

@@ -38,8 +38,8 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
         return cast(T, result)
     if fine is None and failure is not None:
         raise failure
-    refused = isinstance(failure, InputError)
-    every = communicator.gather_object(text_of(failure) if refused else None)
+    mine = text_of(failure) if isinstance(failure, InputError) else None
+    every = communicator.gather_object(mine)
     message = communicator.broadcast_object(_first(every) if every is not None else None)
     if message is None:
         raise AgreedStop from failure

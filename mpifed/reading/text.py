@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from mpifed.errors import InputError, one_line
 
@@ -50,12 +50,12 @@ def read_json(path: Path, most: int = MOST) -> Any:
         raise InputError(f"'{path}' is damaged: {one_line(str(error), 200)}") from None
 
 
-def is_count(value: Any) -> bool:
+def is_count(value: Any) -> TypeGuard[int]:
     """Whether ``value`` is a whole number, at least 0, that 64 bits hold."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Whether ``value`` is a number that float64 holds; NaN and infinity are."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False

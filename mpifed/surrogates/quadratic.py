@@ -20,7 +20,7 @@ from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
-from mpifed.models.losses import CROSS_ENTROPY, logistic, loss_of, sigmoid
+from mpifed.models.losses import CROSS_ENTROPY, logistic, sigmoid
 from mpifed.surrogates.base import client_means, each_row, padded, with_target
 from mpifed.surrogates.proximal import Regulariser, regulariser
 
@@ -79,7 +79,7 @@ LOSSES = {
 
 def model_loss(model: Model) -> SmoothLoss:
     """The loss of an mpifed model with inputs (d,) and one target, on z = (x, target)."""
-    loss = loss_of(model)
+    loss = model.loss
 
     def target(z: Tensor) -> Tensor:
         return z[:, -1].long() if loss is CROSS_ENTROPY else z[:, -1:]

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
-from mpifed.algorithms.base import Algorithm
+from mpifed.algorithms.base import Algorithm, algorithm_class
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.data.held_out import HeldOut
 from mpifed.errors import InputError
-from mpifed.exchange.base import Exchange
+from mpifed.exchange.base import Exchange, exchange_class
 from mpifed.exchange.compression import build
 from mpifed.exchange.silent import Silent
 from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen
 from mpifed.federation.placement import partitioned_owners
 from mpifed.local.solver import LocalSGD
 from mpifed.memory import check_memory, enough_memory
-from mpifed.models.base import Model
+from mpifed.models.base import Model, Parametrised
 from mpifed.models.losses import loss_for
 from mpifed.models.stacked import stack
 from mpifed.mpi.communicator import Communicator
@@ -55,7 +56,7 @@ class Setup:
     def load(self) -> Shards:
         """The shards of the clients hosted here, on the device; collective."""
         shards = self.dataset.load(self.federation.hosted, self.dtype)
-        shards = replace(shards, fresh=getattr(self.dataset, "fresh", None))
+        shards = replace(shards, fresh=self.dataset.fresh)
         if self.device.type == "cpu":
             return shards
         splits = (shards.train, shards.val, shards.test)
@@ -78,8 +79,9 @@ def make(
     """
     n_clients = configuration.clients
     check_memory(CLIENT_BYTES * n_clients, f"clients is {n_clients}, which")
+    make_dataset: Callable[..., Dataset] = find("data", configuration.data["name"])
     with enough_memory(f"the data set {configuration.data['name']} with such options"):
-        dataset = find("data", configuration.data["name"])(
+        dataset = make_dataset(
             n_clients, configuration.seed, communicator, **configuration.options("data")
         )
     description = dataset.description
@@ -99,28 +101,26 @@ def make(
     unseen = draw_unseen(n_clients, configuration.evaluation["unseen_fraction"], configuration.seed)
     scored = description.n_test + (description.n_val if configuration.validates else 0)
     work = description.n_train + scored / configuration.evaluation["every"]
-    component: Any = find("exchange", configuration.exchange["name"])
+    method = algorithm_class(configuration.algorithm["name"])
+    exchanging = exchange_class(configuration.exchange["name"])
     options = configuration.options("exchange")
-    if not getattr(find("algorithm", configuration.algorithm["name"]), "communicates", True):
-        component, options = Silent, {}
+    if not method.communicates:
+        exchanging, options = Silent, {}
     n_training = int((~unseen).sum())
     begins = stored is None
     if stored is None:
-        stored = component.prepare(communicator, n_training, configuration.seed, options)
+        stored = exchanging.prepare(communicator, n_training, configuration.seed, options)
     owner = contiguous_owners(work, communicator.size)
-    if configuration.placement == "partitioned" and hasattr(component, "links"):
-        links = component.links(n_training, configuration.seed, options, stored)
-        owner = partitioned_owners(work, unseen, links, communicator)
+    if configuration.placement == "partitioned":
+        links = exchanging.links(n_training, configuration.seed, options, stored)
+        if links is not None:
+            owner = partitioned_owners(work, unseen, links, communicator)
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation
     )
     _check_samples(configuration, federation, description)
     with enough_memory(f"the model {configuration.model['name']} with such options"):
-        built = find("model", configuration.model["name"])(
-            description, **configuration.options("model")
-        )
-        is_module = isinstance(built, torch.nn.Module)
-        model: Model = stack(built, loss_for(description.task)) if is_module else built
+        model = _model(configuration, description, method)
     check_memory(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
         f"the model {configuration.model['name']} has {model.n_parameters} parameters, which",
@@ -128,18 +128,17 @@ def make(
     device = choose_device(configuration.device, communicator)
     longest = int(description.n_train.max())
     solver = LocalSGD(model, configuration.local_options, horizon, longest, device)
-    algorithm = find("algorithm", configuration.algorithm["name"])(
-        model, solver, **configuration.options("algorithm")
-    )
+    make_algorithm: Callable[..., Algorithm] = method
+    algorithm = make_algorithm(model, solver, **configuration.options("algorithm"))
     _check_task(configuration, description, algorithm)
-    if getattr(algorithm, "online", False) and getattr(dataset, "fresh", None) is None:
+    if algorithm.online and dataset.fresh is None:
         raise InputError(
             f"algorithm.online is true, but data.name '{configuration.data['name']}' cannot draw "
             "fresh samples; allowed: dictionary, poisson, gaussian_mixture"
         )
-    if begins and hasattr(algorithm, "inspect"):
+    if begins:
         algorithm.inspect(_dtype(configuration))
-    if unseen.any() and not hasattr(algorithm, "adapt"):
+    if unseen.any() and not algorithm.serves_unseen_clients():
         raise InputError(
             f"evaluation.unseen_fraction is {configuration.evaluation['unseen_fraction']:g}, but "
             f"algorithm '{configuration.algorithm['name']}' cannot serve unseen clients"
@@ -150,7 +149,8 @@ def make(
         if algorithm.payload():
             # Refuses a k above the numbers in a message before anything is written.
             compressor.contraction(algorithm.payload())
-    exchange = component(federation, configuration.seed, stored, compressor, **options)
+    make_exchange: Callable[..., Exchange] = exchanging
+    exchange = make_exchange(federation, configuration.seed, stored, compressor, **options)
     return Setup(configuration, dataset, federation, exchange, model, algorithm, horizon, device)
 
 
@@ -177,6 +177,31 @@ def _sample_bytes(configuration: Configuration, description: Description) -> int
     return math.prod(description.input_shape) * _dtype(configuration).itemsize + 8
 
 
+def _model(
+    configuration: Configuration, description: Description, method: type[Algorithm]
+) -> Model:
+    """The model; a torch module becomes one. Refuses what the algorithm cannot train."""
+    name = configuration.model["name"]
+    built = find("model", name)(description, **configuration.options("model"))
+    if isinstance(built, torch.nn.Module):
+        built = stack(built, loss_for(description.task))
+    if not isinstance(built, Parametrised):
+        raise InputError(
+            f"model.name is '{name}', which returns {type(built).__name__}; it must return a "
+            "mpifed.models.base.Model or a torch module"
+        )
+    wanted = method.model_type
+    if not isinstance(built, wanted):
+        kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+        raise InputError(
+            f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
+            f"'{configuration.algorithm['name']}' needs a "
+            f"{' or '.join(kind.__name__ for kind in kinds)}"
+        )
+    # What is no predictor reaches only those methods that ask for it by their ``model_type``.
+    return cast(Model, built)
+
+
 def _dtype(configuration: Configuration) -> torch.dtype:
     return torch.float64 if configuration.dtype == "float64" else torch.float32
 
@@ -186,11 +211,10 @@ def _check_task(
 ) -> None:
     """Refuses an algorithm that cannot learn from such data."""
     name, task = configuration.algorithm["name"], description.task
-    tasks = getattr(algorithm, "tasks", ("classification", "multi_label", "regression"))
-    if task not in tasks:
+    if task not in algorithm.tasks:
         raise InputError(
             f"data.name is '{configuration.data['name']}', whose task is {task}, but algorithm "
-            f"'{name}' learns from: {', '.join(tasks)}"
+            f"'{name}' learns from: {', '.join(algorithm.tasks)}"
         )
 
 
@@ -235,8 +259,8 @@ def plan_lines(setup: Setup) -> list[str]:
 
 def remarks(setup: Setup) -> list[str]:
     """What the exchange says of the run before it begins, the same on every rank."""
-    say, payload = getattr(setup.exchange, "remarks", None), setup.algorithm.payload()
-    return say(payload, setup.configuration.rounds) if say and payload else []
+    payload = setup.algorithm.payload()
+    return setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
 
 
 def _range(values: np.ndarray) -> str:

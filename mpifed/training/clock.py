@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from mpifed.exchange.base import Channel
+from mpifed.exchange.base import Channel, ServerChannel
+from mpifed.exchange.compression import Compressor
 from mpifed.sparse_rows import SparseRows
 
 PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint", "total")
@@ -32,19 +33,25 @@ class Clock:
             self.seconds[phase] += time.perf_counter() - began
 
 
-@dataclass(frozen=True)
-class TimedChannel:
-    """A channel whose verbs count as ``exchange``."""
+def timed(channel: Channel, clock: Clock) -> Channel:
+    """Return ``channel`` with methods whose time counts as ``exchange``."""
+    if isinstance(channel, ServerChannel):
+        return TimedServerChannel(channel, clock)
+    return TimedChannel(channel, clock)
 
-    channel: Channel
-    clock: Clock
+
+class TimedChannel(Channel):
+    """A channel whose methods count as ``exchange``."""
+
+    def __init__(self, channel: Channel, clock: Clock) -> None:
+        self.channel, self.clock = channel, clock
 
     @property
     def shared_is_rows(self) -> bool:
         return self.channel.shared_is_rows
 
     @property
-    def compressor(self) -> Any:
+    def compressor(self) -> Compressor | None:
         return self.channel.compressor
 
     @property
@@ -57,18 +64,6 @@ class TimedChannel:
     def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
         return self._timed(self.channel.average, rows, weights, before)
 
-    def send(self, rows: Tensor, whole: bool = False) -> Tensor:
-        return self._timed(self.channel.send, rows, whole)
-
-    def coordinates(self, size: int) -> np.ndarray | None:
-        return self._timed(self.channel.coordinates, size)
-
-    def send_chosen(self, rows: SparseRows) -> SparseRows:
-        return self._timed(self.channel.send_chosen, rows)
-
-    def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
-        return self._timed(self.channel.sum, rows, weights)
-
     def _timed(self, verb: Callable[..., Any], *given: Any) -> Any:
         """What the verb returns. Without a context manager: a round has few verbs, but may be
         short.
@@ -79,8 +74,28 @@ class TimedChannel:
         finally:
             self.clock.seconds["exchange"] += time.perf_counter() - began
 
-    def among(self, chosen: np.ndarray) -> TimedChannel:
-        return TimedChannel(self.channel.among(chosen), self.clock)
+
+class TimedServerChannel(TimedChannel, ServerChannel):
+    """A channel to a server whose methods count as ``exchange``, but for work at the server."""
+
+    def __init__(self, channel: ServerChannel, clock: Clock) -> None:
+        super().__init__(channel, clock)
+        self.server = channel
+
+    def send(self, rows: Tensor, whole: bool = False) -> Tensor:
+        return self._timed(self.server.send, rows, whole)
+
+    def coordinates(self, size: int) -> np.ndarray | None:
+        return self._timed(self.server.coordinates, size)
+
+    def send_chosen(self, rows: SparseRows) -> SparseRows:
+        return self._timed(self.server.send_chosen, rows)
+
+    def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
+        return self._timed(self.server.sum, rows, weights)
+
+    def among(self, chosen: np.ndarray) -> TimedServerChannel:
+        return TimedServerChannel(self.server.among(chosen), self.clock)
 
     def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        return self.channel.at_server(make)
+        return self.server.at_server(make)

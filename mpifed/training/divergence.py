@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from mpifed import state as states
+from mpifed.algorithms.base import Algorithm
 from mpifed.errors import Diverged, PeerDiverged, raise_first_diverged
 from mpifed.exchange.reduction import largest
 from mpifed.mpi.communicator import Communicator
@@ -62,9 +63,9 @@ def of_the_server(round: int) -> Diverged:
     )
 
 
-def advice(algorithm: Any) -> str:
+def advice(algorithm: Algorithm) -> str:
     """What may help where numbers have grown too large: the step that the method has, smaller."""
-    return f"a smaller {getattr(algorithm, 'step_option', 'local.lr')} may help"
+    return f"a smaller {algorithm.step_option} may help"
 
 
 def report(clients: list[int], round: int) -> None:

@@ -24,7 +24,7 @@ from mpifed.supervision.heartbeat import at_round
 from mpifed.training import divergence
 from mpifed.training import evaluation as appraisal
 from mpifed.training.build import Setup
-from mpifed.training.clock import Clock, TimedChannel
+from mpifed.training.clock import Clock, timed
 from mpifed.training.progress import Progress
 from mpifed.training.run_directory import Recorder
 from mpifed.training.scores import warn_of_losses
@@ -63,12 +63,11 @@ class Engine:
 
     def prepare(self) -> None:
         """What clients do on their own before round 1; a resumed run does not repeat it."""
-        prepare = getattr(self.setup.algorithm, "prepare", None)
-        if prepare is not None:
-            with self.clock.measure("local"):
-                draws = Draws(self.seed, 0)
-                made = prepare(self.state.algorithm, self.everyone, self.setup.exchange, draws)
-                self.state = states.RunState(made, self.state.memory)
+        with self.clock.measure("local"):
+            made = self.setup.algorithm.prepare(
+                self.state.algorithm, self.everyone, self.setup.exchange, Draws(self.seed, 0)
+            )
+            self.state = states.RunState(made, self.state.memory)
 
     def restore(self, path: Path, meta: checkpoint.Meta) -> None:
         """Goes on from a checkpoint; collective."""
@@ -137,7 +136,7 @@ class Engine:
         drops = setup.configuration.on_divergence == "drop"
         while True:
             self.active = int(active.sum())
-            if not self.active and not getattr(setup.algorithm, "steps_alone", False):
+            if not self.active and not setup.algorithm.steps_without_clients:
                 return
             booked = dict(vars(exchange.ledger))
             try:
@@ -175,7 +174,7 @@ class Engine:
         is_rows, rows = setup.exchange.shared_is_rows, torch.from_numpy(here)
         part = self.state if everyone else states.select(self.state, rows, is_rows)
         made = setup.exchange.at(self.round, active, part.memory)
-        channel = TimedChannel(made, self.clock)
+        channel = timed(made, self.clock)
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
         after = states.RunState(moved, channel.memory)

@@ -31,8 +31,13 @@ def columns_of(setup: Setup) -> list[str]:
     unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
     validates = setup.configuration.validates
     validation = VALIDATION_COLUMNS if validates else []
-    added = getattr(setup.algorithm, "columns", ())
-    return [*COLUMNS, *unseen, *validation, *task_columns(setup.model, validates), *added]
+    return [
+        *COLUMNS,
+        *unseen,
+        *validation,
+        *task_columns(setup.model, validates),
+        *setup.algorithm.columns,
+    ]
 
 
 @dataclass(frozen=True)
@@ -92,14 +97,13 @@ def digest(setup: Setup, state: states.RunState) -> str | None:
 
 def remarks(setup: Setup, state: states.RunState, training: Clients) -> list[str]:
     """What the algorithm says of itself before its rounds begin, and what it leaves unread."""
-    say = getattr(setup.algorithm, "remarks", None)
-    own = say(state.algorithm, training, setup.exchange) if say else []
+    own = setup.algorithm.remarks(state.algorithm, training, setup.exchange)
     return [*_unread(setup), *own]
 
 
 def _unread(setup: Setup) -> list[str]:
     """A line for each option of ``local`` that is set and that the algorithm does not read."""
-    read = getattr(setup.algorithm, "local_options", None)
+    read = setup.algorithm.local_options
     if read is None:
         return []
     name, what = setup.configuration.algorithm["name"], ", ".join(read) or "nothing"
@@ -120,25 +124,19 @@ def score(
     """Every client's scores under the predictors of this round; on rank 0."""
     served = [(training, setup.algorithm.deploy(trained, training, draws))]
     if setup.federation.unseen.any():
-        adapt = setup.algorithm.adapt  # type: ignore[attr-defined]
-        served.append((unseen, adapt(state.algorithm, unseen, setup.exchange, draws)))
+        adapted = setup.algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
+        served.append((unseen, adapted))
     return score_clients(setup.federation, setup.model, served, setup.configuration.validates)
 
 
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:
     """What the algorithm adds to metrics.csv, from the state ``of_trained`` clients."""
-    if not getattr(setup.algorithm, "columns", ()):
-        return {}
-    own = setup.algorithm.measure  # type: ignore[attr-defined]
-    return dict(own(trained, training, setup.exchange, draws))
+    return dict(setup.algorithm.measure(trained, training, setup.exchange, draws))
 
 
 def _learnt(setup: Setup, trained: Any) -> dict[str, np.ndarray]:
     """What the algorithm shows of its state in clients.h5, by name."""
-    learnt = getattr(setup.algorithm, "learnt", None)
-    if learnt is None:
-        return {}
-    found = learnt(trained, setup.exchange)
+    found = setup.algorithm.learnt(trained, setup.exchange)
     return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in found.items()}
 
 

@@ -13,7 +13,6 @@ from mpifed.algorithms.base import Predictor
 from mpifed.federation.clients import Clients, Federation
 from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
-from mpifed.models.losses import loss_of
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ _FIELDS = set(ClientResults.__dataclass_fields__) - {"more"}
 def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool) -> dict[str, Any]:
     shards, rows = clients.shards, clients.rows
     of = (predictor.parameters_of, predictor.mixture_of)
-    mixture, measure = predictor.mixture, loss_of(model).measure
+    mixture, measure = predictor.mixture, model.loss.measure
     found = {
         "ids": clients.ids,
         "n_train": shards.train.counts[rows],
@@ -113,7 +112,7 @@ def _array(values: torch.Tensor) -> np.ndarray:
 
 def task_columns(model: Model, validates: bool = False) -> list[str]:
     """The columns of ``metrics.csv`` that the task adds."""
-    measure = loss_of(model).measure
+    measure = model.loss.measure
     splits = ("train", "test", "validation") if validates else ("train", "test")
     return [] if measure in (None, "accuracy") else [f"{split}_{measure}" for split in splits]
 

@@ -270,5 +270,4 @@ def _predicted_contraction(setup: Setup, engine: Engine) -> dict[str, float | in
     """What averaging alone would do to ``consensus_distance``; found where it is written."""
     if engine.scores.get("consensus_distance") is None:
         return None
-    predict = getattr(setup.exchange, "predicted_contraction", None)
-    return predict(engine.round) if predict else None
+    return setup.exchange.predicted_contraction(engine.round)

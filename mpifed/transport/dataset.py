@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mpifed.components.schema import AtLeast
-from mpifed.data.base import Description, Shards
+from mpifed.data.base import Dataset, Description, Shards
 from mpifed.data.clustering import Solver
 from mpifed.data.delivery import agreed
 from mpifed.data.generated import make_shards, no_targets
@@ -19,7 +19,7 @@ from mpifed.random import stream
 from mpifed.transport.benchmark import Name, Variance, automatic, find_benchmark
 
 
-class Transport:
+class Transport(Dataset):
     """Optimal transport: samples of P, unlabelled (Dieuleveut et al. 2025, section 7.2).
 
     ``benchmark`` is a pair (P, Q) whose optimal map is known: ``gaussian``, ``random_icnn``,
@@ -46,7 +46,7 @@ class Transport:
         target_variance: Variance = "trace",
         seed: Annotated[int, AtLeast(0)] | None = None,
     ) -> None:
-        self.seed = run_seed if seed is None else seed
+        self.seed: int = run_seed if seed is None else seed
         found = find_benchmark(self.seed, benchmark=benchmark, dimension=dimension, raw=raw)
         self.benchmark = replace(found, variance=target_variance)
         self.n_clients, self.samples, self.partition = n_clients, samples, partition

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from mpifed import state as states
-from mpifed.algorithms.flix.flix import Flix
+from mpifed.algorithms.flix.descent import Descent
 from mpifed.components.registry import find
 from mpifed.data.base import Description, Shards, Split
 from mpifed.exchange.server import Server
@@ -56,7 +56,7 @@ class Run:
         self.clients, description = data
         loss = "half_squared" if description.task == "regression" else "auto"
         self.model = options.pop("model", None) or linear(description, bias=False, loss=loss)
-        if issubclass(kind, Flix):
+        if issubclass(kind, Descent):
             options = {"local_solver": "newton", "local_tolerance": 1e-12, **options}
         solver = LocalSGD(self.model, LocalOptions(), 1, 1, torch.device("cpu"))
         self.method = kind(self.model, solver, **options)

@@ -7,7 +7,7 @@ import torch
 
 from mpifed.algorithms.fedmm.measures import training_objective
 from mpifed.components.registry import find
-from mpifed.data.base import Description, Shards, Split
+from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, Federation, participants
 from mpifed.local.options import LocalOptions
@@ -90,7 +90,7 @@ class Run:
         return training_objective(method.surrogate, theta, everyone, weights, method.with_target)
 
 
-class Unequal:
+class Unequal(Dataset):
     """Client i has SIZES[i] samples, of one number each, all i + 1; as ``fedmm_runs:Unequal``."""
 
     SIZES = np.array([1, 7, 2, 4, 6])

@@ -13,7 +13,7 @@ from commands import call, checkpoints, rows
 from convex import Run, clients_of, logistic, quadratics
 from flix_words import SMALL
 
-from mpifed.algorithms.flix import flix
+from mpifed.algorithms.flix import descent
 from mpifed.algorithms.flix.flix import Flix
 from mpifed.federation.clients import Draws
 from mpifed.models.losses import SQUARED
@@ -215,7 +215,7 @@ BAD = {
 def test_bad_input_is_one_sentence_before_anything_is_computed(
     words, mode, tmp_path, capfd, monkeypatch
 ):
-    monkeypatch.setattr(flix, "local_optima", None)
+    monkeypatch.setattr(descent, "local_optima", None)
     target = tmp_path / "run"
     kept = [w for w in SMALL if not w.startswith("algorithm") or "algorithm=" not in words]
     done = call([*kept, *words.split(), *mode, "--output", target], capfd)

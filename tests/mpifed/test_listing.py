@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpifed.components.registry import ALGORITHMS, find
+from mpifed.components.registry import ALGORITHMS, find_algorithm
 from mpifed.config.catalogue import listing
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
@@ -23,15 +23,13 @@ def allowed(name, **sections):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_the_table_of_algorithms_says_is_what_is_refused(name):
-    algorithm = find("algorithm", name)
-    exchanges = getattr(algorithm, "exchanges", ("server", "gossip"))
+    algorithm = find_algorithm(name)
     assert allowed(name)
-    assert allowed(name, exchange="gossip") == ("gossip" in exchanges)
-    if not getattr(algorithm, "communicates", True):
+    assert allowed(name, exchange="gossip") == (algorithm.exchanges != ("server",))
+    if not algorithm.communicates:
         return
-    compressors = getattr(algorithm, "compressors", "any")
-    assert allowed(name, compression="rand_k") == (compressors != "none")
-    assert allowed(name, compression="top_k") == (compressors == "any")
+    assert allowed(name, compression="rand_k") == (algorithm.compressors != "none")
+    assert allowed(name, compression="top_k") == (algorithm.compressors == "any")
 
 
 def test_the_table_shows_it():

@@ -22,7 +22,6 @@ from mpifed.memory import check_memory, enough_memory
 from mpifed.replacing import partial_of, replace_bytes, replacing
 from mpifed.sweep.plan import MOST_RUNS, plan
 from mpifed.training.run_directory import Recorder
-from topologies.inputs import available_memory
 
 TRILLION = "1000000000000"
 
@@ -66,29 +65,20 @@ def test_an_output_that_is_not_utf_8_is_refused(tmp_path, capfd):
 
 def test_memory_that_cannot_be_had_names_what_asked_for_it():
     check_memory(0, "nothing")
-    with pytest.raises(
-        InputError, match=r"rows is 9, which needs 1 EB of memory, and .* available"
-    ):
+    with pytest.raises(InputError, match=r"^rows is 9, which needs 1 EB of memory, and "):
         check_memory(1e18, "rows is 9, which")
-    with pytest.raises(InputError, match="not enough memory for the state"):
-        with enough_memory("the state"):
-            np.empty(1 << 60)
-    with pytest.raises(InputError, match="not enough memory for the state"):
-        with enough_memory("the state"):
-            torch.empty(1 << 55)
+    for make, size in ((np.empty, 1 << 60), (np.empty, 1 << 50), (torch.empty, 1 << 55)):
+        lacking = pytest.raises(InputError, match="not enough memory for the state")
+        with lacking, enough_memory("the state"):
+            make(size)
     with pytest.raises(RuntimeError, match="of another kind"), enough_memory("the state"):
         raise RuntimeError("of another kind")
-    assert available_memory() > 0
 
 
 def test_a_sweep_of_too_many_runs_is_refused_at_once():
-    words = [
-        f"seed=[{','.join(map(str, range(1000)))}]",
-        f"rounds=[{','.join(map(str, range(1, 1001)))}]",
-    ]
-    with pytest.raises(
-        InputError, match=f"1000 of seed times 1000 of rounds .* at most {MOST_RUNS}"
-    ):
+    thousand = ",".join(map(str, range(1, 1001)))
+    words = [f"seed=[{thousand}]", f"rounds=[{thousand}]"]
+    with pytest.raises(InputError, match=rf"1000 of seed times 1000 of rounds .* {MOST_RUNS}"):
         plan("synthetic-fedem", words, Path("nowhere"), 1)
 
 
@@ -150,7 +140,7 @@ def test_a_planted_log_is_not_written_to(plant, tmp_path):
         (directory / "log.txt").symlink_to(precious)
     else:
         os.mkfifo(directory / "log.txt")
-    with pytest.raises(InputError, match="a link or a pipe named log.txt"):
+    with pytest.raises(InputError, match=r"a link or a pipe named log\.txt"):
         recorder(directory)
     assert precious.read_text() == "kept"
     assert [path.name for path in directory.iterdir()] == ["log.txt"]

@@ -1,4 +1,5 @@
 import math
+from dataclasses import dataclass
 
 import networkx as nx
 import numpy as np
@@ -213,6 +214,36 @@ def test_a_users_own_schedule():
     schedule = build_schedule(f"{__name__}:lonely", 4, share=0.25, local_rounds=2)
     assert len(schedule.matrix(1).edges) == 0
     assert schedule.matrix(2).weights.tolist() == [0.25]
+
+
+@dataclass(frozen=True)
+class Misspelt:
+    """A schedule but for the name of one attribute."""
+
+    n: int
+    period = None
+    tau = 1
+    symetric = True
+    doubly_stochastic = True
+
+    def matrix(self, k):
+        return MixingMatrix(self.n, np.array([[0, 1]]), np.array([0.5]))
+
+
+def one_too_many(n):
+    return lonely(n + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Misspelt", "returned Misspelt, which is not a schedule: it lacks symmetric"),
+        ("one_too_many", "returned a schedule of 5 nodes, not of 4"),
+    ],
+)
+def test_what_a_user_calls_a_schedule_must_be_one(name, words):
+    with pytest.raises(TopologyError, match=words):
+        build_schedule(f"{__name__}:{name}", 4)
 
 
 def test_the_static_schedule_keeps_what_is_known_of_its_weights():

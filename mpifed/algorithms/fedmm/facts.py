@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.exchange.measuring import total
+from mpifed.exchange.measuring import computed_once, total
 from mpifed.federation.clients import Clients
 from mpifed.surrogates.base import Asking, Surrogate
 
@@ -41,10 +41,7 @@ def find_facts(
         for i in range(len(clients)):
             rows[i] = surrogate.facts(samples_of(i), block)
         means.append(total(clients, rows, weights))
-    communicator = clients.federation.communicator
-    # A factorisation may round otherwise on another kind of node.
-    found = surrogate.conclude(torch.cat(means)) if communicator.rank == 0 else None
-    return communicator.broadcast_object(found)
+    return computed_once(clients, lambda: surrogate.conclude(torch.cat(means)))
 
 
 def told(

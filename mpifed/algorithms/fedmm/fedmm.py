@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor, step_scale
+from mpifed.algorithms.base import Algorithm, Predictor, step_scale
 from mpifed.algorithms.fedmm.facts import recalled, told
 from mpifed.algorithms.fedmm.failures import at_the_server, bounded, rows_or_nan, statistics_or_nan
 from mpifed.algorithms.fedmm.measures import test_objective, training_objective
@@ -32,7 +32,7 @@ from mpifed.components.registry import complete, find, without_name
 from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.data.base import Split
 from mpifed.errors import InputError
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Channel, Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.sampling import batches, chosen
 from mpifed.local.solver import LocalSGD
@@ -58,13 +58,14 @@ class FedMMState:
     known: Any = field(default_factory=state.Nothing, metadata={"owner": "server"})
 
 
-class FedMM:
+class FedMM(Algorithm[Channel]):
     """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression."""
 
     uses_model = False
+    model_type = NoModel
     local_options = ()
     compressors = "unbiased"
-    steps_alone = True
+    steps_without_clients = True
     tasks = ("unlabelled", "classification", "regression")
     columns: tuple[str, ...] = ("objective", "surrogate_update", "parameter_update")
 
@@ -177,7 +178,7 @@ class FedMM:
         theta = self.shared_parameters(state.surrogate, start, channel.shared_is_rows)
         oracle = self.oracle(start, theta, clients, draws)
         weights = self.weights(clients)
-        if channel.shared_is_rows:
+        if not isinstance(channel, ServerChannel):
             scale = step_scale(clients, channel, "normalised" if self.by_samples else "none")
             size = gamma if scale is None else gamma * torch.from_numpy(scale)[:, None]
             moved = self.project(start + size * (oracle - start))

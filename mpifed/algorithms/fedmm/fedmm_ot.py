@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.fedmm.step_rule import StepRule, gamma_of
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
 from mpifed.components.schema import Above, AtLeast, AtMost
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.exchange.measuring import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.sampling import batches
 from mpifed.local.solver import LocalSGD
@@ -51,14 +52,15 @@ class FedMMOTState:
     variate: Tensor = state.server()
 
 
-class FedMMOT:
+class FedMMOT(Algorithm[ServerChannel]):
     """FedMM-OT: an optimal transport map from potentials that clients improve together."""
 
     tasks = ("unlabelled",)
     exchanges = ("server",)
     compressors = "unbiased"
-    steps_alone = True
+    steps_without_clients = True
     columns = ("l2_uvp", "cosine")
+    model_type = DenseICNN
 
     def __init__(
         self,
@@ -112,11 +114,11 @@ class FedMMOT:
         self, state: FedMMOTState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> FedMMOTState:
         """Both networks near the identity map; collective."""
-        omega = first_potential(self.model, exchange, draws, state.omega.dtype, self.pretraining)
+        omega = first_potential(self.model, clients, draws, state.omega.dtype, self.pretraining)
         return replace(state, omega=omega, theta=omega)
 
     def round(
-        self, state: FedMMOTState, clients: Clients, channel: Channel, draws: Draws
+        self, state: FedMMOTState, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> FedMMOTState:
         channel.broadcast(torch.cat([state.omega, state.theta]))
         moved = self.local_steps(state, clients, draws)
@@ -186,14 +188,13 @@ class FedMMOT:
 
 
 def first_potential(
-    model: DenseICNN, exchange: Exchange, draws: Draws, dtype: torch.dtype, iterations: int
+    model: DenseICNN, clients: Clients, draws: Draws, dtype: torch.dtype, iterations: int
 ) -> Tensor:
     """Parameters (P,) near the identity map, found by the server; collective."""
     generator = draws.stream("potential")
-    (omega,) = exchange.at_server(
-        lambda: [identity_potential(model, generator, dtype, iterations=iterations)]
+    return computed_once(
+        clients, lambda: identity_potential(model, generator, dtype, iterations=iterations)
     )
-    return omega
 
 
 def refuse_without_potential(configuration: Any) -> str | None:
@@ -216,11 +217,13 @@ def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[
 def map_scores(
     model: DenseICNN, benchmark: Benchmark, omega: Tensor, clients: Clients, draws: Draws
 ) -> dict[str, float | None]:
-    """L2-UVP in per cent and cosine of the map grad f_omega, on the rank that records."""
-    if clients.federation.communicator.rank != 0:
-        return {}
-    # The same points in every evaluation, so that a curve shows the map alone.
-    points = Draws(draws.seed, 0).stream("score")
-    x = benchmark.sample_source(points, SCORED, omega.dtype)
-    mapped = model.push(omega, x)
-    return {"l2_uvp": l2_uvp(mapped, benchmark, x), "cosine": cosine(mapped, benchmark, x)}
+    """L2-UVP in per cent and cosine of the map grad f_omega, where they are recorded."""
+
+    def scores() -> dict[str, float | None]:
+        # The same points in every evaluation, so that a curve shows the map alone.
+        points = Draws(draws.seed, 0).stream("score")
+        x = benchmark.sample_source(points, SCORED, omega.dtype)
+        mapped = model.push(omega, x)
+        return {"l2_uvp": l2_uvp(mapped, benchmark, x), "cosine": cosine(mapped, benchmark, x)}
+
+    return where_recorded(clients, scores)

@@ -15,7 +15,7 @@ import torch
 
 from mpifed.algorithms.fedmm.fedmm import FedMM, FedMMState
 from mpifed.algorithms.server_messages import refuse_others
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Channel, Exchange, to_server
 from mpifed.federation.clients import Clients, Draws
 
 
@@ -41,8 +41,9 @@ class SaSsmm(FedMM):
         start = state.surrogate.expand(len(clients), -1)
         oracle = self.oracle(start, self.parameters(state.surrogate), clients, draws)
         # One term alone, which brings it to the ranks without a client.
-        direction = channel.sum(oracle - start, torch.ones(len(clients), dtype=torch.float64))
-        (surrogate,) = channel.at_server(
+        server = to_server(channel)
+        direction = server.sum(oracle - start, torch.ones(len(clients), dtype=torch.float64))
+        (surrogate,) = server.at_server(
             lambda: [self.project(state.surrogate + self.gamma(draws.round) * direction)]
         )
         return replace(state, surrogate=surrogate, previous=state.surrogate)

@@ -1,4 +1,4 @@
-"""What a run of FLIX takes over from another one: its x, or its clients' optima."""
+"""What a run of FLIX takes from an earlier one: its x, or its clients' optima."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mpifed.errors import InputError
 from mpifed.reading.configurations import read_stored
 
 PROBLEM = ("clients", "seed", "dtype", "data", "model")
-"""Parts of a configuration by which a client's optimum is another."""
+"""Parts of a configuration that change a client's optimum."""
 
 OPTIMUM = (
     "l2",
@@ -28,7 +28,7 @@ OPTIMUM = (
     "local_tolerance",
     "local_iterations",
 )
-"""Options of the algorithm by which it is."""
+"""Options of the algorithm that change it."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,12 @@ class StoredOptima:
 
 
 def refuse_other_problem(configuration: Any) -> str | None:
-    """Why optima of the run ``algorithm.optima_from`` are not those of this one.
+    """Why the optima of the run ``algorithm.optima_from`` are not those of this run.
 
-    Says nothing where there is no such run: one that goes on has no need of it any more.
+    Returns
+    -------
+    str or None
+        None where they are, and where there is no such run: a resumed run does not need it.
     """
     place = configuration.algorithm["optima_from"]
     path = Path(place) / "config.yaml"
@@ -69,13 +72,44 @@ def refuse_other_problem(configuration: Any) -> str | None:
 
 
 def stored_model(place: str, like: Tensor) -> Tensor:
-    """The x of the newest checkpoint of the run directory ``place``, in the form of ``like``."""
+    """The x of the newest intact checkpoint of a run.
+
+    Parameters
+    ----------
+    place : str
+        The run's directory.
+    like : Tensor
+        Shape and dtype of what is wanted, (1, P).
+
+    Raises
+    ------
+    InputError
+        Where the directory holds no such x.
+    """
     return _read(place, "start_from", StoredModel(torch.zeros_like(like)), np.arange(0)).model
 
 
 def stored_optima(place: str, like: Tensor, ids: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The optima of the clients ``ids``, in the form of ``like``, and norms of the run directory
-    ``place``.
+    """The clients' optima in the newest intact checkpoint of a run.
+
+    Parameters
+    ----------
+    place : str
+        The run's directory.
+    like : Tensor
+        Shape and dtype of what is wanted, (clients, P).
+    ids : ndarray
+        Client numbers, int64 (clients,).
+
+    Returns
+    -------
+    tuple of Tensor
+        x_i, (clients, P), and ||grad f_i(x_i)||, float64 (clients,).
+
+    Raises
+    ------
+    InputError
+        Where the directory holds no such optima.
     """
     wanted = StoredOptima(like, torch.zeros(len(ids), dtype=torch.float64))
     found = _read(place, "optima_from", wanted, ids)

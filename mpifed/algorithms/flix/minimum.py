@@ -1,56 +1,54 @@
 """The minimiser of the FLIX objective, from which gaps are measured: outside the federation.
 
 Every rank runs the same solver in lockstep on exact sums over all clients, so the answer is the
-same bit for bit on any number of ranks, and nobody holds more than its own shards.
+same bit for bit on any number of ranks, and no rank holds more than its own shards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import scipy.optimize
 import torch
 from torch import Tensor
 
-from mpifed.algorithms.flix.objective import FlixObjective
+from mpifed.algorithms.flix.objective import FlixObjective, as_linear
+from mpifed.algorithms.flix.options import Method
+from mpifed.algorithms.flix.state import MINIMISER, FlixState
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients
 from mpifed.local.linear_objective import hessian, smoothness
-from mpifed.local.objective import Objective, Regulariser
+from mpifed.local.objective import Regulariser
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 
 NEWTON_UP_TO = 600
 """Parameters up to which Newton's method is preferred: its matrices are summed over clients."""
 
-
 FLAT = 1e-12
 """Smallest over largest curvature up to which f~ counts as flat in some direction."""
 
 ARRIVED = 1e-4
-"""The last Newton step, over 1 + ||x||, up to which x counts as a minimiser. Where f~ only comes
-near its infimum, steps go on and on."""
-
-
-@dataclass(frozen=True)
-class Risk:
-    """f~ and its gradient at x (P,), float64; and T_i(x) of the hosted clients. Collective."""
-
-    value: Callable[[Tensor], tuple[float, Tensor]]
-    mixed: Callable[[Tensor], Tensor]
-    alpha: Tensor
-    like: Tensor
+"""The last Newton step, over 1 + ||x||, up to which x counts as a minimiser. Where f~ has an
+infimum but no minimiser, the steps do not shrink."""
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """f~ at its least: ``x`` (P,), float64, ``value``, and whether x is its one minimiser.
+    """f~ at its least.
 
-    Where it is not, as for classes that can be told apart without error, there are several or
-    none, and a distance from x says nothing; ``value`` is the infimum all the same.
+    Parameters
+    ----------
+    x : Tensor
+        float64 (P,).
+    value : float
+        f~(x).
+    unique : bool
+        Whether x is the only minimiser. Where it is not, as for classes that can be told apart
+        without error, there are several or none, and a distance from x means nothing; ``value`` is
+        the infimum all the same.
     """
 
     x: Tensor
@@ -61,7 +59,22 @@ class Minimum:
 def curvatures(
     model: Model, clients: Clients, regulariser: Regulariser, published_code: bool
 ) -> Tensor:
-    """L_i; ``published_code`` divides lambda by 4 m_i (it stands inside its eigenvalue)."""
+    """L_i, float64 (clients,); zeros where the smoothness of the model is not known.
+
+    Parameters
+    ----------
+    model : Model
+        Any; the smoothness of linear ones is known.
+    clients : Clients
+        Those whose L_i are wanted.
+    regulariser : Regulariser
+        Added to every f_i.
+    published_code : bool
+        Whether lambda is divided by 4 m_i, as in the published code, which has it inside the
+        eigenvalue.
+    """
+    if as_linear(model) is None:
+        return torch.zeros(len(clients), dtype=torch.float64)
     found = smoothness(model, clients, regulariser)
     if published_code:
         lam = regulariser.smoothness
@@ -69,77 +82,132 @@ def curvatures(
     return found
 
 
-def flix_risk(objective: Objective, optima: Tensor, alpha: np.ndarray, clients: Clients) -> Risk:
-    """f~(x) = (1/n) sum_i f_i(alpha_i x + (1 - alpha_i) x_i) over all training clients."""
-    n = len(clients.federation.training)
-    a = torch.from_numpy(alpha).to(optima)[:, None]
-
-    def mixed(x: Tensor) -> Tensor:
-        return a * x.to(optima) + (1 - a) * optima
-
-    def value(x: Tensor) -> tuple[float, Tensor]:
-        points = mixed(x)
-        losses = objective.losses(points).double()[:, None]
-        gradients = a * objective.gradients(points)
-        summed = total(clients, torch.cat([losses, gradients.double()], 1)) / n
-        return float(summed[0]), summed[1:]
-
-    return Risk(value, mixed, a, optima)
-
-
 def minimum(
-    objective: FlixObjective,
-    optima: Tensor,
-    clients: Clients,
-    how: Literal["auto", "newton", "lbfgs", "none"],
+    objective: FlixObjective, optima: Tensor, clients: Clients, method: Method
 ) -> Minimum | None:
-    """The minimum of f~; None where nobody asks for it, or all alpha_i are 0. Collective.
+    """The minimum of f~, as exactly as float64 allows; collective.
 
-    ``how: auto`` asks for that of linear models.
+    Parameters
+    ----------
+    objective : FlixObjective
+        f~, of all clients.
+    optima : Tensor
+        x_i, (clients, P).
+    clients : Clients
+        The training clients hosted here.
+    method : {'auto', 'newton', 'lbfgs', 'none'}
+        ``newton`` is for linear models with one output. ``auto`` looks for the minimum of linear
+        models only, by Newton's method up to ``NEWTON_UP_TO`` parameters.
+
+    Returns
+    -------
+    Minimum or None
+        None where it is not asked for, or where all alpha_i are 0.
     """
-    model = objective.model
-    if how == "none" or (how == "auto" and not isinstance(model, Linear)):
+    linear = as_linear(objective.model)
+    if method == "none" or (method == "auto" and linear is None):
         return None
     if not objective.alpha(clients.federation.training).any():
         return None
-    risk = flix_risk(objective.risks(clients), optima, objective.alpha(clients.ids), clients)
-    return minimise(risk, model, clients, objective.regulariser, how)
-
-
-def minimise(
-    risk: Risk,
-    model: Model,
-    clients: Clients,
-    regulariser: Regulariser,
-    how: Literal["auto", "newton", "lbfgs"],
-) -> Minimum:
-    """The minimum of f~, as exactly as float64 allows. Collective.
-
-    ``newton`` is for linear models with one output.
-    """
-    one_output = isinstance(model, Linear) and model.n_outputs == 1
-    small = one_output and model.n_parameters <= NEWTON_UP_TO
-    if how == "newton" or (how == "auto" and small):
-        assert isinstance(model, Linear) and one_output
-        return _newton(risk, model, clients, regulariser)
+    risk = Risk(objective, optima, clients)
+    strongly_convex = linear is not None and objective.regulariser.strong_convexity > 0
+    one_output = linear is not None and linear.n_outputs == 1
+    small = objective.model.n_parameters <= NEWTON_UP_TO
+    if method == "newton" or (method == "auto" and one_output and small):
+        assert linear is not None and one_output
+        return _newton(risk, linear, strongly_convex)
     # Without Hessians only a strongly convex risk is known to have one minimiser.
-    x, value = _lbfgs(risk, model.n_parameters)
-    return Minimum(x, value, _strongly_convex(model, regulariser))
+    x, value = _lbfgs(risk, objective.model.n_parameters)
+    return Minimum(x, value, strongly_convex)
 
 
-def _strongly_convex(model: Model, regulariser: Regulariser) -> bool:
-    return isinstance(model, Linear) and regulariser.strong_convexity > 0
+def measured(
+    objective: FlixObjective, state: FlixState, x: Tensor, clients: Clients
+) -> dict[str, float | None]:
+    """What FLIX adds to metrics.csv; collective.
+
+    Parameters
+    ----------
+    objective : FlixObjective
+        f~, of all clients.
+    state : FlixState
+        The minimum that ``prepare`` has found is read of it.
+    x : Tensor
+        Where f~ is measured, (P,).
+    clients : Clients
+        The training clients hosted here.
+
+    Returns
+    -------
+    dict
+        ``objective``, f~(x); where the least value is known ``objective_gap``, f~(x) less that;
+        where the minimiser x* is known ``deployed_distance``, (1/n) sum_i ||T_i(x) - T_i(x*)||^2.
+    """
+    n = len(clients.federation.training)
+    losses = objective.losses(state.optima, x, clients)
+    value = float(total(clients, losses[:, None])[0]) / n
+    found: dict[str, float | None] = {"objective": value}
+    if int(state.known):
+        found["objective_gap"] = value - float(state.least)
+    if int(state.known) == MINIMISER:
+        away = float((x.double() - state.reference).square().sum())
+        squares = float(total(clients, objective.squares(clients)[:, None])[0])
+        found["deployed_distance"] = squares * away / n
+    return found
 
 
-def _newton(risk: Risk, model: Linear, clients: Clients, regulariser: Regulariser) -> Minimum:
+class Risk:
+    """f~ and its derivatives at x, float64 (P,), over all training clients; collective.
+
+    Parameters
+    ----------
+    objective : FlixObjective
+    optima : Tensor
+        x_i, (clients, P).
+    clients : Clients
+        The training clients hosted here.
+    """
+
+    def __init__(self, objective: FlixObjective, optima: Tensor, clients: Clients) -> None:
+        self._risks, self._regulariser = objective.risks(clients), objective.regulariser
+        self._optima, self._clients = optima, clients
+        self._alpha = torch.from_numpy(objective.alpha(clients.ids)).to(optima)[:, None]
+        self._n = len(clients.federation.training)
+
+    def _mixed(self, x: Tensor) -> Tensor:
+        return self._alpha * x.to(self._optima) + (1 - self._alpha) * self._optima
+
+    def __call__(self, x: Tensor) -> tuple[float, Tensor]:
+        """f~(x) and its gradient, float64 (P,)."""
+        points = self._mixed(x)
+        losses = self._risks.losses(points).double()[:, None]
+        gradients = self._alpha * self._risks.gradients(points)
+        summed = total(self._clients, torch.cat([losses, gradients.double()], 1)) / self._n
+        return float(summed[0]), summed[1:]
+
+    def hessian(self, x: Tensor, model: Linear) -> Tensor:
+        """The Hessian of f~ at x, float64 (P, P), of a linear model with one output."""
+        train = self._clients.shards.train
+        rows = [
+            alpha.double() ** 2 * hessian(model, train, int(row), point.double(), self._regulariser)
+            for alpha, row, point in zip(
+                self._alpha, self._clients.rows, self._mixed(x), strict=True
+            )
+        ]
+        square = (len(x), len(x))
+        stacked = torch.stack(rows) if rows else torch.zeros(0, *square, dtype=torch.float64)
+        return total(self._clients, stacked) / self._n
+
+
+def _newton(risk: Risk, model: Linear, strongly_convex: bool) -> Minimum:
     x = torch.zeros(model.n_parameters, dtype=torch.float64)
-    value, gradient = risk.value(x)
+    value, gradient = risk(x)
     for _ in range(100):
-        step = _newton_step(_curvature(risk, x, model, clients, regulariser), gradient)
+        step = _newton_step(risk.hessian(x, model), gradient)
         scale = 1.0
         while scale > 2.0**-30:
             moved = x - scale * step
-            new_value, new_gradient = risk.value(moved)
+            new_value, new_gradient = risk(moved)
             better = float(new_gradient.norm()) < float(gradient.norm())
             if new_value < value or (new_value == value and better):
                 break
@@ -147,27 +215,13 @@ def _newton(risk: Risk, model: Linear, clients: Clients, regulariser: Regularise
         else:
             break
         x, value, gradient = moved, new_value, new_gradient
-    if _strongly_convex(model, regulariser):
+    if strongly_convex:
         return Minimum(x, value, True)
-    curvature = _curvature(risk, x, model, clients, regulariser)
+    curvature = risk.hessian(x, model)
     eigenvalues = torch.linalg.eigvalsh(curvature)
     away = float(_newton_step(curvature, gradient).norm())
     curved = float(eigenvalues[0]) > FLAT * float(eigenvalues[-1])
     return Minimum(x, value, curved and away <= ARRIVED * (1 + float(x.norm())))
-
-
-def _curvature(
-    risk: Risk, x: Tensor, model: Linear, clients: Clients, regulariser: Regulariser
-) -> Tensor:
-    """The Hessian of f~ at x, (P, P); collective."""
-    rows = [
-        alpha.double() ** 2
-        * hessian(model, clients.shards.train, int(row), point.double(), regulariser)
-        for alpha, row, point in zip(risk.alpha, clients.rows, risk.mixed(x), strict=True)
-    ]
-    square = (len(x), len(x))
-    stacked = torch.stack(rows) if rows else torch.zeros(0, *square, dtype=torch.float64)
-    return total(clients, stacked) / len(clients.federation.training)
 
 
 def _newton_step(curvature: Tensor, gradient: Tensor) -> Tensor:
@@ -175,9 +229,9 @@ def _newton_step(curvature: Tensor, gradient: Tensor) -> Tensor:
     return torch.linalg.lstsq(curvature, gradient[:, None], driver="gelsd").solution[:, 0]
 
 
-def _lbfgs(risk: Risk, size: int) -> tuple[Tensor, float]:
+def _lbfgs(risk: Callable[[Tensor], tuple[float, Tensor]], size: int) -> tuple[Tensor, float]:
     def value(w: np.ndarray) -> tuple[float, np.ndarray]:
-        f, g = risk.value(torch.from_numpy(w))
+        f, g = risk(torch.from_numpy(w))
         return f, g.numpy()
 
     options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 0.0, "gtol": 1e-14, "maxcor": 30}

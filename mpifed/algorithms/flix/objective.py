@@ -18,14 +18,24 @@ from mpifed.local.objective import Regulariser, sampled_gradients
 from mpifed.local.partial_gradients import partial_gradients
 from mpifed.local.sampling import batches
 from mpifed.models.base import Model
+from mpifed.models.linear import Linear
 
 
 @dataclass(frozen=True)
 class FlixObjective:
-    """f~ as clients compute it.
+    """f~ as the clients compute it.
 
-    ``coefficients`` is alpha, one number or one for each client of the federation. ``batch_size``
-    samples are drawn for a gradient; None takes all of them.
+    Parameters
+    ----------
+    model : Model
+    regulariser : Regulariser
+        Added to every f_i.
+    coefficients : float or list of float
+        alpha, one number for all clients or one for each client of the federation.
+    risks : Objectives
+        The f_i of a set of clients.
+    batch_size : int, optional
+        Samples drawn for a gradient; None takes all of them.
     """
 
     model: Model
@@ -41,7 +51,7 @@ class FlixObjective:
 
     @property
     def is_local(self) -> bool:
-        """Whether all alpha_i are 0: x enters no T_i(x), so nobody need know it."""
+        """Whether all alpha_i are 0: no T_i(x) depends on x, so nothing needs to be sent."""
         return not np.any(self.coefficients)
 
     def squares(self, clients: Clients) -> Tensor:
@@ -49,16 +59,26 @@ class FlixObjective:
         return torch.from_numpy(self.alpha(clients.ids) ** 2)
 
     def mixed(self, optima: Tensor, x: Tensor, clients: Clients) -> Tensor:
-        """T_i(x), (clients, P); x is (P,) or (clients, P)."""
+        """T_i(x), (clients, P).
+
+        Parameters
+        ----------
+        optima : Tensor
+            x_i, (clients, P).
+        x : Tensor
+            (P,), or (clients, P) where every client has another x.
+        clients : Clients
+            Those whose rows are given.
+        """
         alpha = self._column(optima, clients)
         return ((1 - alpha) * optima).add_(alpha * x)
 
     def losses(self, optima: Tensor, x: Tensor, clients: Clients) -> Tensor:
-        """f_i(T_i(x)), float64 (clients,)."""
+        """f_i(T_i(x)), float64 (clients,); for the parameters see ``mixed``."""
         return self.risks(clients).losses(self.mixed(optima, x, clients))
 
     def local_gradients(self, optima: Tensor, x: Tensor, clients: Clients, draws: Draws) -> Tensor:
-        """grad f_i at T_i(x), (clients, P)."""
+        """grad f_i at T_i(x), without the factor alpha_i: (clients, P)."""
         points = self.mixed(optima, x, clients)
         if self.batch_size is None:
             return self.risks(clients).gradients(points)
@@ -66,15 +86,26 @@ class FlixObjective:
         return sampled_gradients(self.model, clients, self.regulariser, points, drawn)
 
     def gradients(self, optima: Tensor, x: Tensor, clients: Clients, draws: Draws) -> Tensor:
-        """alpha_i grad f_i(T_i(x)), (clients, P); the factor alpha_i is the chain rule's."""
+        """alpha_i grad f_i(T_i(x)), (clients, P): the gradients of f_i(T_i(x)) in x."""
         found = self.local_gradients(optima, x, clients, draws)
         return found.mul_(self._column(optima, clients))
 
     def partial_gradients(
         self, optima: Tensor, x: Tensor, clients: Clients, columns: np.ndarray
     ) -> Tensor | None:
-        """Exact ``gradients`` in ``columns``, int64 (clients, k): (clients, k); None where one in
-        another column may not be finite.
+        """Some coordinates of the exact ``gradients``.
+
+        Parameters
+        ----------
+        optima, x, clients
+            As for ``mixed``.
+        columns : ndarray
+            The coordinates of each client, int64 (clients, k).
+
+        Returns
+        -------
+        Tensor or None
+            (clients, k); None where another coordinate may be infinite or NaN.
         """
         points = self.mixed(optima, x, clients)
         found = partial_gradients(self.risks(clients), points, columns)
@@ -87,14 +118,38 @@ class FlixObjective:
         return torch.from_numpy(self.alpha(clients.ids)).to(like)[:, None]
 
 
+def as_linear(model: Model) -> Linear | None:
+    """``model`` where it is linear, so that its smoothness and Hessians are known; else None."""
+    return model if isinstance(model, Linear) else None
+
+
 def weighted_mean(rows: Tensor, mass: Tensor, clients: Clients) -> Tensor:
-    """sum_i w_i rows_i with w_i proportional to ``mass``, zeros without any; collective."""
+    """sum_i w_i rows_i with w_i proportional to ``mass``; collective.
+
+    Parameters
+    ----------
+    rows : Tensor
+        (clients, P).
+    mass : Tensor
+        Non-negative, (clients,).
+    clients : Clients
+        Those whose rows are given.
+
+    Returns
+    -------
+    Tensor
+        (P,), of the dtype of ``rows``; zeros where the mass of all clients is 0.
+    """
     whole = total(clients, torch.cat([rows.double() * mass[:, None], mass[:, None]], 1))
     found = whole[:-1] / whole[-1] if float(whole[-1]) > 0 else torch.zeros_like(whole[:-1])
     return found.to(rows)
 
 
-def spread(optima: Tensor, mass: Tensor, clients: Clients) -> float:
-    """V = sum_i w_i ||x_i - x_avg||^2 with w_i proportional to ``mass``; collective."""
-    away = (optima - weighted_mean(optima, mass, clients)).double().square().sum(1)
+def weighted_variance(rows: Tensor, mass: Tensor, clients: Clients) -> float:
+    """sum_i w_i ||rows_i - mean||^2 with w_i proportional to ``mass``; collective.
+
+    With the optima x_i for rows and L_i for mass it is the V of Theorem 1. For the parameters see
+    ``weighted_mean``.
+    """
+    away = (rows - weighted_mean(rows, mass, clients)).double().square().sum(1)
     return float(weighted_mean(away[:, None], mass, clients)[0])

@@ -1,4 +1,4 @@
-"""What a run of FLIX holds from round to round."""
+"""What a run of FLIX keeps from round to round."""
 
 from __future__ import annotations
 
@@ -14,14 +14,31 @@ MINIMISER, LEAST_VALUE = 1, 2
 
 @dataclass(frozen=True)
 class FlixState:
-    """``model`` x (1, P); ``optima`` x_i (clients, P) with ``gradient_norm`` ||grad f_i(x_i)||.
+    """The state of ``flix`` and ``dcgd``; that of ``diana`` adds its memories.
 
-    ``smoothness`` holds L_i (clients,), ``step`` the step size gamma (1,), 0 for a line search.
-    ``reference`` is the minimiser of f~ (P,) and ``least`` its value (1,), for the gaps in
-    metrics.csv; ``known`` (1,) is 0, ``MINIMISER`` where both were found, or ``LEAST_VALUE`` where
-    there is no one minimiser, so that distances from ``reference`` mean nothing. ``stopped`` (1,)
-    is the round in which the rule to stop was met, 0 before; from then on x stays and nothing is
-    sent.
+    Parameters
+    ----------
+    model : Tensor
+        x, (1, P).
+    optima : Tensor
+        x_i, (clients, P).
+    gradient_norm : Tensor
+        ||grad f_i(x_i)||, float64 (clients,).
+    smoothness : Tensor
+        L_i, float64 (clients,); 0 where it is unknown.
+    step : Tensor
+        The step size gamma, float64 (1,); 0 for a line search.
+    reference : Tensor
+        The minimiser of f~, float64 (P,).
+    least : Tensor
+        The least value of f~, float64 (1,).
+    known : Tensor
+        int64 (1,): 0 where neither was looked for; ``MINIMISER`` where both were found;
+        ``LEAST_VALUE`` where f~ has several minimisers or none, so that a distance from
+        ``reference`` means nothing.
+    stopped : Tensor
+        int64 (1,): the round in which the rule to stop was met, 0 before. From then on x stays and
+        nothing is sent.
     """
 
     model: Tensor = state.shared()
@@ -33,3 +50,19 @@ class FlixState:
     least: Tensor = state.server()
     known: Tensor = state.server()
     stopped: Tensor = state.server()
+
+
+@dataclass(frozen=True)
+class DianaState(FlixState):
+    """The state of ``diana``.
+
+    Parameters
+    ----------
+    memories : Tensor
+        h_i, (clients, P).
+    memory : Tensor
+        h, their mean over all clients, float64 (P,).
+    """
+
+    memories: Tensor = state.client()
+    memory: Tensor = state.server()

@@ -10,14 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed.data.base import Description, Shards, Split
+from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.data.held_out import HeldOut, count_held_out
 from mpifed.data.sine import Sine
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
 
-class Numbered:
+class Numbered(Dataset):
     """Training sample j of client i is 1000 i + j; one validation and one test sample each."""
 
     def __init__(self, counts):

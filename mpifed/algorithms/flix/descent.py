@@ -1,0 +1,295 @@
+"""Gradient descent on the FLIX objective: what ``flix``, ``dcgd`` and ``diana`` have in common.
+
+    x^{k+1} = x^k - gamma g^k,   g^k an estimate of grad f~(x^k)
+
+A message rule (``messages``) says how g^k comes about. Everything else is here: the clients' optima
+x_i, the first point, the step size gamma, what is deployed and what is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Generic, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.algorithms.base import Algorithm, AnyChannel, Predictor
+from mpifed.algorithms.flix import forecast, options
+from mpifed.algorithms.flix.earlier_run import stored_model, stored_optima
+from mpifed.algorithms.flix.line_search import watched_step
+from mpifed.algorithms.flix.messages import MessageRule, S, one_shot_average
+from mpifed.algorithms.flix.minimum import curvatures, measured, minimum
+from mpifed.algorithms.flix.objective import FlixObjective, as_linear
+from mpifed.algorithms.flix.options import Fraction, NonNegative, Positive
+from mpifed.algorithms.flix.state import LEAST_VALUE, MINIMISER, FlixState
+from mpifed.components.schema import AtLeast
+from mpifed.exchange.base import Exchange, ServerChannel, to_server
+from mpifed.exchange.measuring import agreed
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.linear_objective import Objectives
+from mpifed.local.objective import Regulariser
+from mpifed.local.optima import Solver, Start, local_optima, local_starts, usual_tolerance
+from mpifed.local.solver import LocalSGD
+from mpifed.models.base import Model
+from mpifed.theory import flix as theory
+
+
+class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
+    """Gradient descent on the FLIX objective, by one rule for the messages.
+
+    Parameters
+    ----------
+    model : Model
+    local : LocalSGD
+        Its batch size alone is read, where ``gradient`` is stochastic.
+    messages : MessageRule
+        What clients send, and what the server makes of it.
+    flix_alpha : float or list of float
+        alpha_i: one coefficient for all clients, or one for each.
+    l2 : float
+        lambda, the strength of the regulariser.
+    regulariser : {'l2', 'nonconvex'}
+        The paper's is ``l2``; the other is the published code's.
+    step : float or 'line_search', optional
+        gamma; None is that of the theorem for ``setting``. ``line_search`` tries 1 / L for L = 0.1,
+        0.2, 0.4, ... up to 2^40 in every round, until the objective falls.
+    setting : {'auto', 'strongly_convex', 'convex', 'nonconvex'}
+        ``auto`` is strongly convex where lambda is positive, else convex.
+    smoothness : {'paper', 'safe', 'published_code'}
+        The constants that enter gamma. ``safe`` puts max_i alpha_i^2 L_i for L_alpha in Theorem 8;
+        ``published_code`` divides lambda by 4 m_i in L_i.
+    start : {'average', 'zeros', 'ones', 'random'}, optional
+        x^0; None is the average of Theorem 1 under a server, zeros under gossip. The published code
+        starts from ones.
+    start_from : str, optional
+        The directory of a run of the same model, whose newest x is x^0 whatever ``start`` says.
+    stop_at : float, optional
+        x no longer moves once the norm of the gradient of f~ is below it.
+    stop_rule : {'objective', 'paper', 'published_code'}
+        ``paper`` takes (1/n) sum_i grad f_i(T_i(x)) for that gradient, without alpha_i, as the
+        paper's text has it; ``published_code`` asks for a loss below 1e-4 besides.
+    stuck : {'stay', 'redraw'}
+        Where no step of a line search decreases f~, x stays, or is drawn anew from N(0, 1), as in
+        the published code.
+    gradient : {'exact', 'stochastic'}
+    local_solver : {'gd', 'lbfgs', 'newton', 'published_code'}
+        How the x_i are found.
+    local_start : {'zeros', 'shared', 'independent'}, optional
+        Where that starts; None is zeros for linear models, independent draws for networks.
+    local_tolerance : float, optional
+        ||grad f_i|| at which it stops. None is 1e-6 (the paper's) with a regulariser and 1e-3 (the
+        published code's) without one, where minimisers may be far away or missing.
+    local_iterations : int
+        Iterations after which it stops at the latest.
+    optima_from : str, optional
+        The directory of a run of the same problem, whose x_i are taken.
+    reference : {'auto', 'newton', 'lbfgs', 'none'}
+        How the minimiser is found from which gaps are measured.
+    accuracy : float
+        epsilon, the gap for which the log predicts rounds.
+    """
+
+    step_option = "algorithm.step"
+    columns = ("objective", "objective_gap", "deployed_distance", "up_floats")
+    refuse = staticmethod(options.refuse_flix)
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        messages: MessageRule[S, AnyChannel],
+        *,
+        flix_alpha: Fraction | list[Fraction] = 0.5,
+        l2: NonNegative = 0.0,
+        regulariser: Literal["l2", "nonconvex"] = "l2",
+        step: options.Step = None,
+        setting: options.Setting = "auto",
+        smoothness: options.Smoothness = "paper",
+        start: options.FirstPoint = None,
+        start_from: str | None = None,
+        stop_at: Positive | None = None,
+        stop_rule: options.StopRule = "objective",
+        stuck: options.Stuck = "stay",
+        gradient: Literal["exact", "stochastic"] = "exact",
+        local_solver: Solver = "gd",
+        local_start: Start | None = None,
+        local_tolerance: Positive | None = None,
+        local_iterations: Annotated[int, AtLeast(1)] = 100_000,
+        optima_from: str | None = None,
+        reference: options.Method = "auto",
+        accuracy: Positive = 1e-10,
+    ) -> None:
+        options.check_model(model, step, local_solver, reference)
+        self.model, self.messages = model, messages
+        self.regulariser = Regulariser(regulariser, l2)
+        risks = Objectives(model, self.regulariser)
+        batch_size = None if gradient == "exact" else local.options.batch_size
+        self.objective = FlixObjective(model, self.regulariser, flix_alpha, risks, batch_size)
+        self.local_options = () if gradient == "exact" else ("batch_size",)
+        self.start = options.StartingPoint(start, start_from)
+        proven = options.proven_setting(setting, model, self.regulariser)
+        self.step_size = options.StepSize(step, proven, smoothness)
+        self.stopping = options.Stopping(stop_at, stop_rule, stuck)
+        self.optima = options.LocalOptima(
+            local_solver,
+            local_start or ("independent" if as_linear(model) is None else "zeros"),
+            local_tolerance or usual_tolerance(l2),
+            local_iterations,
+            optima_from,
+        )
+        self.reference = options.Reference(reference, accuracy)
+
+    @staticmethod
+    def complete_options(given: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """The options with ``local_tolerance`` null as the number that it means."""
+        tolerance = given["local_tolerance"] or usual_tolerance(given["l2"])
+        return {**given, "local_tolerance": tolerance}
+
+    # -- before the first round
+
+    def inspect(self, dtype: torch.dtype) -> None:
+        """Checks that the runs in ``start_from`` and ``optima_from`` hold such an x, or x_i."""
+        if self.start.earlier_run is not None:
+            none = torch.empty(1, self.model.n_parameters, dtype=dtype)
+            stored_model(self.start.earlier_run, none)
+        if self.optima.earlier_run is not None:
+            none = torch.empty(0, self.model.n_parameters, dtype=dtype)
+            stored_optima(self.optima.earlier_run, none, np.arange(0))
+
+    def init(self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype) -> S:
+        size, count, double = self.model.n_parameters, len(clients), torch.float64
+        first = torch.zeros(1, size, dtype=dtype)
+        if self.start.point == "ones":
+            first += 1
+        elif self.start.point == "random":
+            first[0] = torch.from_numpy(self.model.init(draws.stream("model"))).to(dtype)
+        state = FlixState(
+            model=exchange.spread(first),
+            optima=local_starts(self.model, clients, draws, self.optima.start, dtype),
+            gradient_norm=torch.zeros(count, dtype=double),
+            smoothness=torch.zeros(count, dtype=double),
+            step=torch.zeros(1, dtype=double),
+            reference=torch.zeros(size, dtype=double),
+            least=torch.zeros(1, dtype=double),
+            known=torch.zeros(1, dtype=torch.int64),
+            stopped=torch.zeros(1, dtype=torch.int64),
+        )
+        return self.messages.start(state)
+
+    def prepare(self, state: S, clients: Clients, exchange: Exchange, draws: Draws) -> S:
+        """The clients' optima, L_i, gamma and the minimiser of f~; collective."""
+        x_i, norms = self._local_optima(state.optima, clients, draws)
+        compat = self.step_size.smoothness == "published_code"
+        l_i = curvatures(self.model, clients, self.regulariser, compat)
+        state = replace(state, optima=x_i, gradient_norm=norms, smoothness=l_i)
+        if self.start.earlier_run is not None:
+            x = stored_model(self.start.earlier_run, state.model[:1].reshape(1, -1))
+            state = replace(state, model=exchange.spread(x))
+        step = torch.tensor([self._step(state, clients, exchange)], dtype=torch.float64)
+        found = minimum(self.objective, x_i, clients, self.reference.method)
+        if found is None:
+            return replace(state, step=step)
+        least = torch.tensor([found.value], dtype=torch.float64)
+        known = torch.tensor([MINIMISER if found.unique else LEAST_VALUE])
+        return replace(state, step=step, reference=found.x, least=least, known=known)
+
+    def _local_optima(self, start: Tensor, clients: Clients, draws: Draws) -> tuple[Tensor, Tensor]:
+        how = self.optima
+        if how.earlier_run is not None:
+            return stored_optima(how.earlier_run, start, clients.ids)
+        limits = how.solver, how.tolerance, how.iterations
+        # Agreed at once: who has ended the search waits here for those that are asked to stop.
+        return agreed(
+            clients,
+            lambda: local_optima(self.model, clients, self.regulariser, start, draws, *limits),
+        )
+
+    def _step(self, state: FlixState, clients: Clients, exchange: Exchange) -> float:
+        given, size = self.step_size.given, self.model.n_parameters
+        if given is not None:
+            return 0.0 if given == "line_search" else float(given)
+        c = self.constants(state, clients, exchange)
+        if c.l_alpha <= 0:
+            return 0.0
+        if exchange.compressor is None or not forecast.feeds_errors_back(exchange, size):
+            return self.messages.step_size(c, self.step_size)
+        return theory.error_feedback_step(c, exchange.compressor.contraction(size))
+
+    def constants(self, state: FlixState, clients: Clients, exchange: Exchange) -> theory.Constants:
+        """The constants of the theorems over all clients; collective."""
+        omega = self.messages.variance(exchange, self.model.n_parameters)
+        return forecast.all_constants(
+            clients,
+            self.objective.alpha(clients.federation.training),
+            state.smoothness,
+            max(0.0, self.regulariser.strong_convexity),
+            omega,
+            self.messages.memory_rate(omega),
+        )
+
+    def remarks(self, state: S, clients: Clients, exchange: Exchange) -> list[str]:
+        """Constants, step size, and the rounds that the theorems predict; collective."""
+        warnings = self.messages.warnings(exchange, self.model.n_parameters)
+        return [*self._predictions(state, clients, exchange), *warnings]
+
+    def _predictions(self, state: S, clients: Clients, exchange: Exchange) -> list[str]:
+        how, accuracy = self.optima, self.reference.accuracy
+        lines = forecast.accuracy_of_optima(
+            state.gradient_norm, how.tolerance, how.iterations, clients
+        )
+        gamma = "by line search" if self.step_size.is_searched else f"{float(state.step):.6g}"
+        if as_linear(self.model) is None:
+            return [*lines, f"step size {gamma}"]
+        c = self.constants(state, clients, exchange)
+        averages = self.start.is_average
+        problem = forecast.Problem(
+            self.objective, state, clients, exchange, c, self.step_size, averages, accuracy
+        )
+        by = forecast.theorem_of_step(problem, self.messages.unproven(exchange))
+        lines.append(f"{forecast.constants_in_words(c)}; step size {gamma}{by}")
+        if forecast.is_predictable(problem):
+            lines += self.messages.predicted_rounds(problem)
+        return lines
+
+    # -- rounds
+
+    def round(self, state: S, clients: Clients, channel: AnyChannel, draws: Draws) -> S:
+        if self.objective.is_local or int(state.stopped):
+            return state
+        averages = self.start.is_average and not channel.shared_is_rows
+        if averages and draws.round == 1:
+            return self._averaged(state, clients, to_server(channel))
+        if self.step_size.is_searched or self.stopping.below is not None:
+            server = to_server(channel)
+            return watched_step(self.objective, self.stopping, state, clients, server, draws)
+        first = draws.round == 1 + averages
+        return self.messages.step(self.objective, state, clients, channel, draws, first)
+
+    def _averaged(self, state: S, clients: Clients, channel: ServerChannel) -> S:
+        """The average of Theorem 1; x as it was where all alpha_i of the participants are 0."""
+        squares = self.objective.squares(clients)
+        found = one_shot_average(state.optima, squares, state.smoothness, channel)
+        return state if found is None else replace(state, model=found[None].to(state.model))
+
+    # -- what is deployed and measured
+
+    def deploy(self, state: S, clients: Clients, draws: Draws) -> Predictor:
+        """Client i predicts with T_i(x)."""
+        x = state.model[0] if state.model.dim() == 2 else state.model[:, 0]
+        alpha = torch.from_numpy(self.objective.alpha(clients.ids))
+        results = {"flix_alpha": alpha, "local_gradient_norm": state.gradient_norm}
+        served = self.objective.mixed(state.optima, x, clients)
+        return Predictor(served[:, None], results=results)
+
+    def measure(
+        self, state: S, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        x = exchange.mean(state.model)[0]
+        found = measured(self.objective, state, x, clients)
+        return {**found, "up_floats": exchange.ledger.up_floats}
+
+    def payload(self) -> int:
+        """The size of x; 0 where all alpha_i are 0, since then nothing is sent."""
+        return 0 if self.objective.is_local else self.model.n_parameters

@@ -1,0 +1,123 @@
+"""Base of all base classes from which components are derived.
+
+``Algorithm``, ``Dataset`` and ``Exchange`` derive from ``Component``, which holds what a
+configuration asks of any of them; ``Model`` from ``Contract``, which refuses misspelt names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from abc import ABC
+from typing import Any, ClassVar
+
+from mpifed.errors import InputError, closest
+
+SIMILAR = 0.8
+"""Similarity (difflib's ratio) from which on a name is taken for a misspelt one."""
+
+
+def _names(cls: type) -> set[str]:
+    """All names of a class and of its bases, annotated ones without a value included."""
+    return {
+        name for base in cls.__mro__ for name in (*base.__dict__, *inspect.get_annotations(base))
+    }
+
+
+def _is_public(name: str) -> bool:
+    """Whether a name could be meant for mpifed, which reads no constants (in capitals)."""
+    return not (name.startswith("_") or name.isupper())
+
+
+class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract methods)
+    """A base class whose subclasses may not misspell its names.
+
+    A subclass made with ``kind="..."`` is the contract: its public names are the ones that mpifed
+    reads. Classes derived from it may add methods and annotated fields, but neither a name that
+    resembles one of these without being one, nor a plain class attribute that mpifed does not read.
+    """
+
+    _kind: ClassVar[str] = "class"
+    _known: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, kind: str | None = None, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if kind is not None:
+            cls._kind, cls._known = kind, frozenset(filter(_is_public, _names(cls)))
+        else:
+            cls._refuse_unknown_names()
+
+    @classmethod
+    def _refuse_unknown_names(cls) -> None:
+        """Raise ``InputError`` for a public name that seems to be meant for mpifed."""
+        inherited = {name for base in cls.__bases__ for name in _names(base)}
+        annotated = inspect.get_annotations(cls)
+        for name in filter(_is_public, {**cls.__dict__, **annotated}):
+            if name in inherited:
+                continue
+            value = cls.__dict__.get(name)
+            plain = not (name in annotated or hasattr(value, "__get__") or inspect.isclass(value))
+            near = difflib.get_close_matches(name, cls._known, n=1, cutoff=SIMILAR)
+            if plain or near:
+                listing = f"did you mean '{near[0]}'?" if near else closest(name, cls._known)
+                raise InputError(
+                    f"{cls._kind} '{cls.__name__}' has '{name}', which mpifed does not know; "
+                    f"{listing} (names for the class's private use begin with an underscore)"
+                )
+
+
+class Component(Contract):
+    """A class that a configuration names; its keyword-only parameters are its options."""
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """Fill in what the options leave open.
+
+        Parameters
+        ----------
+        options : dict
+            The checked options of the component's section.
+        n_training : int
+            Clients that take part in training.
+
+        Returns
+        -------
+        dict
+            The same options, with every default spelled out.
+        """
+        return options
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Say why the component does not go with the rest of the configuration.
+
+        Parameters
+        ----------
+        configuration : Configuration
+            The complete configuration.
+
+        Returns
+        -------
+        str or None
+            One sentence: the key, its value, and what is allowed. None if all is well.
+        """
+        return None
+
+
+class DeclaredAlgorithm(Component, kind="algorithm"):
+    """What the class of an algorithm declares, and a configuration reads.
+
+    ``mpifed.algorithms.base.Algorithm`` describes the attributes.
+    """
+
+    exchanges: ClassVar[tuple[str, ...] | None] = None
+    compressors: ClassVar[str] = "any"
+    communicates: ClassVar[bool] = True
+    uses_model: ClassVar[bool] = True
+    steps_locally: ClassVar[bool] = False
+    steps_without_clients: ClassVar[bool] = False
+
+    @classmethod
+    def serves_unseen_clients(cls) -> bool:
+        """Return whether clients that took no part in training get a predictor."""
+        return False

@@ -1,0 +1,193 @@
+"""What every registered algorithm must do, whatever it computes."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import typing
+
+import pytest
+import torch
+from on_ranks import SMALL, unlike_one_rank
+
+from mpifed.algorithms.base import Algorithm, algorithm_class
+from mpifed.checkpoint import files as checkpoint
+from mpifed.components.registry import ALGORITHMS
+from mpifed.config.configuration import resolve
+from mpifed.errors import InputError
+from mpifed.exchange.base import Channel, ServerChannel
+from mpifed.federation.clients import Draws
+from mpifed.models.base import Model
+from mpifed.mpi.communicator import Alone
+from mpifed.training import evaluation
+from mpifed.training.build import make
+from mpifed.training.clock import Clock
+from mpifed.training.engine import Engine
+
+PLAIN = {
+    "clients": 4,
+    "rounds": 3,
+    "data": {"name": "synthetic", "n_test": 20, "dimension": 6},
+    "local": {"batch_size": 16, "momentum": 0.9},
+    "evaluation": {"every": 2},
+}
+UNLABELLED = {"data": {"name": "dictionary", "dim": 4, "atoms": 3, "samples": 12}, "local": {}}
+OWN = {
+    "fedmm": UNLABELLED,
+    "fedmm_theta": {**UNLABELLED, "data": "poisson", "algorithm": {"surrogate": "poisson"}},
+    "sa_ssmm": {**UNLABELLED, "clients": 1},
+    "fedmgs": UNLABELLED,
+    "fedmm_ot": {
+        "data": {"name": "transport", "dimension": 2, "samples": 16},
+        "model": {"name": "icnn", "hidden": [3, 3]},
+        "local": {"batch_size": 8, "lr": 0.1},
+        "algorithm": {"pretraining": 5, "conjugate_steps": 2},
+    },
+}
+"""What an algorithm needs in place of ``PLAIN``."""
+
+
+def problem(name, exchange):
+    own = {**PLAIN, **OWN.get(name, {})}
+    own["algorithm"] = {"name": name, **own.get("algorithm", {})}
+    return {**own, "exchange": exchange}
+
+
+def goes_with(name, exchange):
+    allowed = algorithm_class(name).exchanges
+    return allowed is None or exchange in allowed
+
+
+CASES = [
+    pytest.param(name, exchange, id=f"{name}-{exchange}")
+    for name in ALGORITHMS
+    for exchange in ("server", "gossip")
+    if goes_with(name, exchange)
+]
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+every_case = pytest.mark.parametrize(("name", "exchange"), CASES)
+
+
+def engine_of(name, exchange, **more):
+    configuration = resolve({**problem(name, exchange), **more})
+    setup = make(configuration, Alone(), configuration.rounds)
+    return Engine(setup, setup.load(), Clock())
+
+
+def prepared(name, exchange, **more):
+    engine = engine_of(name, exchange, **more)
+    with torch.no_grad():
+        engine.prepare()
+    return engine
+
+
+@every_algorithm
+def test_it_says_what_it_is_and_where_it_is_from(name):
+    found = algorithm_class(name)
+    assert re.match(r"[\w+-]+(:|;| ).{10,}\.$", found.__doc__.strip().split("\n")[0])
+    where = [inspect.getmodule(kind).__doc__ for kind in found.__mro__ if kind is not Algorithm]
+    sources = re.findall(r"\(?(?:19|20)\d\d\b", " ".join([found.__doc__, *filter(None, where)]))
+    assert sources, f"neither {name} nor its module names a paper"
+
+
+@every_algorithm
+def test_the_type_of_its_channel_says_whether_it_needs_a_server(name):
+    found = algorithm_class(name)
+    channel = typing.get_type_hints(found.round)["channel"]
+    if isinstance(channel, typing.TypeVar):
+        # The base class leaves it open, and the class itself says which.
+        named = typing.get_args(found.__orig_bases__[0])
+        (channel,) = (kind for kind in named if issubclass(kind, Channel))
+    assert channel in (Channel, ServerChannel)
+    if channel is ServerChannel:
+        assert found.exchanges == ("server",)
+
+
+@every_case
+def test_what_it_deploys_has_the_shapes_of_a_predictor(name, exchange):
+    engine = prepared(name, exchange)
+    method, clients = engine.setup.algorithm, engine.training
+    for _ in range(2):
+        with torch.no_grad():
+            found = method.deploy(engine.state.algorithm, clients, Draws(0, engine.round))
+        predicts = isinstance(engine.setup.model, Model)
+        assert (found.parameters is not None) == predicts
+        if predicts:
+            *rows, count, size = found.parameters.shape
+            assert rows in ([], [len(clients)]) and size == engine.setup.model.n_parameters
+            assert found.mixture is not None or count == 1
+        if found.mixture is not None:
+            assert found.mixture.shape == (len(clients), count)
+            assert found.mixture.sum(1).numpy() == pytest.approx(1, abs=1e-6)
+        assert all(len(values) == len(clients) for values in found.results.values())
+        engine.advance()
+
+
+@every_case
+def test_it_measures_its_columns_and_nothing_else(name, exchange):
+    engine = prepared(name, exchange)
+    engine.advance()
+    setup, draws = engine.setup, Draws(0, engine.round)
+    found = evaluation.measure(setup, engine.state.algorithm, engine.training, draws)
+    assert set(found) == set(setup.algorithm.columns)
+    assert all(value is None or math.isfinite(value) for value in found.values())
+    assert setup.algorithm.payload() >= 0
+    assert bool(setup.exchange.ledger.up_bits) == setup.algorithm.communicates
+
+
+@every_case
+def test_a_round_is_a_function_of_the_state_which_it_leaves_alone(name, exchange):
+    engine = prepared(name, exchange)
+    engine.advance()
+    before, digest = engine.state, engine.digest()
+    engine.advance()
+    moved = engine.digest()
+    engine.state, engine.round = before, 1
+    assert engine.digest() == digest
+    engine.advance()
+    assert engine.digest() == moved
+
+
+@every_case
+def test_a_checkpoint_gives_its_state_back(name, exchange, tmp_path):
+    engine = prepared(name, exchange)
+    engine.advance()
+    engine._checkpoint(tmp_path, None)
+    engine.writer.finish()
+    path = checkpoint.path_of(tmp_path / "checkpoints", 1)
+    again = engine_of(name, exchange)
+    again.restore(path, checkpoint.read_meta(path))
+    assert again.digest() == engine.digest()
+    for going in (engine, again):
+        going.advance()
+    assert again.digest() == engine.digest()
+
+
+def refused(name, exchange="server", **more):
+    try:
+        engine_of(name, exchange, **more)
+    except InputError:
+        return True
+    return False
+
+
+@every_algorithm
+def test_it_does_what_it_declares_and_refuses_the_rest(name):
+    found = algorithm_class(name)
+    assert not refused(name)
+    assert refused(name, "gossip") == (found.exchanges is not None)
+    late = {"name": "stragglers", "rate": 0.5, "late": "partial"}
+    assert refused(name, participation=late) == (not found.steps_locally)
+    unseen = {"every": 2, "unseen_fraction": 0.3}
+    if name != "sa_ssmm":  # has a single client
+        assert refused(name, evaluation=unseen) == (not found.serves_unseen_clients())
+
+
+@pytest.mark.mpi
+@every_case
+def test_it_is_the_same_on_these_ranks_as_on_one(name, exchange, tmp_path):
+    given = {**problem(name, exchange), "rounds": 4, "checkpoint": {"every": 2}}
+    kept = {key: value for key, value in given.items() if key != "clients"}
+    clients = {"clients": 1 if name == "sa_ssmm" else SMALL["clients"]}
+    assert unlike_one_rank({**kept, **clients}, tmp_path) == []

@@ -1,0 +1,219 @@
+"""Base classes of components: what a user's own class must be, and how mistakes in it are named."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from pathlib import Path
+
+import pytest
+import torch
+from mypy import api
+
+from mpifed.algorithms.base import Algorithm
+from mpifed.algorithms.fedavg import FedAvg
+from mpifed.components.registry import ALGORITHMS, DATASETS, EXCHANGES, find
+from mpifed.config.configuration import resolve
+from mpifed.data.base import Dataset
+from mpifed.data.synthetic import Synthetic
+from mpifed.errors import InputError
+from mpifed.exchange.base import Channel, Exchange, ServerChannel
+from mpifed.exchange.server import Server
+from mpifed.models.base import Model
+from mpifed.models.linear import Linear
+from mpifed.mpi.communicator import Alone
+from mpifed.training.build import make
+from mpifed.training.clock import Clock
+from mpifed.training.engine import Engine
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "meant"),
+    [
+        ("steps_without_client", True, "steps_without_clients"),
+        ("step_locally", True, "steps_locally"),
+        ("colums", ("loss",), "columns"),
+        ("exchange", ("server",), "exchanges"),
+        ("remark", lambda self, state, clients, exchange: [], "remarks"),
+        ("measures", lambda self, state, clients, exchange, draws: {}, "measure"),
+        ("refused", staticmethod(lambda configuration: None), "refuse"),
+        ("complete_option", staticmethod(lambda options, n: options), "complete_options"),
+    ],
+)
+def test_a_misspelt_name_is_refused_when_the_class_is_made(name, value, meant):
+    with pytest.raises(InputError, match=f"'Mine' has '{name}'.*did you mean '{meant}'"):
+        type("Mine", (Algorithm,), {name: value})
+    with pytest.raises(InputError, match=meant):
+        type("Mine", (FedAvg,), {name: value})
+
+
+def test_a_plain_attribute_that_nothing_reads_is_refused():
+    with pytest.raises(InputError, match="has 'patience', which mpifed does not know"):
+        type("Mine", (FedAvg,), {"patience": 3})
+
+
+def test_methods_and_private_names_of_the_class_itself_are_allowed():
+    class Mine(FedAvg):
+        _patience = 3
+        SIZES = (1, 2)
+        level: int = 2
+
+        class Kept:
+            pass
+
+        def half(self):
+            return self._patience / 2
+
+        @property
+        def double(self):
+            return 2 * self._patience
+
+    assert Mine.steps_locally and not Mine.steps_without_clients
+
+
+class Unrelated:
+    """Has all the methods and derives from nothing."""
+
+    init = round = deploy = payload = None
+
+
+class Incomplete(Algorithm):
+    """Lacks two methods."""
+
+    def init(self, clients, exchange, draws, dtype):
+        return None
+
+    def deploy(self, state, clients, draws):
+        return None
+
+
+def not_a_class(model, local):
+    """A function."""
+
+
+BASES = {
+    "algorithm": "mpifed.algorithms.base.Algorithm",
+    "data": "mpifed.data.base.Dataset",
+    "exchange": "mpifed.exchange.base.Exchange",
+}
+
+
+@pytest.mark.parametrize("name", ["Unrelated", "not_a_class"])
+def test_what_is_not_derived_from_the_base_class_is_refused(name):
+    for section, base in BASES.items():
+        with pytest.raises(InputError) as refused:
+            resolve({section: f"{__name__}:{name}"})
+        assert str(refused.value) == (
+            f"{section}.name is '{__name__}:{name}', which is not derived from {base}"
+        )
+
+
+def test_a_class_that_lacks_a_method_is_refused():
+    with pytest.raises(InputError, match="which lacks the methods payload, round"):
+        resolve({"algorithm": f"{__name__}:Incomplete"})
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "meant"),
+    [
+        (Dataset, "divisors", "divisor"),
+        (Synthetic, "descriptions", "description"),
+        (Exchange, "remember_", "remember"),
+        (Server, "predicted_contractions", "predicted_contraction"),
+        (Model, "shared_logit", "shared_logits"),
+        (Linear, "losss", "loss"),
+    ],
+)
+def test_data_sets_exchanges_and_models_may_not_misspell_either(base, name, meant):
+    with pytest.raises(InputError, match=f"'Mine' has '{name}'.*did you mean '{meant}'"):
+        type("Mine", (base,), {name: lambda self: None})
+
+
+def run_of(**sections):
+    data = {"name": "synthetic", "n_test": 5, "dimension": 4}
+    return make(resolve({"clients": 2, "data": data, **sections}), Alone(), 1)
+
+
+def number(data):
+    return 3
+
+
+def incomplete(data):
+    """A class that is not derived from Model, though it has its methods."""
+    return dataclasses.make_dataclass("Own", [("n_parameters", int)])(2)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("number", "returns int; it must return a mpifed.models.base.Model or a torch module"),
+        ("incomplete", "returns Own; it must return a mpifed.models.base.Model or a torch module"),
+        ("mpifed.models.none:none", "gives a NoModel, but algorithm 'fedavg' needs a Model"),
+    ],
+)
+def test_a_model_must_be_one_that_the_algorithm_trains(model, words):
+    name = model if ":" in model else f"{__name__}:{model}"
+    with pytest.raises(InputError, match=words):
+        run_of(model=name, algorithm="fedavg")
+
+
+def module(data):
+    return torch.nn.Sequential(torch.nn.Flatten(0), torch.nn.Linear(4, 1))
+
+
+def test_a_torch_module_is_a_model():
+    assert isinstance(run_of(model=f"{__name__}:module", algorithm="fedavg").model, Model)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_data_set_derives_from_the_base_class_and_is_complete(name):
+    found = find("data", name)
+    assert issubclass(found, Dataset) and not found.__abstractmethods__
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_the_channel_of_an_exchange_has_send_only_if_there_is_a_server(name):
+    found = find("exchange", name)
+    channel = typing.get_type_hints(found.at)["return"]
+    assert issubclass(found, Exchange) and issubclass(channel, Channel)
+    assert issubclass(channel, ServerChannel) == (name == "server") == hasattr(channel, "send")
+
+
+def test_the_method_in_the_readme_is_fedavg(tmp_path, monkeypatch):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (code,) = (
+        block for block in re.findall(r"```python\n(.*?)```", readme, re.S) if "Mine" in block
+    )
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def digest(algorithm):
+        setup = run_of(algorithm=algorithm, participation=0.5)
+        engine = Engine(setup, setup.load(), Clock())
+        engine.advance()
+        return engine.digest()
+
+    assert digest("mine:Mine") == digest("fedavg")
+
+
+@pytest.mark.slow
+def test_mypy_refuses_a_method_for_gossip_that_sends(tmp_path):
+    source = tmp_path / "mine.py"
+    source.write_text(
+        "from typing import Any\n"
+        "from mpifed.exchange.base import Channel, ServerChannel\n"
+        "def right(channel: ServerChannel, rows: Any) -> None:\n"
+        "    channel.send(rows)\n"
+        "def wrong(channel: Channel, rows: Any) -> None:\n"
+        "    channel.send(rows)\n"
+    )
+    found, _, code = api.run(["--strict", "--follow-imports=silent", str(source)])
+    assert code == 1
+    assert '"Channel" has no attribute "send"' in found and "mine.py:4" not in found
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_derives_from_the_base_class_and_is_complete(name):
+    found = find("algorithm", name)
+    assert issubclass(found, Algorithm) and not found.__abstractmethods__
