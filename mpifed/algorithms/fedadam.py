@@ -25,6 +25,7 @@ from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refu
 from mpifed.components.schema import Above, AtLeast, Below
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.participation import shortens_rounds
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.icnn import DenseICNN
@@ -50,6 +51,7 @@ class FedAdam(Algorithm[ServerChannel]):
 
     exchanges = ("server",)
     compressors = "unbiased"
+    steps_locally = True
     model_type = (Model, DenseICNN)
 
     def __init__(
@@ -93,6 +95,7 @@ class FedAdam(Algorithm[ServerChannel]):
                 refused
                 or refuse_without_potential(configuration)
                 or refuse_local(configuration, ("batch_size",))
+                or _refuse_partial(configuration)
             )
         return refused
 
@@ -191,3 +194,13 @@ class FedAdam(Algorithm[ServerChannel]):
 
     def payload(self) -> int:
         return self.model.n_parameters * (1 if self.objective is None else 2)
+
+
+def _refuse_partial(configuration: Any) -> str | None:
+    """Refuses clients that stop early, on the transport benchmark."""
+    if not shortens_rounds(configuration.participation):
+        return None
+    return (
+        "participation.late is 'partial', but on the transport benchmark a client of fedadam takes "
+        "one gradient step, which cannot be cut short; allowed: miss"
+    )

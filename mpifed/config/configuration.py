@@ -43,6 +43,7 @@ from mpifed.federation.clients import count_unseen
 from mpifed.local.options import LocalOptions
 
 __all__ = [
+    "ClientWeights",
     "Configuration",
     "apply_overrides",
     "completed",
@@ -59,6 +60,9 @@ __all__ = [
 LARGEST = 2**63 - 1
 """The largest whole number that a checkpoint can hold."""
 
+ClientWeights = Literal["scored", "train", "uniform"]
+"""How averages over clients are weighted, see ``EvaluationOptions``."""
+
 MOST_THREADS = 1024
 """Threads a rank at most; OpenMP ends the process where it cannot start as many as it is told."""
 
@@ -69,13 +73,16 @@ class EvaluationOptions:
 
     ``unseen_fraction`` of the clients are unseen. ``validation_fraction`` of each client's training
     samples are held out and scored; ``validation_split`` scores those that the data have as their
-    own validation samples.
+    own validation samples. ``client_weights`` are those of averages over clients: ``scored`` the
+    samples of the split that is scored, ``train`` the training samples n_t, as in Marfoq et al.
+    2021, ``uniform`` one each.
     """
 
     every: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 10
     unseen_fraction: Annotated[float, AtLeast(0), Below(1)] = 0.0
     validation_fraction: Annotated[float, AtLeast(0), Below(1)] = 0.0
     validation_split: bool = False
+    client_weights: ClientWeights = "scored"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,8 +309,8 @@ def _check_together(configuration: Configuration) -> None:
         name = configuration.algorithm["name"]
         if not find_algorithm(name).steps_locally:
             reason = (
-                f"participation.late is 'partial', but algorithm '{name}' takes no local steps "
-                "that could be cut short; allowed: miss"
+                f"participation.late is 'partial', but algorithm '{name}' does not cut local steps "
+                "short; allowed: miss"
             )
     if reason is not None:
         raise InputError(reason)

@@ -161,7 +161,7 @@ def each_row(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     return flat.view(*rows.shape[:-1], -1)
 
 
-def padded(z: Tensor) -> Tensor:
-    """``z`` (samples, dim) with rows of zeros up to a multiple of ``LANES``."""
-    missing = -len(z) % LANES
+def padded(z: Tensor, multiple: int = LANES) -> Tensor:
+    """``z`` (samples, dim) with rows of zeros up to a multiple of ``multiple``."""
+    missing = -len(z) % multiple
     return torch.nn.functional.pad(z, (0, 0, 0, missing)) if missing else z

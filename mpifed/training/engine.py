@@ -234,7 +234,7 @@ class Engine:
                 "active_clients": self.active,
                 "up_bits": ledger.up_bits,
                 "down_bits": ledger.down_bits,
-                **found.row(),
+                **found.row(self.setup.configuration.evaluation["client_weights"]),
             }
             recorder.row(self.scores)
             recorder.clients(found.results, found.learnt)

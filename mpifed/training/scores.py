@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from mpifed.algorithms.base import Predictor
+from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Federation
 from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
@@ -117,20 +118,33 @@ def task_columns(model: Model, validates: bool = False) -> list[str]:
     return [] if measure in (None, "accuracy") else [f"{split}_{measure}" for split in splits]
 
 
-def summarise(results: ClientResults) -> dict[str, float | None]:
+def summarise(
+    results: ClientResults, client_weights: ClientWeights = "scored"
+) -> dict[str, float | None]:
     """The columns of ``metrics.csv`` that describe how clients are served; None: does not apply.
 
-    Averages are weighted by the samples of the split that is scored (a recall by the tags to be
-    found); the bottom decile is the ceil(T / 10)-th smallest accuracy of the T clients, not
-    interpolated.
+    Averages are weighted by ``client_weights``: ``scored`` the samples of the split that is scored
+    (a recall by the tags to be found), ``train`` each client's training samples, ``uniform`` one.
+    Clients without a sample in the split are left out. The bottom decile is the ceil(T / 10)-th
+    smallest accuracy of the T clients, not interpolated; it, the least and the standard deviation
+    count all clients alike.
     """
     seen = ~results.unseen
     tested = results.test_accuracy[seen & np.isfinite(results.test_accuracy)]
+
+    def average(values: np.ndarray, counts: np.ndarray, among: np.ndarray) -> float | None:
+        weights = {
+            "scored": counts,
+            "train": np.where(counts > 0, results.n_train, 0),
+            "uniform": counts > 0,
+        }[client_weights]
+        return _average(values, weights, among)
+
     summary = {
-        "train_loss": _average(results.train_loss, results.n_train, seen),
-        "train_accuracy": _average(results.train_accuracy, results.n_train, seen),
-        "test_loss": _average(results.test_loss, results.n_test, seen),
-        "test_accuracy": _average(results.test_accuracy, results.n_test, seen),
+        "train_loss": average(results.train_loss, results.n_train, seen),
+        "train_accuracy": average(results.train_accuracy, results.n_train, seen),
+        "test_loss": average(results.test_loss, results.n_test, seen),
+        "test_accuracy": average(results.test_accuracy, results.n_test, seen),
         "test_accuracy_p10": bottom_decile(tested) if len(tested) else None,
         "test_accuracy_min": float(tested.min()) if len(tested) else None,
         "test_accuracy_std": float(tested.std()) if len(tested) else None,
@@ -138,14 +152,14 @@ def summarise(results: ClientResults) -> dict[str, float | None]:
     for name in VALIDATION_COLUMNS:
         if name in results.more:
             counts = results.more["n_validation"]
-            summary[name] = _average(results.more[name], counts, seen)
+            summary[name] = average(results.more[name], counts, seen)
     for name in results.more:
         if f"{name}_possible" in results.more:
-            weights = results.more[f"{name}_possible"]
-            summary[name] = _average(results.more[name], weights, seen)
+            counts = results.more[f"{name}_possible"]
+            summary[name] = average(results.more[name], counts, seen)
     if results.unseen.any():
-        train = _average(results.train_accuracy, results.n_train, results.unseen)
-        test = _average(results.test_accuracy, results.n_test, results.unseen)
+        train = average(results.train_accuracy, results.n_train, results.unseen)
+        test = average(results.test_accuracy, results.n_test, results.unseen)
         summary |= {"unseen_train_accuracy": train, "unseen_test_accuracy": test}
     return summary
 
@@ -155,11 +169,11 @@ def bottom_decile(accuracies: np.ndarray) -> float:
     return float(np.sort(accuracies)[-(-len(accuracies) // 10) - 1])
 
 
-def _average(values: np.ndarray, counts: np.ndarray, among: np.ndarray) -> float | None:
-    scored = among & (counts > 0)
+def _average(values: np.ndarray, weights: np.ndarray, among: np.ndarray) -> float | None:
+    scored = among & (weights > 0)
     if not scored.any() or np.isnan(values[scored]).all():
         return None
-    return float((values[scored] * counts[scored]).sum() / counts[scored].sum())
+    return float((values[scored] * weights[scored]).sum() / weights[scored].sum())
 
 
 def warn_of_losses(results: ClientResults, round: int, advice: str) -> bool:
