@@ -41,6 +41,7 @@ from mpifed.errors import InputError, closest, in_words
 from mpifed.federation import participation
 from mpifed.federation.clients import count_unseen
 from mpifed.local.options import LocalOptions
+from mpifed.supervision.heartbeat import STALL_LIMIT
 
 __all__ = [
     "ClientWeights",
@@ -107,7 +108,7 @@ class Configuration:
     threads: Annotated[int, AtLeast(1), AtMost(MOST_THREADS)] = 1
     placement: Literal["contiguous", "partitioned"] = "contiguous"
     on_divergence: Literal["stop", "drop"] = "stop"
-    stall_limit: Annotated[float, Above(0)] | None = 3600.0
+    stall_limit: Annotated[float, Above(0)] | None = STALL_LIMIT
     data: Any = None
     model: Any = None
     algorithm: Any = None

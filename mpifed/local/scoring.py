@@ -15,6 +15,7 @@ from torch import Tensor
 from mpifed.data.base import Split
 from mpifed.models.base import Model
 from mpifed.models.losses import score
+from mpifed.supervision import heartbeat
 
 CHUNK = 8192
 """Samples scored at a time, at most."""
@@ -31,6 +32,7 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
     for i, row in enumerate(rows):
         own = parameters if shared else parameters[i]
         for part in _chunks(split.offsets[row], split.offsets[row + 1]):
+            heartbeat.step()
             z = model.shared_logits(own, split.x[part])
             if logits is None:
                 logits = z.new_zeros(components, len(split.y), z.shape[-1])
@@ -60,6 +62,7 @@ def client_scores(
             continue
         total = 0.0
         for part in _chunks(begin, end):
+            heartbeat.step()
             z = model.shared_logits(parameters_of(i), split.x[part])
             sample_loss, hit, could = score(model.loss, z, split.y[part], mixture_of(i))
             total += float(sample_loss.double().sum())

@@ -178,3 +178,21 @@ class LonelyRefusal(Synthetic):
 
 def wrong_hint(*, extent: Missing = 3) -> None:  # noqa: F821
     """Its annotation names nothing."""
+
+
+class HangingData(Synthetic):
+    """Synthetic data that rank 1 never has."""
+
+    def load(self, client_ids, dtype):
+        if world().rank == 1:
+            time.sleep(600)
+        return super().load(client_ids, dtype)
+
+
+class HangsEarly(FedAvg):
+    """FedAvg of which rank 1 never has scored its clients."""
+
+    def deploy(self, state, clients, draws):
+        if world().rank == 1:
+            time.sleep(600)
+        return super().deploy(state, clients, draws)
