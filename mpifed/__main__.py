@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from mpifed import __version__
 from mpifed.command import started_as
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, closest
-from mpifed.supervision.guard import launched_rank
+from mpifed.supervision.launcher import launched_rank
 
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("mpifed.run", "run an experiment, alone or under mpirun"),

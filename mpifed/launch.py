@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import os
 import signal
 import socket
@@ -26,10 +27,14 @@ from mpifed.errors import (
     PeerFailure,
     RunError,
     StopRequested,
+    complain,
+    in_words,
+    text_of,
 )
 from mpifed.supervision.exit import skip_teardown
-from mpifed.supervision.guard import launched_rank, remove_segments, segments_of
-from mpifed.supervision.heartbeat import announce, whereabouts
+from mpifed.supervision.heartbeat import STALL_LIMIT, announce, tell, waiting, whereabouts
+from mpifed.supervision.launcher import launched_rank
+from mpifed.supervision.shared_memory import remove_segments, segments_of
 
 KINDS = (
     "experiments",
@@ -100,6 +105,9 @@ def main(arguments: list[str]) -> int:
         os.environ.setdefault(variable, "1")
     if os.environ.get("MPIFED_DEBUG") == "1":
         faulthandler.enable()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the terminal cannot show must not end a run that has succeeded.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = parser().parse_intermixed_args(arguments)
         if options.list:
@@ -109,14 +117,13 @@ def main(arguments: list[str]) -> int:
         request = _request(options)
         communicator = _world(options.expect_ranks)
     except InputError as error:
-        if launched_rank() in (None, 0):
-            _say(str(error))
-        return EXIT_BAD_INPUT
-    except (Exception, KeyboardInterrupt) as error:
-        # As where a package is missing: every rank meets it, and none can speak to the others.
-        if launched_rank() in (None, 0):
-            _say("interrupted" if isinstance(error, KeyboardInterrupt) else _foreign(error))
-        return EXIT_FAILED
+        return _fail_early(text_of(error), EXIT_BAD_INPUT)
+    except SystemExit:
+        raise  # after --help or --version
+    except KeyboardInterrupt:
+        return _fail_early("interrupted", EXIT_FAILED)
+    except BaseException as error:
+        return _fail_early(_foreign(error), EXIT_FAILED)
     return _run(request, communicator, stop_requested)
 
 
@@ -128,15 +135,15 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
         result = execute(request, communicator, stop_requested)
     except AgreedInputError as error:
         if communicator.rank == 0:
-            _say(str(error))
+            _say(text_of(error))
         return EXIT_BAD_INPUT
     except InputError as error:
-        return _fail(communicator, str(error), EXIT_BAD_INPUT)
+        return _fail(communicator, text_of(error), EXIT_BAD_INPUT)
     except RunError as error:
-        return _fail(communicator, str(error), EXIT_FAILED)
+        return _fail(communicator, text_of(error), EXIT_FAILED)
     except StopRequested as error:
         # Of this rank alone, for which the others still wait.
-        return _fail(communicator, str(error), EXIT_STOPPED)
+        return _fail(communicator, text_of(error), EXIT_STOPPED)
     except KeyboardInterrupt:
         return _fail(communicator, "interrupted", EXIT_FAILED)
     except BrokenPipeError:
@@ -147,20 +154,25 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
         # The rank that failed reports it, and its abort ends this wait.
         time.sleep(PATIENCE)
         return _fail(communicator, "another rank failed and did not say why", EXIT_FAILED)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        # A user's component may raise anything, and may ask to leave.
         return _fail(communicator, _foreign(error), EXIT_FAILED)
     return EXIT_STOPPED if result.status == "stopped" else EXIT_FINISHED
 
 
 def _foreign(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error} (MPIFED_DEBUG=1 shows the traceback)"
+    return f"{in_words(error)} (MPIFED_DEBUG=1 shows the traceback)"
 
 
 def _world(expected: int | None) -> Any:
-    from mpifed.mpi.communicator import world
+    with waiting():  # for the other ranks, in MPI_Init
+        from mpifed.mpi.agreement import introduce
+        from mpifed.mpi.communicator import world
 
-    skip_teardown()
-    return world(expected)
+        skip_teardown()
+        communicator = world(expected)
+        introduce(communicator)
+    return communicator
 
 
 def _request(options: Any) -> Any:
@@ -176,6 +188,7 @@ def _request(options: Any) -> Any:
         chosen = True
     experiment, typed = split_words(words)
     overrides = parse_overrides(typed)
+    tell(limit=_stall_limit(experiment, overrides))
     # Later than the rest, since it imports torch: a wrong word is refused at once.
     from mpifed.training.request import Request
 
@@ -188,6 +201,18 @@ def _request(options: Any) -> Any:
         options.quiet,
         _since_process_start(),
     )
+
+
+def _stall_limit(experiment: str | None, overrides: dict[str, Any]) -> float | None:
+    """``stall_limit`` as it is written, for the time before the configuration is understood."""
+    from mpifed.config.experiment_files import read_experiment
+
+    written: dict[str, Any] = {}
+    with contextlib.suppress(InputError):  # which the ranks will raise together
+        written = read_experiment(experiment) if experiment is not None else {}
+    found = {"stall_limit": STALL_LIMIT, **written, **overrides}["stall_limit"]
+    usable = found is None or (type(found) in (int, float) and 0 < found < 1e18)
+    return found if usable else STALL_LIMIT
 
 
 def _is_no_path(word: str) -> bool:
@@ -230,7 +255,16 @@ def _since_process_start() -> float:
 def _say(message: str) -> None:
     if os.environ.get("MPIFED_DEBUG") == "1" and sys.exc_info()[0] is not None:
         traceback.print_exc()
-    print(f"mpifed: {message}", file=sys.stderr, flush=True)
+    complain("mpifed", message)
+
+
+def _fail_early(message: str, code: int) -> int:
+    """Says what failed before ranks can speak to each other: rank 0, or a guard for its rank."""
+    if launched_rank() in (None, 0):
+        _say(message)
+    else:
+        tell(failure=message)
+    return code
 
 
 def _fail(communicator: Any, message: str, code: int) -> int:

@@ -102,7 +102,7 @@ class FedAdam(Algorithm[ServerChannel]):
             self.benchmark: Benchmark = model.problem
             self.columns = ("l2_uvp", "cosine")
             self.tasks = ("unlabelled",)
-            self.step_option = "algorithm.server_lr"
+            self.step_option, self.averages_by = "algorithm.server_lr", "clients"
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
@@ -146,13 +146,13 @@ class FedAdam(Algorithm[ServerChannel]):
         start = channel.broadcast(state.model)
         if self.objective is None:
             trained, optimizer = self.local(start, state.optimizer, clients, draws)
-            updates, weights = trained - start, clients.weights
+            updates, weights, whole = trained - start, clients.weights, 1
         else:
             updates, optimizer = self.transport_updates(state, clients, draws), state.optimizer
             weights = torch.ones(len(clients), dtype=torch.float64)
+            whole = len(clients.federation.training)
         arrived = channel.send(updates)
-        mass = channel.sum(torch.ones(len(clients), 1, dtype=torch.float64), weights)
-        delta = (channel.sum(arrived, weights) / mass).to(state.model)
+        delta = channel.mean(arrived, weights, whole).to(state.model)
         return self.server_step(state, delta, optimizer)
 
     def server_step(

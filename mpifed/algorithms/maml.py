@@ -61,6 +61,7 @@ class MetaLearner(Algorithm[Channel]):
         First shared model. None is zeros for linear models and a random draw for networks.
     """
 
+    averages_by = "clients"
     columns = ("up_floats",)
     local_options = ()
     step_option = "algorithm.inner_step or outer_step"
@@ -96,7 +97,8 @@ class MetaLearner(Algorithm[Channel]):
         x = channel.broadcast(state.model)
         moved = x - self.outer_step * self.direction(x[:, 0], clients)[:, None]
         uniform = torch.ones(len(clients), dtype=torch.float64)
-        return MetaState(channel.average(moved, uniform, before=state.model))
+        n = len(clients.federation.training)
+        return MetaState(channel.average(moved, uniform, before=state.model, whole=n))
 
     @abstractmethod
     def direction(self, x: Tensor, clients: Clients) -> Tensor:

@@ -21,7 +21,7 @@ from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
-from mpifed.errors import InputError, closest
+from mpifed.errors import InputError, closest, in_words
 
 ALGORITHMS = {
     "local": "mpifed.algorithms.local:Local",
@@ -214,7 +214,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, Section):
         return {"name": value.name, **plain(value.options)}
     if dataclasses.is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {
+            each.name: plain(getattr(value, each.name))
+            for each in dataclasses.fields(value)
+            if each.metadata.get("spelled_out", True) or getattr(value, each.name) != each.default
+        }
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
@@ -227,12 +231,12 @@ def load(target: str, field: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InputError(f"{field} is '{target}', but module '{error.name}' is not found") from None
-    except InputError:
+    except (InputError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         # A user's own module may fail to import in any way.
         raise InputError(
-            f"{field} is {shown(target)}, which cannot be imported: {type(error).__name__}: {error}"
+            f"{field} is {shown(target)}, which cannot be imported: {in_words(error)}"
         ) from error
     found = getattr(module, attribute, None)
     if not callable(found):

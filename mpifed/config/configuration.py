@@ -40,6 +40,7 @@ from mpifed.federation import participation
 from mpifed.federation.clients import count_unseen
 from mpifed.federation.participation import Participation
 from mpifed.local.options import LocalOptions
+from mpifed.supervision.heartbeat import STALL_LIMIT
 
 __all__ = [
     "ClientWeights",
@@ -55,6 +56,9 @@ __all__ = [
     "to_mapping",
     "to_yaml",
 ]
+
+LARGEST = 2**63 - 1
+"""The largest whole number that a checkpoint can hold."""
 
 ClientWeights = Literal["scored", "train", "uniform"]
 """How averages over clients are weighted, see ``EvaluationOptions``."""
@@ -82,7 +86,7 @@ class EvaluationOptions:
         samples n_t, as in Marfoq et al. 2021, or one each.
     """
 
-    every: Annotated[int, Ge(1)] = 10
+    every: Annotated[int, Ge(1), Le(LARGEST)] = 10
     unseen_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
     validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
     validation_split: bool = False
@@ -113,8 +117,8 @@ class CheckpointOptions:
         Checkpoints that are kept.
     """
 
-    every: Annotated[int, Ge(1)] = 50
-    keep: Annotated[int, Ge(1)] = 2
+    every: Annotated[int, Ge(1), Le(LARGEST)] = 50
+    keep: Annotated[int, Ge(1), Le(LARGEST)] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,16 +126,16 @@ class Configuration:
     """A complete, checked configuration; README.md says what each key means."""
 
     experiment: str = "custom"
-    seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 0
-    clients: Annotated[int, Ge(1)] = 100
-    rounds: Annotated[int, Ge(1)] = 200
+    seed: Annotated[int, Ge(0), Le(LARGEST)] = 0
+    clients: Annotated[int, Ge(1), Le(LARGEST)] = 100
+    rounds: Annotated[int, Ge(1), Le(LARGEST)] = 200
     participation: Participation = 1.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     threads: Annotated[int, Ge(1), Le(MOST_THREADS)] = 1
     placement: Literal["contiguous", "partitioned"] = "contiguous"
     on_divergence: Literal["stop", "drop"] = "stop"
-    stall_limit: Annotated[float, Gt(0)] | None = 3600.0
+    stall_limit: Annotated[float, Gt(0)] | None = STALL_LIMIT
     data: Section = Section(DEFAULTS["data"])
     model: Section = Section(DEFAULTS["model"])
     algorithm: Section = Section(DEFAULTS["algorithm"])
@@ -250,11 +254,11 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = ""
 def _participation(value: Any) -> Participation:
     kinds = participation.KINDS
     if isinstance(value, Mapping) or (isinstance(value, str) and value in kinds):
-        name, options = named(value, "participation")
+        name, options = named(value, "participation", "uniform")
         if name not in kinds:
             raise InputError(f"participation.name is {shown(name)}; {closest(name, kinds)}")
         checked = check_options(kinds[name], options, "participation")
-        return cast(Participation, kinds[name](**checked))
+        return participation.in_short(kinds[name](**checked))
     try:
         return float(check_value(value, Annotated[float, Gt(0), Le(1)], "participation"))
     except InputError as error:

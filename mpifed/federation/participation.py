@@ -2,6 +2,7 @@
 
 A fraction, or a mapping with a name:
 
+* ``uniform``: a fixed fraction, drawn without replacement, as a number alone asks for;
 * ``bernoulli``: each client independently with probability p;
 * ``dropout``: clients go away and come back, a two-state Markov chain each;
 * ``stragglers``: some clients are late in a round; they miss it, or do a part of their local steps
@@ -9,18 +10,52 @@ A fraction, or a mapping with a name:
 
 The same functions serve a server and gossip: a client that takes no part neither steps nor sends,
 and its edges' weights return to both ends.
+
+A mapping may say how a server weighs those who take part, ``weights: renormalised`` or
+``unbiased``. With n_t samples of n, and p the probability with which a client takes part, the
+average of what participants S make of x is
+
+    renormalised    sum_S n_t x_t / sum_S n_t
+    unbiased        x + sum_S n_t / (n p) (x_t - x)
+
+The second has the mean over all clients as its expectation (Horvitz and Thompson 1952), the first
+has not where the n_t differ: a ratio of two random sums, it weighs large clients too little.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, cast
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from mpifed.random import client_keys, stream
+
+Weights = Literal["renormalised", "unbiased"]
+
+
+def _renormalised() -> Weights:
+    """The default of ``weights``, which a configuration does not spell out."""
+    return cast(Weights, field(default="renormalised", metadata={"spelled_out": False}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform:
+    """A ``fraction`` of the clients, drawn uniformly without replacement.
+
+    Parameters
+    ----------
+    fraction : float
+        Share of the clients that takes part.
+    weights : {'renormalised', 'unbiased'}
+        How a server weighs those who take part.
+    """
+
+    name: Literal["uniform"] = "uniform"
+    fraction: Annotated[float, Gt(0), Le(1)] = 1.0
+    weights: Weights = _renormalised()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +66,13 @@ class Bernoulli:
     ----------
     p : float
         Probability with which a client takes part in a round.
+    weights : {'renormalised', 'unbiased'}
+        How a server weighs those who take part.
     """
 
     name: Literal["bernoulli"] = "bernoulli"
     p: Annotated[float, Gt(0), Le(1)]
+    weights: Weights = _renormalised()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +85,14 @@ class Dropout:
         Probability that a client which is there leaves before a round.
     recovery : float
         Probability that a client which is away comes back.
+    weights : {'renormalised', 'unbiased'}
+        How a server weighs those who take part.
     """
 
     name: Literal["dropout"] = "dropout"
     rate: Annotated[float, Ge(0), Le(0.999)]
     recovery: Annotated[float, Ge(0.001), Le(1)]
+    weights: Weights = _renormalised()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,21 +106,44 @@ class Stragglers:
     late : {'miss', 'partial'}
         Whether a late client misses the round, or sends what it has after a uniform share of its
         local steps.
+    weights : {'renormalised', 'unbiased'}
+        How a server weighs those who take part.
     """
 
     name: Literal["stragglers"] = "stragglers"
     rate: Annotated[float, Ge(0), Lt(1)]
     late: Literal["miss", "partial"] = "miss"
+    weights: Weights = _renormalised()
 
 
-Participation = float | Bernoulli | Dropout | Stragglers
+Participation = float | Uniform | Bernoulli | Dropout | Stragglers
 
 KINDS: Mapping[str, type] = {
+    "uniform": Uniform,
     "bernoulli": Bernoulli,
     "dropout": Dropout,
     "stragglers": Stragglers,
 }
 """What ``participation.name`` may be, with its options."""
+
+
+def in_short(participation: Participation) -> Participation:
+    """A fixed fraction as a number, where that says all; anything else as it is."""
+    if isinstance(participation, Uniform) and participation.weights == "renormalised":
+        return participation.fraction
+    return participation
+
+
+def is_unbiased(participation: Participation) -> bool:
+    """Whether participants are weighed by n_t / (n p)."""
+    return not isinstance(participation, float) and participation.weights == "unbiased"
+
+
+def _fraction(participation: Participation) -> float | None:
+    """The fixed fraction that takes part; None where their number is random."""
+    if isinstance(participation, Uniform):
+        return participation.fraction
+    return participation if isinstance(participation, float) else None
 
 
 def count_participants(fraction: float, n_training: int) -> int:
@@ -95,21 +159,30 @@ def present(
     A fraction f draws max(1, round(f n)) of the n training clients uniformly without replacement.
     """
     active = np.zeros(n_clients, bool)
-    match participation:
-        case Bernoulli(p=p):
-            draws = stream(seed, "participation", round).random(n_clients)
-            active[training] = draws[training] < p
-        case Dropout(rate=rate, recovery=recovery):
-            active[training] = _chains(rate, recovery, training, seed, round)
-        case Stragglers(rate=rate, late="miss"):
-            active[training] = ~_late(rate, training, seed, round)
-        case Stragglers() | 1.0:
-            active[training] = True
-        case fraction:
-            count = count_participants(fraction, len(training))
-            order = stream(seed, "participation", round).permutation(len(training))
-            active[training[order[:count]]] = True
+    active[training] = _present_among(participation, training, n_clients, seed, round)
     return active
+
+
+def _present_among(
+    participation: Participation, training: np.ndarray, n_clients: int, seed: int, round: int
+) -> np.ndarray:
+    """``present`` of the clients ``training`` alone: bool, of their shape."""
+    everyone, fraction = np.ones(len(training), bool), _fraction(participation)
+    if fraction == 1.0:
+        return everyone
+    if fraction is not None:
+        count = count_participants(fraction, len(training))
+        order = stream(seed, "participation", round).permutation(len(training))
+        everyone[order[count:]] = False
+        return everyone
+    match participation:
+        case Dropout(rate=rate, recovery=recovery):
+            return _chains(rate, recovery, training, seed, round)
+        case Stragglers(rate=rate, late="miss"):
+            return ~_late(rate, training, seed, round)
+        case Bernoulli(p=p):
+            return stream(seed, "participation", round).random(n_clients)[training] < p
+    return everyone
 
 
 def efforts(
@@ -130,16 +203,23 @@ def shortens_rounds(participation: Participation) -> bool:
 
 
 def inclusion(participation: Participation, n_training: int) -> float:
-    """The probability with which a training client takes part in any one round."""
+    """The probability with which a training client takes part in any one round.
+
+    It is the same for all of them: k / n for k drawn of n, p, the stationary probability
+    recovery / (rate + recovery) of dropout, 1 - rate for stragglers that miss rounds, and 1 for
+    those that do a part of their steps.
+    """
+    fraction = _fraction(participation)
+    if fraction is not None:
+        return count_participants(fraction, n_training) / n_training
     match participation:
         case Bernoulli(p=p):
             return p
         case Dropout(rate=rate, recovery=recovery):
             return recovery / (rate + recovery)
-        case Stragglers(rate=rate, late=late):
-            return 1.0 - rate if late == "miss" else 1.0
-        case fraction:
-            return count_participants(fraction, n_training) / n_training
+        case Stragglers(rate=rate, late="miss"):
+            return 1.0 - rate
+    return 1.0
 
 
 def _uniform(seed: int, purpose: str, round: int, clients: np.ndarray) -> np.ndarray:

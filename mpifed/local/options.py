@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Lt
 
+Sampling = Literal["shuffled", "uniform"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions:
@@ -41,7 +43,8 @@ class LocalOptions:
     steps : int, optional
         Local steps in a round, in place of ``epochs``.
     sampling : {'shuffled', 'uniform'}
-        Whether minibatches cut a shuffled epoch, or are drawn anew each.
+        Whether minibatches cut a shuffled epoch, or are each drawn anew, with replacement. An
+        epoch has as many of the latter as of the former.
     """
 
     optimizer: Literal["sgd"] = "sgd"
@@ -55,7 +58,7 @@ class LocalOptions:
     batch_size: Annotated[int, Ge(1)] = 128
     epochs: Annotated[int, Ge(1)] = 1
     steps: Annotated[int, Ge(1)] | None = None
-    sampling: Literal["shuffled", "uniform"] = "shuffled"
+    sampling: Sampling = "shuffled"
 
 
 def unread(given: LocalOptions, read: Collection[str]) -> dict[str, Any]:

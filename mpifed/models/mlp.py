@@ -12,12 +12,16 @@ from annotated_types import Ge
 from torch import Tensor
 
 from mpifed.data.base import Description
+from mpifed.errors import InputError
 from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.stacked import autograd_gradient
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
+
+MOST_LAYERS = 1000
+"""Hidden layers at most: nothing is learnt through more without connections that skip some."""
 
 
 @dataclass(frozen=True)
@@ -99,5 +103,7 @@ def mlp(
         First parameters: uniform on +-1/sqrt(inputs), torch's default, or N(0, 1).
     """
     widths = [64] if hidden is None else hidden
+    if len(widths) > MOST_LAYERS:
+        raise InputError(f"model.hidden has {len(widths)} layers, above {MOST_LAYERS}")
     sizes = (math.prod(data.input_shape), *widths, data.n_outputs)
     return Mlp(sizes, activation, loss_for(data.task, loss), initial)

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 
-from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested
+from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested, text_of
 from mpifed.mpi.communicator import Communicator
 from mpifed.supervision import heartbeat
 
@@ -38,7 +38,8 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
         return cast(T, result)
     if fine is None and failure is not None:
         raise failure
-    every = communicator.gather_object(str(failure) if isinstance(failure, InputError) else None)
+    mine = text_of(failure) if isinstance(failure, InputError) else None
+    every = communicator.gather_object(mine)
     message = communicator.broadcast_object(_first(every) if every is not None else None)
     if message is None:
         raise AgreedStop from failure
@@ -53,16 +54,19 @@ def _first(every: list[str | None]) -> str | None:
     return None
 
 
-def introduce(communicator: Communicator, clients: Iterable[int], limit: float | None) -> None:
-    """Tells every rank's guard of all others, if there are guards; collective.
+def introduce(communicator: Communicator) -> None:
+    """Tells every rank's guard of all others, if there are guards; collective."""
+    every = communicator.gather_object((socket.gethostname(), heartbeat.port(), os.getppid()))
+    key = secrets.token_hex(16) if every is not None else None
+    every, key = communicator.broadcast_object((every, key))
+    heartbeat.tell(rank=communicator.rank, key=key, peers=every)
 
-    ``clients`` are hosted here; ``limit`` is how many seconds a rank may make no step forward.
+
+def tell_places(communicator: Communicator, clients: Iterable[int]) -> None:
+    """Tells every guard in words which clients each rank hosts; collective.
+
+    ``clients`` are those hosted here.
     """
     place = heartbeat.place([int(client) for client in clients])
     heartbeat.settle_in(place)
-    every = communicator.gather_object(
-        (socket.gethostname(), heartbeat.port(), os.getppid(), place)
-    )
-    key = secrets.token_hex(16) if every is not None else None
-    every, key = communicator.broadcast_object((every, key))
-    heartbeat.tell(rank=communicator.rank, key=key, peers=every, limit=limit)
+    heartbeat.tell(places=communicator.broadcast_object(communicator.gather_object(place)))

@@ -36,7 +36,7 @@ def columns_of(setup: Setup) -> list[str]:
         *COLUMNS,
         *unseen,
         *validation,
-        *task_columns(setup.model, validates),
+        *task_columns(setup.model, setup.algorithm.deploys_mixtures, validates),
         *setup.algorithm.columns,
     ]
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Predictor, check_predictor
 from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Federation
 from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
+from mpifed.models.losses import likelihood_differs
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,12 @@ def score_clients(
     Where it ``validates``, on their validation splits too.
 
     ``served`` pairs groups of hosted clients (those in training, those unseen) with the predictors
-    that they deploy. Collective; None on other ranks.
+    that they deploy. Collective; None on other ranks. Raises ``RunError`` for predictors of other
+    shapes than are documented.
     """
+    for clients, predictor in served:
+        if len(clients):
+            check_predictor(predictor, len(clients), model.n_parameters)
     parts = [
         _score(model, clients, predictor, validates)
         for clients, predictor in served
@@ -81,6 +86,8 @@ def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool
     shards, rows = clients.shards, clients.rows
     of = (predictor.parameters_of, predictor.mixture_of)
     mixture, measure = predictor.mixture, model.loss.measure
+    mixes = mixture is not None and mixture.shape[1] > 1
+    likelihoods = mixes and likelihood_differs(model.loss)
     found = {
         "ids": clients.ids,
         "n_train": shards.train.counts[rows],
@@ -96,14 +103,16 @@ def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool
             nothing = np.full(len(rows), np.nan)
             found |= {f"{name}_loss": nothing, f"{name}_accuracy": nothing}
             continue
-        loss, hits, possible = client_scores(model, *of, split, rows)
+        scores = client_scores(model, *of, split, rows)
         with np.errstate(invalid="ignore"):
-            share = hits / possible
+            share = scores.hits / scores.possible
         accurate = measure == "accuracy"
-        found[f"{name}_loss"] = loss
+        found[f"{name}_loss"] = scores.loss
         found[f"{name}_accuracy"] = share if accurate else np.full(len(rows), np.nan)
+        if likelihoods:
+            found[f"{name}_nll"] = scores.nll
         if measure is not None and not accurate:
-            found |= {f"{name}_{measure}": share, f"{name}_{measure}_possible": possible}
+            found |= {f"{name}_{measure}": share, f"{name}_{measure}_possible": scores.possible}
     return found | {name: _array(values) for name, values in predictor.results.items()}
 
 
@@ -111,11 +120,18 @@ def _array(values: torch.Tensor) -> np.ndarray:
     return (values.double() if values.is_floating_point() else values).cpu().numpy()
 
 
-def task_columns(model: Model, validates: bool = False) -> list[str]:
-    """The columns of ``metrics.csv`` that the task adds."""
-    measure = model.loss.measure
+def task_columns(model: Model, mixes: bool, validates: bool = False) -> list[str]:
+    """The columns of ``metrics.csv`` that the task adds; ``mixes`` says that mixtures are deployed.
+
+    Their negative log-likelihood, up to a constant, is no loss of a prediction where numbers or
+    tags are predicted, and so has columns beside the losses.
+    """
+    loss = model.loss
     splits = ("train", "test", "validation") if validates else ("train", "test")
-    return [] if measure in (None, "accuracy") else [f"{split}_{measure}" for split in splits]
+    measures: list[str] = [] if loss.measure in (None, "accuracy") else [loss.measure]
+    if mixes and likelihood_differs(loss):
+        measures.append("nll")
+    return [f"{split}_{measure}" for measure in measures for split in splits]
 
 
 def summarise(
@@ -149,10 +165,12 @@ def summarise(
         "test_accuracy_min": float(tested.min()) if len(tested) else None,
         "test_accuracy_std": float(tested.std()) if len(tested) else None,
     }
-    for name in VALIDATION_COLUMNS:
+    samples = {"train": results.n_train, "test": results.n_test}
+    if "n_validation" in results.more:
+        samples["validation"] = results.more["n_validation"]
+    for name in (*VALIDATION_COLUMNS, *(f"{split}_nll" for split in samples)):
         if name in results.more:
-            counts = results.more["n_validation"]
-            summary[name] = average(results.more[name], counts, seen)
+            summary[name] = average(results.more[name], samples[name.partition("_")[0]], seen)
     for name in results.more:
         if f"{name}_possible" in results.more:
             counts = results.more[f"{name}_possible"]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from mpifed.launch import main
-from mpifed.supervision.guard import RANK_VARIABLES
+from mpifed.supervision.launcher import RANK_VARIABLES
 
 HERE = Path(__file__).parent
 
@@ -33,6 +33,14 @@ TINY = (
     "local.momentum=0.9",
     "local.batch_size=64",
 )
+
+
+STORED = {
+    **{"experiment": "x", "clients": 4, "rounds": 9, "seed": 0},
+    **{section: {"name": "none"} for section in ("data", "model", "algorithm", "exchange")},
+    **{"compression": {"name": "none"}, "local": {}, "checkpoint": {}, "evaluation": {"every": 2}},
+}
+"""A configuration of which nothing but its form is right."""
 
 
 @dataclass(frozen=True)

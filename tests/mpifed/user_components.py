@@ -13,14 +13,23 @@ import numpy as np
 import torch
 from annotated_types import MultipleOf
 
+from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.fedavg import FedAvg, FedAvgState
 from mpifed.algorithms.flix.flix import Flix
+from mpifed.algorithms.local import Local
 from mpifed.data.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.local import search
 from mpifed.mpi.communicator import world
 
 NOT_CALLABLE = 3
+
+
+class Mute(BaseException):
+    """An exception that is none of Python's usual ones, and has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
 
 
 class Fails(FedAvg):
@@ -39,6 +48,9 @@ class Fails(FedAvg):
 
     def mistake(self, state):
         raise ValueError("the user's mistake")
+
+    def say_nothing(self, state):
+        raise Mute
 
     def leave(self, state):
         sys.exit(0)
@@ -152,6 +164,16 @@ class Stepless(FedAvg):
     steps_locally = False
 
 
+class DeploysRows(Local):
+    """Local training that deploys a row for each client, not a model of its own."""
+
+    def __init__(self, model, local) -> None:
+        super().__init__(model, local)
+
+    def deploy(self, state, clients, draws):
+        return Predictor(state.models[:, 0])
+
+
 class FailingData(Synthetic):
     """Synthetic data that rank 1 cannot make."""
 
@@ -173,3 +195,21 @@ class LonelyRefusal(Synthetic):
 
 def wrong_hint(*, extent: Missing = 3) -> None:
     """Its annotation names nothing."""
+
+
+class HangingData(Synthetic):
+    """Synthetic data that rank 1 never has."""
+
+    def load(self, client_ids, dtype):
+        if world().rank == 1:
+            time.sleep(600)
+        return super().load(client_ids, dtype)
+
+
+class HangsEarly(FedAvg):
+    """FedAvg of which rank 1 never has scored its clients."""
+
+    def deploy(self, state, clients, draws):
+        if world().rank == 1:
+            time.sleep(600)
+        return super().deploy(state, clients, draws)

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from mpifed.jobs.__main__ import main
-from mpifed.supervision.guard import RANK_VARIABLES
+from mpifed.supervision.launcher import RANK_VARIABLES
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "scripts" / "slurm"

@@ -16,7 +16,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from mpifed.algorithms.base import Algorithm, AnyChannel, Predictor
+from mpifed.algorithms.base import Algorithm, AnyChannel, Predictor, Weighting
 from mpifed.algorithms.flix import forecast, options
 from mpifed.algorithms.flix.earlier_run import stored_model, stored_optima
 from mpifed.algorithms.flix.line_search import watched_step
@@ -93,6 +93,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
     """
 
     step_option = "algorithm.step"
+    averages_by: Weighting = "clients"
     columns = ("objective", "objective_gap", "deployed_distance", "up_floats")
     refuse = staticmethod(options.refuse_flix)
 
