@@ -193,7 +193,7 @@ class LonelyRefusal(Synthetic):
         communicator.barrier()
 
 
-def wrong_hint(*, extent: Missing = 3) -> None:
+def wrong_hint(*, extent: Missing = 3) -> None:  # noqa: F821
     """Its annotation names nothing."""
 
 
