@@ -1,11 +1,15 @@
-"""Graphs, mixing matrices and schedules for gossip averaging; numpy, scipy and networkx only.
+"""Graphs, mixing matrices and schedules for gossip averaging.
 
-    graph = topologies.build_graph("erdos_renyi", 100, seed=1234, p=0.5)      # a networkx graph
-    matrix = topologies.mixing_matrix(graph, "fmmc")                          # a MixingMatrix
-    topologies.slem(matrix)
+The package needs numpy, scipy and networkx only. A round of gossip is x <- W @ x, where W[i, j] is
+the weight that the receiver i gives to the message from the sender j.
 
-A round of gossip is x <- W @ x: W[i, j] is the weight that the receiver i gives to the message from
-j.
+Examples
+--------
+>>> import topologies
+>>> graph = topologies.build_graph("ring", 4)  # a networkx graph
+>>> matrix = topologies.mixing_matrix(graph, "fmmc")  # a MixingMatrix
+>>> round(topologies.slem(matrix), 6)
+0.333333
 """
 
 from topologies.analysis import (

@@ -1,4 +1,4 @@
-"""What a matrix or a schedule does: how fast it averages, and how many neighbours it is worth."""
+"""Properties of mixing matrices and schedules: spectrum, SLEM, consensus rate, mixing time."""
 
 from __future__ import annotations
 
@@ -27,17 +27,55 @@ STANDSTILL = 1e-10
 
 
 def spectrum(matrix: MixingMatrix) -> Array:
-    """Return the n eigenvalues of a symmetric W, else its singular values, in ascending order."""
+    """Return the eigenvalues of a symmetric W, otherwise its singular values.
+
+    Parameters
+    ----------
+    matrix : MixingMatrix
+        The mixing matrix W.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+        The values in ascending order.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> spectrum(mixing_matrix(build_graph("complete", 3), "uniform")).round(12) + 0.0
+    array([0., 0., 1.])
+    """
     dense = matrix.to_dense()
     values = np.linalg.eigvalsh(dense) if matrix.symmetric else linalg.svdvals(dense)[::-1]
     return np.asarray(values, dtype=np.float64)
 
 
 def slem(matrix: MixingMatrix) -> float:
-    """Return ||W - 11'/n||_2: of a symmetric W, the second largest eigenvalue modulus.
+    """Return ||W - 11'/n||_2, the factor by which one round contracts in the worst case.
 
-    It is 0 for one node, and the factor by which one round shrinks the distance from consensus in
-    the worst case. Where columns do not sum to one it is ||(I - 11'/n) W||_2, the same factor.
+    Of a symmetric W this is the second largest eigenvalue modulus. Where columns do not sum to one
+    it is ||(I - 11'/n) W||_2, the same worst-case contraction of the distance from consensus.
+
+    Parameters
+    ----------
+    matrix : MixingMatrix
+        The mixing matrix W.
+
+    Returns
+    -------
+    float
+        The SLEM; 0 for one node.
+
+    Raises
+    ------
+    TopologyError
+        If Lanczos iterations do not converge on a matrix of more than ``DENSE_NODES`` nodes.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> round(slem(mixing_matrix(build_graph("ring", 4), "metropolis_hastings")), 12)
+    0.333333333333
     """
     return _contraction([matrix])
 
@@ -80,11 +118,19 @@ def _contraction(matrices: list[MixingMatrix]) -> float:
 
 @dataclass(frozen=True)
 class ConsensusRate:
-    """E||W_tau ... W_1 x - mean||^2 <= (1 - p) ||x - mean||^2 over tau rounds.
+    """The (p, tau) of E||W_tau ... W_1 x - mean||^2 <= (1 - p) ||x - mean||^2.
 
     Koloskova et al. 2020 (A unified theory of decentralized SGD with changing topology and local
-    updates), Assumption 4, which is Assumption 8 of Marfoq et al. 2021 (FedEM). ``standard_error``
-    is that of p where it was estimated, else 0.
+    updates), Assumption 4, which is Assumption 8 of Marfoq et al. 2021 (FedEM).
+
+    Attributes
+    ----------
+    p : float
+        The expected relative decrease of the squared distance over tau rounds, in [0, 1].
+    tau : int
+        The number of rounds.
+    standard_error : float
+        The standard error of p where it was estimated, otherwise 0.
     """
 
     p: float
@@ -93,16 +139,35 @@ class ConsensusRate:
 
     @property
     def contraction(self) -> float:
-        """The factor a round takes off the distance from consensus, on average over tau rounds."""
+        """The factor per round on the distance from consensus, averaged over tau rounds."""
         return float(max(0.0, 1 - self.p) ** (0.5 / self.tau))
 
 
 def consensus_rate(source: MixingMatrix | Schedule, samples: int = SAMPLES) -> ConsensusRate:
     """Return the (p, tau) of a matrix used in every round, or of a schedule.
 
-    Exact for what is periodic, p = 1 - ||W_tau ... W_1 - 11'/n||_2^2, and for independent rounds
-    with a known E[W'W], p = 1 - ||E[W'W] - 11'/n||_2. Otherwise E[W'W] is the mean over the first
-    ``samples`` times tau rounds; its norm is on average too large, and so p on the safe side.
+    The rate is exact for periodic schedules, p = 1 - ||W_tau ... W_1 - 11'/n||_2^2, and for
+    independent rounds with a known E[W'W], p = 1 - ||E[W'W] - 11'/n||_2. Otherwise E[W'W] is
+    estimated by the mean over ``samples`` blocks of tau rounds. The norm of the mean is biased
+    upwards, so the estimated p is conservative.
+
+    Parameters
+    ----------
+    source : MixingMatrix | Schedule
+        The matrix or schedule.
+    samples : int, default SAMPLES
+        The number of blocks of tau rounds to average over where p is estimated.
+
+    Returns
+    -------
+    ConsensusRate
+        The rate, with a standard error where it is estimated.
+
+    Examples
+    --------
+    >>> from topologies import build_schedule
+    >>> consensus_rate(build_schedule("one_peer_exponential", 4))
+    ConsensusRate(p=1.0, tau=2, standard_error=0.0)
     """
     schedule = as_schedule(source)
     if isinstance(schedule, LocalRounds):
@@ -139,17 +204,48 @@ def _estimated_rate(schedule: Schedule, samples: int) -> ConsensusRate:
 
 
 def mixing_time(source: MixingMatrix | Schedule, accuracy: float = 1e-2) -> float:
-    """Return the rounds that shrink any distance from consensus to ``accuracy`` of it.
+    """Return how many rounds contract any distance from consensus to ``accuracy`` of it.
 
-    Infinity if they never do, 0 for one node. For random schedules it is the root mean square that
-    shrinks; for periodic ones the rounds are whole periods.
+    For random schedules the root mean square distance is meant; for periodic ones the number is a
+    multiple of the period.
+
+    Parameters
+    ----------
+    source : MixingMatrix | Schedule
+        The matrix or schedule.
+    accuracy : float, default 0.01
+        The relative distance to reach, in (0, 1).
+
+    Returns
+    -------
+    float
+        The number of rounds: 0 for one node, infinity if the distance never falls so far.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> mixing_time(mixing_matrix(build_graph("ring", 10), "metropolis_hastings"))
+    34
     """
     schedule = as_schedule(source)
     return 0 if schedule.n == 1 else rounds_to(accuracy, consensus_rate(schedule))
 
 
 def rounds_to(accuracy: float, rate: ConsensusRate) -> float:
-    """Return the rounds, a multiple of tau, that shrink a distance to ``accuracy`` at this rate."""
+    """Return the number of rounds, a multiple of tau, that reaches ``accuracy`` at this rate.
+
+    Parameters
+    ----------
+    accuracy : float
+        The relative distance to reach, in (0, 1).
+    rate : ConsensusRate
+        The consensus rate.
+
+    Returns
+    -------
+    float
+        The number of rounds; infinity if 1 - p is 1 to rounding.
+    """
     left = 1 - rate.p
     if left <= accuracy**2:
         return rate.tau
@@ -161,12 +257,30 @@ def rounds_to(accuracy: float, rate: ConsensusRate) -> float:
 def effective_neighbours(source: MixingMatrix | Schedule, gamma: float = 0.9) -> float:
     """Return how many nodes' noise a node averages in a random walk with decay ``gamma``.
 
-    Nodes keep z <- W (sqrt(gamma) z + noise); the number is the stationary variance of a node
-    without communication, 1 / (1 - gamma), over that with it: n for the complete graph, 1 without
-    any exchange. For symmetric W with eigenvalues l the latter is the mean of l^2 / (1 - gamma l^2)
-    (Vogels, Hendrikx and Jaggi 2022, Beyond spectral gap, section 3). For schedules that are not
-    static the covariance itself is followed, until it repeats or, if random, for some thousand
-    rounds' worth of noise.
+    Nodes update z <- W (sqrt(gamma) z + noise). The number is the stationary variance of a node
+    without communication, 1 / (1 - gamma), divided by that with it: n for the complete graph, 1
+    without any exchange. For symmetric W with eigenvalues l the latter is the mean of l^2 / (1 -
+    gamma l^2) (Vogels, Hendrikx and Jaggi 2022, Beyond spectral gap, section 3). For schedules that
+    are not static the covariance itself is iterated: over one period, or, if random, over ten times
+    the rounds in which gamma^k falls below 1e-9.
+
+    Parameters
+    ----------
+    source : MixingMatrix | Schedule
+        The matrix or schedule.
+    gamma : float, default 0.9
+        The decay, in (0, 1).
+
+    Returns
+    -------
+    float
+        The effective number of neighbours.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> round(effective_neighbours(mixing_matrix(build_graph("complete", 5), "uniform")), 6)
+    5.0
     """
     schedule = as_schedule(source)
     if schedule.period == 1 and schedule.symmetric:
@@ -186,7 +300,23 @@ def effective_neighbours(source: MixingMatrix | Schedule, gamma: float = 0.9) ->
 
 
 def diameter(graph: nx.Graph) -> float:
-    """Return the largest number of hops between two nodes; infinity if it is disconnected."""
+    """Return the largest number of hops between two nodes.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1.
+
+    Returns
+    -------
+    float
+        The diameter; infinity if the graph is disconnected.
+
+    Examples
+    --------
+    >>> diameter(nx.cycle_graph(6))
+    3.0
+    """
     n, edges = len(graph), edge_array(graph)
     adjacency = csr_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
     longest = 0.0

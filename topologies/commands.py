@@ -1,4 +1,8 @@
-"""What ``python -m topologies`` does, a function a command: check, then compute, then write."""
+"""The commands of ``python -m topologies``: one function each, on the parsed command line.
+
+Each function checks its input first, then computes, then prints or writes. All raise
+``TopologyError`` for bad input.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,13 @@ COLUMNS = (
 
 
 def list_names(options: argparse.Namespace) -> None:
-    """The graph families, weight rules and schedules, with their parameters."""
+    """Print the graph families, weight rules and schedules, with their parameters.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        ``what`` (one table, or None for all) and ``json``.
+    """
     tables: dict[str, Mapping[str, Entry]] = {
         "families": FAMILIES,
         "weights": WEIGHTS,
@@ -69,7 +79,14 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def show(options: argparse.Namespace) -> None:
-    """One graph and what gossips on it."""
+    """Print the description of one graph with its weights and schedule.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        ``graph``, ``weights``, ``schedule``, ``n``, ``seed``, ``accuracy``, ``message_bytes`` and
+        ``json``.
+    """
     what = _plan(options)
     record = carry_out(what, options.seed).record(**_measures(options))
     if options.json:
@@ -80,7 +97,14 @@ def show(options: argparse.Namespace) -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Several graphs, weights and schedules as a table and a picture."""
+    """Print a table of several graphs, weights and schedules; write it and a picture if asked for.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        As for :func:`show`, with lists ``graphs``, ``weights`` and ``schedules``, and the files
+        ``csv`` and ``plot``.
+    """
     plans = [
         plan(text, weights, schedule, options.n)
         for text in options.graphs
@@ -105,7 +129,13 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def show_rounds(options: argparse.Namespace) -> None:
-    """The rounds of a schedule."""
+    """Print the rounds of a schedule.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        As for :func:`show`, with ``rounds``, the number of rounds.
+    """
     case = carry_out(_plan(options), options.seed)
     count = options.rounds or case.schedule.period or 8
     rounds: list[dict[str, Any]] = []
@@ -134,7 +164,13 @@ def show_rounds(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
-    """A matrix to a file, or the rounds of a schedule to a directory of them."""
+    """Write a matrix to a file, or the rounds of a schedule to a directory of them.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The graph as for :func:`show`, ``output`` and ``rounds``.
+    """
     what = _plan(options)
     target = Path(options.output)
     if what.schedule == "static":
@@ -156,7 +192,13 @@ def export(options: argparse.Namespace) -> None:
 
 
 def plot(options: argparse.Namespace) -> None:
-    """A picture of a graph, its matrix, its spectrum, its consensus or its rounds."""
+    """Draw a graph, its matrix, its spectrum, its consensus or its rounds.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The graph as for :func:`show`, ``kind``, ``output`` and ``rounds``.
+    """
     what = _plan(options)
     _check_outputs(None, options.output)
     case = carry_out(what, options.seed)
@@ -179,7 +221,13 @@ def plot(options: argparse.Namespace) -> None:
 
 
 def dry_run(options: argparse.Namespace) -> None:
-    """Gossip on random vectors: measured against promised contraction."""
+    """Run gossip on random vectors; print the measured and the predicted contraction.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The graph as for :func:`show`, ``rounds``, ``width``, ``csv``, ``plot`` and ``json``.
+    """
     what = _plan(options)
     _check_outputs(options.csv, options.plot)
     run = gossip(
@@ -217,7 +265,13 @@ def dry_run(options: argparse.Namespace) -> None:
 
 
 def cycle_times(options: argparse.Namespace) -> None:
-    """The overlays for a network, with the seconds a round of each takes."""
+    """Print the overlays for a network, with the seconds per round of each.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        ``network``, ``overlays``, ``message_bytes``, ``local_steps``, ``csv`` and ``json``.
+    """
     for name in options.overlays:
         check_overlay(name)
     _check_outputs(options.csv, None)
@@ -262,7 +316,7 @@ def _measures(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _check_outputs(table: str | None, picture: str | None) -> None:
-    """Refuse, before anything is computed, what could not be written."""
+    """Refuse output files that cannot be written, before anything is computed."""
     if table:
         check_directory(Path(table))
     if picture:

@@ -1,8 +1,8 @@
 """Families of undirected graphs, each a function that returns a networkx graph on 0 .. n-1.
 
-networkx generates; the functions here give one name and one order of nodes to each family and
-refuse sizes that do not exist. :func:`topologies.build_graph` adds the seed, the redraws and the
-metadata.
+networkx generates the graphs. The functions here give one name and one order of nodes to each
+family and refuse sizes that do not exist. :func:`topologies.build_graph` adds the seed, the redraws
+and the metadata.
 """
 
 from __future__ import annotations
@@ -23,35 +23,123 @@ Seed = int | random.Random | None
 
 
 def erdos_renyi(n: int, p: float = 0.5, seed: Seed = None) -> nx.Graph:
-    """Each edge independently with probability p: ``networkx.binomial_graph(n, p, seed)``."""
+    """Return a graph with each edge present independently with probability p.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    p : float, default 0.5
+        The probability of each edge.
+    seed : Seed, optional
+        Seed or generator of the draw.
+
+    Returns
+    -------
+    networkx.Graph
+        ``networkx.binomial_graph(n, p, seed)``.
+    """
     return nx.binomial_graph(n, p, seed=seed)
 
 
 def ring(n: int) -> nx.Graph:
-    """The cycle 0-1-...-(n-1)-0; one edge for n = 2, none for n = 1."""
+    """Return the cycle 0-1-...-(n-1)-0; one edge for n = 2, none for n = 1.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+
+    Returns
+    -------
+    networkx.Graph
+        The cycle.
+
+    Examples
+    --------
+    >>> sorted(ring(4).edges)
+    [(0, 1), (0, 3), (1, 2), (2, 3)]
+    """
     return plain(nx.cycle_graph(n))
 
 
 def path(n: int) -> nx.Graph:
-    """The path 0-1-...-(n-1)."""
+    """Return the path 0-1-...-(n-1).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+
+    Returns
+    -------
+    networkx.Graph
+        The path.
+    """
     return nx.path_graph(n)
 
 
 def complete(n: int) -> nx.Graph:
-    """All n(n-1)/2 edges."""
+    """Return the complete graph, with all n(n-1)/2 edges.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+
+    Returns
+    -------
+    networkx.Graph
+        The complete graph.
+    """
     return nx.complete_graph(n)
 
 
 def star(n: int) -> nx.Graph:
-    """Node 0 joined to all n-1 others."""
+    """Return the star: node 0 joined to all n-1 other nodes.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+
+    Returns
+    -------
+    networkx.Graph
+        The star.
+    """
     return nx.star_graph(n - 1)
 
 
 def torus(n: int | None = None, rows: int | None = None, cols: int | None = None) -> nx.Graph:
-    """The periodic grid of rows x cols nodes, node r * cols + c at (r, c).
+    """Return the periodic grid of rows x cols nodes, with node r * cols + c at (r, c).
 
     Given n alone, rows and cols are its divisors nearest to each other. Where a side is 2 the
     two neighbours along it coincide, and the degree is 3.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of nodes.
+    rows : int, optional
+        The number of rows.
+    cols : int, optional
+        The number of columns.
+
+    Returns
+    -------
+    networkx.Graph
+        The torus.
+
+    Raises
+    ------
+    TopologyError
+        If the sizes do not fit together.
+
+    Examples
+    --------
+    >>> torus(12).degree(0), torus(rows=2, cols=6).degree(0)
+    (4, 3)
     """
     shape = torus_shape(n, rows, cols)
     return plain(nx.grid_2d_graph(*shape, periodic=True))
@@ -60,9 +148,29 @@ def torus(n: int | None = None, rows: int | None = None, cols: int | None = None
 def torus_shape(n: int | None, rows: int | None, cols: int | None) -> tuple[int, int]:
     """Return (rows, cols), completed from whichever of the three are given.
 
-    Raises:
-        TopologyError: if they do not fit together, or if n is a prime above 3 and so would make a
-            ring.
+    Parameters
+    ----------
+    n : int | None
+        The number of nodes.
+    rows : int | None
+        The number of rows.
+    cols : int | None
+        The number of columns.
+
+    Returns
+    -------
+    tuple of int
+        (rows, cols).
+
+    Raises
+    ------
+    TopologyError
+        If they do not fit together, or if n is a prime above 3, which would make a ring.
+
+    Examples
+    --------
+    >>> torus_shape(12, None, None)
+    (3, 4)
     """
     known = rows or cols
     if rows and cols:
@@ -88,7 +196,30 @@ def torus_shape(n: int | None, rows: int | None, cols: int | None) -> tuple[int,
 
 
 def hypercube(n: int | None = None, dimension: int | None = None) -> nx.Graph:
-    """The 2^dimension nodes of a cube, joined where their numbers differ in one binary digit."""
+    """Return the hypercube: nodes are joined where their numbers differ in one binary digit.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of nodes, a power of two.
+    dimension : int, optional
+        Log2 of the number of nodes.
+
+    Returns
+    -------
+    networkx.Graph
+        The hypercube.
+
+    Raises
+    ------
+    TopologyError
+        If the number of nodes is not a power of two, or not 2^dimension.
+
+    Examples
+    --------
+    >>> sorted(hypercube(8).neighbors(0))
+    [1, 2, 4]
+    """
     dimension = hypercube_dimension(n, dimension)
     # networkx has no node at all in dimension 0, where the cube is a point.
     return plain(nx.hypercube_graph(dimension)) if dimension else nx.empty_graph(1)
@@ -97,8 +228,22 @@ def hypercube(n: int | None = None, dimension: int | None = None) -> nx.Graph:
 def hypercube_dimension(n: int | None, dimension: int | None) -> int:
     """Return log2(n).
 
-    Raises:
-        TopologyError: if n is no power of two, or not 2^dimension.
+    Parameters
+    ----------
+    n : int | None
+        The number of nodes.
+    dimension : int | None
+        The dimension, if it is given besides or instead.
+
+    Returns
+    -------
+    int
+        The dimension.
+
+    Raises
+    ------
+    TopologyError
+        If n is not a power of two, or not 2^dimension.
     """
     if n is None:
         if dimension is None:
@@ -118,26 +263,86 @@ def hypercube_dimension(n: int | None, dimension: int | None) -> int:
 
 
 def random_regular(n: int, degree: int = 4, seed: Seed = None) -> nx.Graph:
-    """A random graph in which every node has the given degree (Steger and Wormald 1999)."""
+    """Return a random graph in which every node has the given degree (Steger and Wormald 1999).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    degree : int, default 4
+        The number of neighbours of each node; ``degree * n`` must be even.
+    seed : Seed, optional
+        Seed or generator of the draw.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph.
+    """
     return plain(nx.random_regular_graph(degree, n, seed=seed))
 
 
 def small_world(n: int, neighbours: int = 4, p: float = 0.2, seed: Seed = None) -> nx.Graph:
-    """A ring lattice with edges rewired with probability p (Watts and Strogatz 1998)."""
+    """Return a ring lattice with edges rewired with probability p (Watts and Strogatz 1998).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    neighbours : int, default 4
+        The degree of the lattice, even.
+    p : float, default 0.2
+        The probability that an edge is rewired.
+    seed : Seed, optional
+        Seed or generator of the draw.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph.
+    """
     return plain(nx.watts_strogatz_graph(n, neighbours, p, seed=seed))
 
 
 def barbell(n: int, bridge: int | None = None) -> nx.Graph:
-    """Two complete graphs joined by a path of ``bridge`` nodes (default n mod 2)."""
+    """Return two complete graphs joined by a path.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    bridge : int, optional
+        The number of nodes on the path; None takes n mod 2.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph.
+    """
     bridge = n % 2 if bridge is None else bridge
     return plain(nx.barbell_graph((n - bridge) // 2, bridge))
 
 
 def exponential(n: int) -> nx.Graph:
-    """Node i joined to i ± 2^k mod n for all 2^k < n: the undirected exponential graph.
+    """Return the undirected exponential graph: node i joined to i ± 2^k mod n for all 2^k < n.
 
     Ying et al. 2021 (Exponential graph is provably efficient for decentralized deep training) use
     the directed one.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph.
+
+    Examples
+    --------
+    >>> sorted(exponential(8).neighbors(0))
+    [1, 2, 4, 6, 7]
     """
     return plain(nx.circulant_graph(n, [1 << k for k in range((n - 1).bit_length())]))
 
@@ -146,9 +351,15 @@ def exponential(n: int) -> nx.Graph:
 class Family(Entry):
     """A graph family.
 
-    ``random``: it takes a seed. ``needs_n``: its parameters alone do not say how many nodes there
-    are. ``count``: returns the number of nodes (None where only reading a file tells) and refuses
-    sizes that do not exist.
+    Attributes
+    ----------
+    random : bool
+        Whether it takes a seed.
+    needs_n : bool
+        Whether n must be given because its parameters alone do not determine it.
+    count : Callable[[Any, Mapping[str, Any]], int | None] | None
+        Returns the number of nodes (None where it is known only after reading a file) and refuses
+        sizes that do not exist.
     """
 
     random: bool = False
@@ -156,15 +367,33 @@ class Family(Entry):
     count: Callable[[Any, Mapping[str, Any]], int | None] | None = None
 
     def determined_by(self, given: Mapping[str, Any]) -> bool:
-        """Whether the given parameters alone say how many nodes there are."""
+        """Return whether the given parameters alone determine the number of nodes."""
         return not self.needs_n and bool(given)
 
 
 def count_nodes(name: str, family: Family, n: int | None, params: Mapping[str, Any]) -> int | None:
-    """Return the number of nodes the family would have, or None where only building tells.
+    """Return the number of nodes that a graph of the family has, without building it.
 
-    Raises:
-        TopologyError: if there is no such graph.
+    Parameters
+    ----------
+    name : str
+        The name of the family.
+    family : Family
+        The family.
+    n : int | None
+        The number of nodes, if it is given.
+    params : Mapping[str, Any]
+        The complete parameters of the family.
+
+    Returns
+    -------
+    int or None
+        The number of nodes; None where it is known only after reading a file.
+
+    Raises
+    ------
+    TopologyError
+        If the family has no graph of that size.
     """
     if n is None and family.needs_n and family.parameters is not None:
         raise TopologyError(f"{name} needs n, the number of nodes, an integer of at least 1")

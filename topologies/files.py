@@ -1,4 +1,4 @@
-"""Graphs, matrices and tables on disk: npz (exact), dense CSV, edge lists, GraphML."""
+"""Files of graphs, matrices and tables: npz (exact), dense CSV, edge lists, GraphML."""
 
 from __future__ import annotations
 
@@ -16,11 +16,23 @@ from topologies.matrix import MixingMatrix
 
 
 def read_matrix(path: str | Path) -> MixingMatrix:
-    """Return the mixing matrix of a file: ``.npz`` as written by ``save``, or ``.csv``, n x n.
+    """Return the mixing matrix in a file.
 
-    Raises:
-        TopologyError: if the file cannot be read, or holds no doubly stochastic matrix; then the
-            message is the report of what is violated.
+    Parameters
+    ----------
+    path : str | Path
+        ``.npz`` as written by ``MixingMatrix.save``, or ``.csv`` with n x n numbers.
+
+    Returns
+    -------
+    MixingMatrix
+        The matrix.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read, or its matrix is not doubly stochastic and non-negative; the
+        message then lists the violations.
     """
     if Path(path).suffix == ".npz":
         return MixingMatrix.load(path)
@@ -32,11 +44,28 @@ def read_matrix(path: str | Path) -> MixingMatrix:
 
 
 def edge_list(n: int | None = None, path: str = "") -> nx.Graph:
-    """The graph of a text file with one edge ``i j`` or ``i j weight`` a line.
+    """Return the graph of a text file with one edge ``i j`` or ``i j weight`` per line.
 
-    Text after ``#`` is ignored. A line with a single integer gives the
-    number of nodes. Labels are replaced by 0 .. n-1 in sorted order, unless n is larger than their
-    number: then they are the nodes themselves and those not named are isolated.
+    Text after ``#`` is ignored. A line with a single integer gives the number of nodes. Labels are
+    replaced by 0 .. n-1 in sorted order. Where n is larger than the number of labels, these are the
+    node numbers themselves, and nodes that are not named are isolated.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of nodes, if it is larger than that of the labels.
+    path : str, default ''
+        The file.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph, with ``weight`` on edges where the file has it.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or a line is not an edge.
     """
     graph = nx.Graph()
     for number, line in enumerate(_read_text(path).splitlines(), start=1):
@@ -55,7 +84,25 @@ def edge_list(n: int | None = None, path: str = "") -> nx.Graph:
 
 
 def graphml(n: int | None = None, path: str = "") -> nx.Graph:
-    """The undirected graph of a GraphML file; labels are replaced by 0 .. n-1 in sorted order."""
+    """Return the undirected graph of a GraphML file, with labels replaced by 0 .. n-1 in order.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of nodes, if it is larger than that of the labels.
+    path : str, default ''
+        The file.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or its graph is directed.
+    """
     _read_text(path)
     try:
         graph = nx.read_graphml(path)
@@ -69,7 +116,25 @@ def graphml(n: int | None = None, path: str = "") -> nx.Graph:
 
 
 def matrix(n: int | None = None, path: str = "") -> nx.Graph:
-    """The graph of a stored symmetric mixing matrix (.npz, or .csv with all n x n entries)."""
+    """Return the graph of a stored symmetric mixing matrix.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of nodes; None takes that of the matrix.
+    path : str, default ''
+        A ``.npz`` file, or ``.csv`` with all n x n entries.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph, with the matrix's entries as ``weight`` on its edges.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read, or its matrix is directed or of another size.
+    """
     found = read_matrix(path)
     if not found.symmetric:
         raise TopologyError(
@@ -93,7 +158,18 @@ def _weight(text: str, number: int, path: str) -> float:
 
 
 def plain(graph: nx.Graph) -> nx.Graph:
-    """Return the graph on 0 .. n-1 in sorted order of its labels, without self-loops."""
+    """Return the graph on 0 .. n-1 in sorted order of its labels, without self-loops.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        A graph with labels that can be sorted.
+
+    Returns
+    -------
+    networkx.Graph
+        The relabelled graph; it keeps edge weights only.
+    """
     number = {label: k for k, label in enumerate(sorted(graph))}
     plain = nx.empty_graph(len(number))
     for i, j, weight in graph.edges(data="weight"):
@@ -130,12 +206,21 @@ def _read_text(path: str) -> str:
 def write_matrix(matrix: MixingMatrix, path: str | Path) -> None:
     """Write the matrix in the format of the path's suffix, one of ``FORMATS``.
 
-    Weights are written with all their digits. The self-weights stand in the CSV only: elsewhere
-    they are one minus the rest. The edge list begins with the number of nodes.
+    Weights are written with all their digits. Only the CSV file has self-weights; elsewhere they
+    are one minus the other weights of the row. The edge list begins with the number of nodes.
 
-    Raises:
-        TopologyError: for another suffix, for a directed matrix as an edge list or GraphML, or if
-            the file cannot be written.
+    Parameters
+    ----------
+    matrix : MixingMatrix
+        The mixing matrix.
+    path : str | Path
+        The file to write.
+
+    Raises
+    ------
+    TopologyError
+        For another suffix, for a directed matrix as an edge list or GraphML, or if the file cannot
+        be written.
     """
     path = Path(path)
     check_format(path)
@@ -148,7 +233,18 @@ def write_matrix(matrix: MixingMatrix, path: str | Path) -> None:
 
 
 def check_format(path: Path) -> None:
-    """Refuse a path whose suffix is no format, or whose directory does not exist."""
+    """Check that a path has the suffix of a format and lies in an existing directory.
+
+    Parameters
+    ----------
+    path : Path
+        The file to be written.
+
+    Raises
+    ------
+    TopologyError
+        If it does not.
+    """
     if path.suffix not in FORMATS:
         raise TopologyError(
             f"{str(path)!r} ends in {path.suffix!r}, but must end in one of {', '.join(FORMATS)}"
@@ -157,7 +253,18 @@ def check_format(path: Path) -> None:
 
 
 def check_directory(path: Path) -> None:
-    """Refuse a path into a directory that does not exist."""
+    """Check that a path lies in an existing directory.
+
+    Parameters
+    ----------
+    path : Path
+        The file to be written.
+
+    Raises
+    ------
+    TopologyError
+        If it does not.
+    """
     if not path.parent.is_dir():
         raise TopologyError(
             f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}"
@@ -192,10 +299,19 @@ FORMATS: dict[str, Callable[[MixingMatrix, Path], None]] = {
 
 
 def write_table(records: Sequence[dict[str, Any]], path: str | Path) -> None:
-    """Write records of equal keys as CSV; None is an empty cell, a mapping is JSON.
+    """Write records of equal keys as CSV; None becomes an empty cell, a mapping JSON.
 
-    Raises:
-        TopologyError: if the file cannot be written.
+    Parameters
+    ----------
+    records : Sequence[dict[str, Any]]
+        The rows; the keys of the first one make the header.
+    path : str | Path
+        The file to write.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be written.
     """
     try:
         with Path(path).open("w", newline="") as file:

@@ -26,22 +26,37 @@ NEGATIVE = "entries are negative"
 class MixingMatrix:
     """A row-stochastic matrix W; one round of gossip is x <- W @ x.
 
-    W[i, j] is the weight that the receiver i gives to the message from j. Only the weights
-    between different nodes are stored. The weight a node keeps for itself is one minus their sum,
-    so that rows sum to one by construction, and a symmetric matrix is doubly stochastic by
-    construction.
+    W[i, j] is the weight that the receiver i gives to the message from the sender j. Only the
+    weights between different nodes are stored. The weight a node keeps for itself is one minus
+    their sum, so that rows sum to one by construction, and a symmetric matrix is doubly stochastic
+    by construction.
 
-    Attributes:
-        n: number of nodes.
-        edges: int64 [m, 2] in lexicographic order; symmetric: each {i, j} once with i < j;
-            otherwise each (receiver, sender).
-        weights: float64 [m], the weight of each edge; zero is allowed and counts as an edge.
-        symmetric: whether each edge is used in both directions with the same weight.
-        info: where the matrix came from (rule, certificate, the graph's metadata); no part of its
-            identity.
+    Attributes
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges in lexicographic order. Symmetric: each {i, j} once with i < j; otherwise each
+        (receiver, sender).
+    weights : ndarray of float64, shape (m,)
+        The weight of each edge; zero is allowed and counts as an edge.
+    symmetric : bool
+        Whether each edge is used in both directions with the same weight.
+    info : Mapping[str, Any]
+        The origin of the matrix (rule, certificate, the graph's metadata); it does not count in
+        comparisons.
 
-    Raises:
-        TopologyError: if the edges are no simple edges on 0 .. n-1 or a weight is not finite.
+    Raises
+    ------
+    TopologyError
+        If the edges are not simple edges on 0 .. n-1 or a weight is not finite.
+
+    Examples
+    --------
+    >>> pair = MixingMatrix(2, np.array([[0, 1]]), np.array([0.25]))
+    >>> pair.to_dense()
+    array([[0.75, 0.25],
+           [0.25, 0.75]])
     """
 
     n: int
@@ -63,12 +78,28 @@ class MixingMatrix:
     ) -> MixingMatrix:
         """Return the mixing matrix of a square array, dense or scipy sparse.
 
-        Entries that are not stored are no edges. What is within ``tolerance`` of symmetric is made
-        so; the diagonal is replaced by one minus the rest.
+        Entries that are not stored are not edges. A matrix within ``tolerance`` of symmetric is
+        symmetrised; the diagonal is replaced by one minus the rest of the row.
 
-        Raises:
-            TopologyError: if the array is not doubly stochastic and non-negative within
-                ``tolerance``; the message is the report of what is violated.
+        Parameters
+        ----------
+        matrix : array_like or scipy sparse array, shape (n, n)
+            The entries.
+        tolerance : float, default IMPORT_TOLERANCE
+            The largest violation allowed.
+        info : Mapping[str, Any], optional
+            The ``info`` of the result.
+
+        Returns
+        -------
+        MixingMatrix
+            The matrix.
+
+        Raises
+        ------
+        TopologyError
+            If the array is not doubly stochastic and non-negative within ``tolerance``; the message
+            lists the violations.
         """
         array = sparse.csr_array(matrix, dtype=np.float64)
         if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.shape[0]:
@@ -93,7 +124,7 @@ class MixingMatrix:
 
     @cached_property
     def self_weights(self) -> NDArray[np.float64]:
-        """float64 [n]: one minus the sum of the weights each node gives to others."""
+        """One minus the sum of the weights each node gives to others, float64, shape (n,)."""
         if self.symmetric:
             return 1.0 - node_sums(self.n, self.edges, self.weights)
         received = np.bincount(self.edges[:, 0], self.weights, self.n)
@@ -108,17 +139,28 @@ class MixingMatrix:
         return sparse.csr_array(sparse.coo_array((data, (rows, cols)), shape=(self.n, self.n)))
 
     def to_sparse(self) -> sparse.csr_array:
-        """Return W with its diagonal, float64 CSR of shape [n, n]."""
+        """Return W with its diagonal, float64 CSR of shape (n, n)."""
         return sparse.csr_array(self._neighbour_weights + sparse.diags(self.self_weights))
 
     def to_dense(self) -> NDArray[np.float64]:
-        """Return W, float64 [n, n]."""
+        """Return W, float64 of shape (n, n)."""
         dense = self._neighbour_weights.toarray()
         np.fill_diagonal(dense, self.self_weights)
         return dense
 
     def neighbours(self, i: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the nodes whose messages node i receives, ascending, and its weights for them."""
+        """Return the nodes whose messages node i receives, and its weights for them.
+
+        Parameters
+        ----------
+        i : int
+            The receiver.
+
+        Returns
+        -------
+        tuple of ndarray
+            The senders, int64, ascending, and the weights, float64.
+        """
         rows = self._neighbour_weights
         part = slice(rows.indptr[i], rows.indptr[i + 1])
         return rows.indices[part].astype(np.int64), rows.data[part]
@@ -146,19 +188,45 @@ class MixingMatrix:
         return hash(self.sha256)
 
     def validate(self, tolerance: float = BUILT_TOLERANCE) -> Report:
-        """Return the report of what keeps this from being non-negative and doubly stochastic."""
+        """Check that the matrix is non-negative and doubly stochastic.
+
+        Parameters
+        ----------
+        tolerance : float, default BUILT_TOLERANCE
+            The largest violation allowed.
+
+        Returns
+        -------
+        Report
+            The violations.
+        """
         return violations(self.to_sparse(), tolerance)
 
     def pruned(self, tolerance: float = ACTIVE) -> MixingMatrix:
-        """Return the matrix without edges of at most this absolute weight: they need no message."""
+        """Return the matrix without edges of absolute weight at most ``tolerance``."""
         return self.with_edges(np.abs(self.weights) > tolerance)
 
     def restricted_to(self, active: NDArray[np.bool_]) -> MixingMatrix:
-        """Return the matrix of a round in which only the nodes where ``active`` is true take part.
+        """Return the matrix of a round in which only the active nodes take part.
 
-        An edge with an inactive end is not used, and its weight returns to the ends' self-weights:
-        a symmetric matrix stays symmetric and doubly stochastic, and an inactive node keeps its
-        value. A directed one stays row-stochastic only.
+        An edge with an inactive end is not used, and its weight is added to the self-weights of its
+        ends: a symmetric matrix stays symmetric and doubly stochastic, and an inactive node keeps
+        its value. A directed one stays row-stochastic only.
+
+        Parameters
+        ----------
+        active : ndarray of bool, shape (n,)
+            Whether each node takes part.
+
+        Returns
+        -------
+        MixingMatrix
+            The matrix of the round.
+
+        Raises
+        ------
+        TopologyError
+            If ``active`` has another shape.
         """
         active = np.asarray(active, dtype=bool)
         if active.shape != (self.n,):
@@ -168,7 +236,10 @@ class MixingMatrix:
         return self.with_edges(active[self.edges[:, 0]] & active[self.edges[:, 1]])
 
     def with_edges(self, kept: NDArray[np.bool_]) -> MixingMatrix:
-        """Return the matrix with these edges (bool [m]) only; other weights return to the ends."""
+        """Return the matrix with the ``kept`` edges, bool of shape (m,), only.
+
+        The weight of a removed edge is added to the self-weights of its ends.
+        """
         return MixingMatrix(self.n, self.edges[kept], self.weights[kept], self.symmetric, self.info)
 
     def save(self, path: str | Path) -> None:
@@ -188,9 +259,20 @@ class MixingMatrix:
     def load(cls, path: str | Path) -> MixingMatrix:
         """Read a file written by :meth:`save`.
 
-        Raises:
-            TopologyError: if the file cannot be read, is of another kind, or does not hold what was
-                written.
+        Parameters
+        ----------
+        path : str | Path
+            The file.
+
+        Returns
+        -------
+        MixingMatrix
+            The matrix.
+
+        Raises
+        ------
+        TopologyError
+            If the file cannot be read, is of another kind, or its content does not match its hash.
         """
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -217,7 +299,17 @@ class MixingMatrix:
 
 @dataclass(frozen=True)
 class Violation:
-    """One property that does not hold: by how much, and how much would be allowed."""
+    """One property that does not hold.
+
+    Attributes
+    ----------
+    name : str
+        What is violated.
+    value : float
+        By how much.
+    tolerance : float
+        How much is allowed.
+    """
 
     name: str
     value: float
@@ -229,13 +321,19 @@ class Violation:
 
 @dataclass(frozen=True)
 class Report:
-    """The violations found in a matrix; empty if it is fine."""
+    """The violations found in a matrix.
+
+    Attributes
+    ----------
+    violations : tuple[Violation, ...]
+        The violations; empty if every property holds.
+    """
 
     violations: tuple[Violation, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is violated."""
+        """Whether every property holds."""
         return not self.violations
 
     def __str__(self) -> str:
@@ -243,7 +341,20 @@ class Report:
 
 
 def violations(array: sparse.csr_array, tolerance: float) -> Report:
-    """Check that a square array is finite, non-negative and doubly stochastic."""
+    """Check that a square array is finite, non-negative and doubly stochastic.
+
+    Parameters
+    ----------
+    array : sparse.csr_array
+        The entries, shape (n, n).
+    tolerance : float
+        The largest violation allowed.
+
+    Returns
+    -------
+    Report
+        The violations.
+    """
     if not np.isfinite(array.data).all():
         return Report((Violation("entries are not finite", float("inf"), 0.0),))
     excess = {
@@ -257,7 +368,22 @@ def violations(array: sparse.csr_array, tolerance: float) -> Report:
 
 
 def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return float64 [n]: the sum of the values [m] on each node's edges [m, 2]."""
+    """Return the sum of the values on each node's edges.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    values : ndarray, shape (m,)
+        A value for each edge.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+        The sums.
+    """
     ends = np.concatenate([edges[:, 0], edges[:, 1]])
     return np.bincount(ends, np.concatenate([values, values]), n).astype(np.float64)
 
@@ -265,7 +391,22 @@ def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray
 def at_most_one(
     n: int, edges: NDArray[np.int64], weights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Scale non-negative weights down so that no node's sum exceeds one, not even by rounding."""
+    """Scale weights down so that the sum at each node is at most one, also in floating point.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    weights : ndarray of float64, shape (m,)
+        Non-negative weights.
+
+    Returns
+    -------
+    ndarray of float64, shape (m,)
+        The scaled weights.
+    """
     while (sums := node_sums(n, edges, weights)).max() > 1:
         divisor = np.where(sums > 1, sums * (1 + np.finfo(float).eps), 1)
         weights = weights / divisor[edges].max(axis=1)

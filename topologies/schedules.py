@@ -1,4 +1,4 @@
-"""Schedules by name: what is used in which round, prepared once and then the same everywhere.
+"""Schedules by name: prepared once, then restored from arrays with the same result everywhere.
 
 A schedule is made in two steps. ``prepare_schedule`` does what is expensive or depends on the last
 digit of an eigensolver, and returns plain arrays, to be computed by one process, sent to the others
@@ -53,8 +53,15 @@ from topologies.weighted import (
 class ScheduleEntry(Entry):
     """A named schedule: ``prepare(graph, rule, **params)``, ``build(n, seed, arrays, **params)``.
 
-    ``uses`` names what it takes from the topology: "weights" (the graph and a weight rule),
-    "graph" (its edges only) or "nodes" (their number only).
+    Attributes
+    ----------
+    uses : str
+        What it takes from the topology: "weights" (the graph and a weight rule), "graph" (its edges
+        only) or "nodes" (their number only).
+    random : bool
+        Whether it draws from a seed.
+    prepare : Any
+        The function that computes its arrays, if any.
     """
 
     uses: str = "weights"
@@ -74,18 +81,38 @@ def build_schedule(
 ) -> Schedule:
     """Return the named schedule.
 
-    Args:
-        name: an entry of ``SCHEDULES``, or ``package.module:object`` called with n and ``params``.
-        n: number of nodes, for the schedules that need no graph.
-        graph: on 0 .. n-1, for those that do.
-        weights: weight rule, for those that use one.
-        weight_options: its options.
-        seed: of all that is drawn from round to round.
-        params: the schedule's parameters, and for any schedule ``drop_nodes`` and ``drop_edges``
-            (probabilities), and ``local_rounds`` (only every so many rounds communicate).
+    Parameters
+    ----------
+    name : str, default 'static'
+        An entry of ``SCHEDULES``, or ``package.module:object``, called with n and ``params``.
+    n : int, optional
+        The number of nodes, for the schedules that need no graph.
+    graph : networkx.Graph, optional
+        The graph on 0 .. n-1, for the schedules that need one.
+    weights : str, default 'fmmc'
+        The weight rule, for the schedules that use one.
+    weight_options : Mapping[str, Any], optional
+        The options of the weight rule.
+    seed : int, default 0
+        The seed of all draws from round to round.
+    **params : Any
+        The schedule's parameters, and for any schedule ``drop_nodes`` and ``drop_edges``
+        (probabilities), and ``local_rounds`` (only every so many rounds communicate).
 
-    Raises:
-        TopologyError: for an unknown schedule, a bad parameter, or a missing graph or n.
+    Returns
+    -------
+    Schedule
+        The schedule.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown schedule, a bad parameter, or a missing graph or n.
+
+    Examples
+    --------
+    >>> build_schedule("one_peer_exponential", 8).matrix(2).neighbours(0)[0].tolist()
+    [6]
     """
     arrays = prepare_schedule(
         name, graph=graph, weights=weights, weight_options=weight_options, **params
@@ -103,7 +130,31 @@ def prepare_schedule(
     weight_options: Mapping[str, Any] | None = None,
     **params: Any,
 ) -> Arrays:
-    """Return what :func:`restore_schedule` needs beside the arguments of ``build_schedule``."""
+    """Return the arrays that :func:`restore_schedule` needs.
+
+    Parameters
+    ----------
+    name : str
+        The schedule.
+    graph : networkx.Graph, optional
+        The graph on 0 .. n-1, for the schedules that need one.
+    weights : str, default 'fmmc'
+        The weight rule.
+    weight_options : Mapping[str, Any], optional
+        The options of the weight rule.
+    **params : Any
+        As for :func:`build_schedule`.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        The arrays; empty for a schedule that needs none.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown schedule, a bad parameter, or a missing graph.
+    """
     entry = find(SCHEDULES, "schedule", name)
     own, _ = _split(name, entry, params)
     if entry.prepare is None:
@@ -117,7 +168,31 @@ def prepare_schedule(
 def restore_schedule(
     name: str, n: int | None, arrays: Arrays, *, seed: int = 0, **params: Any
 ) -> Schedule:
-    """Return the schedule whose arrays ``prepare_schedule`` made from the same parameters."""
+    """Return the schedule whose arrays ``prepare_schedule`` made from the same parameters.
+
+    Parameters
+    ----------
+    name : str
+        The schedule.
+    n : int | None
+        The number of nodes.
+    arrays : mapping of str to ndarray
+        The arrays.
+    seed : int, default 0
+        The seed of all draws from round to round.
+    **params : Any
+        As for :func:`build_schedule`.
+
+    Returns
+    -------
+    Schedule
+        The schedule.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown schedule, a bad parameter, or a missing n.
+    """
     entry = find(SCHEDULES, "schedule", name)
     own, around = _split(name, entry, params)
     n = node_count(name, n)
@@ -135,10 +210,24 @@ def restore_schedule(
 
 
 def check_schedule(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a schedule's parameters; return them with the defaults filled in.
+    """Check the parameters of a schedule.
 
-    Raises:
-        TopologyError: for an unknown schedule or parameter, or a value out of range.
+    Parameters
+    ----------
+    name : str
+        The schedule.
+    params : Mapping[str, Any]
+        Its parameters.
+
+    Returns
+    -------
+    dict of str to Any
+        The parameters with the defaults filled in.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown schedule or parameter, or a value out of range.
     """
     entry = find(SCHEDULES, "schedule", name)
     own, around = _split(name, entry, params)
@@ -146,8 +235,25 @@ def check_schedule(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_schedule(text: str) -> tuple[str, dict[str, Any]]:
-    """Read ``schedule:key=value,...``; return its name and checked parameters, defaults included.
+    """Parse ``schedule:key=value,...``.
 
+    Parameters
+    ----------
+    text : str
+        The text.
+
+    Returns
+    -------
+    tuple of str and dict
+        The name and the checked parameters, defaults included.
+
+    Raises
+    ------
+    TopologyError
+        If the text is malformed or names a schedule that does not exist.
+
+    Examples
+    --------
     >>> parse_schedule("matcha:budget=0.25,local_rounds=2")[1]
     {'budget': 0.25, 'drop_nodes': 0.0, 'drop_edges': 0.0, 'local_rounds': 2}
     """
@@ -158,7 +264,7 @@ def parse_schedule(text: str) -> tuple[str, dict[str, Any]]:
 def _split(
     name: str, entry: ScheduleEntry, params: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the schedule's own parameters and those around any schedule, all checked."""
+    """Return the schedule's own parameters and those that any schedule has, all checked."""
     common = {key: value for key, value in params.items() if key in AROUND}
     own = {key: value for key, value in params.items() if key not in AROUND}
     around = read_parameters(name, Entry(Static, "", AROUND), common)
