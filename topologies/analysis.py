@@ -22,8 +22,8 @@ Array = NDArray[np.float64]
 
 DENSE_NODES = 2000
 SAMPLES = 200
-STANDSTILL = 1e-10
-"""A consensus rate p of at most this is that of rounding: gossip never ends."""
+NEGLIGIBLE_RATE = 1e-10
+"""A consensus rate p of at most this is rounding error: gossip does not converge."""
 
 
 def spectrum(matrix: MixingMatrix) -> Array:
@@ -110,7 +110,8 @@ def _contraction(matrices: list[MixingMatrix]) -> float:
             top = eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)
         except ArpackNoConvergence:
             raise TopologyError(
-                f"the SLEM of this matrix of {n} nodes is too near to others to be told apart"
+                f"the SLEM of this matrix of {n} nodes cannot be computed: the Lanczos iterations "
+                "did not converge"
             ) from None
         value = math.sqrt(max(0.0, float(top[0])))
     return 0.0 if value < n * np.finfo(float).eps else value
@@ -249,7 +250,7 @@ def rounds_to(accuracy: float, rate: ConsensusRate) -> float:
     left = 1 - rate.p
     if left <= accuracy**2:
         return rate.tau
-    if left >= 1 - STANDSTILL:
+    if left >= 1 - NEGLIGIBLE_RATE:
         return math.inf
     return rate.tau * math.ceil(2 * math.log(accuracy) / math.log(left) * (1 - 1e-12))
 

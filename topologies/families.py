@@ -184,7 +184,7 @@ def torus_shape(n: int | None, rows: int | None, cols: int | None) -> tuple[int,
     if known:
         if n % known:
             raise TopologyError(
-                f"torus: n is {n}, which is no multiple of {'rows' if rows else 'cols'} = {known}"
+                f"torus: n is {n}, but must be a multiple of {'rows' if rows else 'cols'} = {known}"
             )
         return (rows, n // rows) if rows else (n // known, known)
     side = next(k for k in range(math.isqrt(n), 0, -1) if n % k == 0)

@@ -39,7 +39,7 @@ def read_matrix(path: str | Path) -> MixingMatrix:
     try:
         array = np.loadtxt(path, delimiter=",", ndmin=2)
     except (OSError, ValueError) as error:
-        raise TopologyError(f"{str(path)!r} is no table of numbers: {error}") from error
+        raise TopologyError(f"{str(path)!r} is not a table of numbers: {error}") from error
     return MixingMatrix.from_sparse(array)
 
 
@@ -107,7 +107,7 @@ def graphml(n: int | None = None, path: str = "") -> nx.Graph:
     try:
         graph = nx.read_graphml(path)
     except Exception as error:  # the XML parser's and networkx's errors have no common base
-        raise TopologyError(f"graphml: {path} is no GraphML file: {error}") from error
+        raise TopologyError(f"graphml: {path} is not a GraphML file: {error}") from error
     if graph.is_directed():
         raise TopologyError(
             f"graphml: {path} holds a directed graph, but must hold an undirected one"
@@ -199,7 +199,7 @@ def _read_text(path: str) -> str:
     try:
         return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text file"
+        reason = getattr(error, "strerror", None) or "it is not a text file"
         raise TopologyError(f"cannot read the graph file {path!r}: {reason}") from error
 
 

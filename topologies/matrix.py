@@ -108,7 +108,7 @@ class MixingMatrix:
             )
         report = violations(array, tolerance)
         if not report.ok:
-            raise TopologyError(f"the matrix is no mixing matrix: {report}")
+            raise TopologyError(f"the matrix is not a mixing matrix: {report}")
         n = array.shape[0]
         symmetric = abs(array - array.T).max() <= tolerance
         if symmetric:
@@ -289,7 +289,9 @@ class MixingMatrix:
         except TopologyError:
             raise
         except Exception as error:  # zipfile, zlib, numpy and json each have their own
-            raise TopologyError(f"{str(path)!r} is no file of a mixing matrix: {error}") from error
+            raise TopologyError(
+                f"{str(path)!r} is not a file of a mixing matrix: {error}"
+            ) from error
         if not intact:
             raise TopologyError(
                 f"{str(path)!r} is damaged: its content does not have the hash stored with it"

@@ -37,7 +37,7 @@ from topologies.sequences import (
     LocalRounds,
     Schedule,
     Static,
-    required,
+    check_returned,
 )
 from topologies.weighted import (
     prepare_periodic,
@@ -197,7 +197,7 @@ def restore_schedule(
     own, around = _split(name, entry, params)
     n = node_count(name, n)
     if entry.parameters is None:
-        schedule = required(entry.build(n, **own), name, n)
+        schedule = check_returned(entry.build(n, **own), name, n)
     else:
         schedule = entry.build(n, seed, arrays, **own)
     if around["drop_nodes"]:

@@ -60,10 +60,10 @@ class Schedule(Protocol):
 
 
 REQUIRED = ("n", "period", "tau", "symmetric", "doubly_stochastic", "matrix")
-"""What a schedule must have; nothing of it has a default, so that none is misspelt unnoticed."""
+"""Attributes of a schedule. None has a default, so that a misspelt one is noticed."""
 
 
-def required(found: object, name: str, n: int) -> Schedule:
+def check_returned(found: object, name: str, n: int) -> Schedule:
     """Check that a user's object is a schedule of ``n`` nodes.
 
     Parameters

@@ -97,7 +97,7 @@ def prepare_periodic(graph: nx.Graph | None, rule: Rule, path: str) -> Arrays:
         sums = [v for v in report.violations if v.name != NEGATIVE]
         # Negative self-weights are those of best_constant and matcha, and keep the mean.
         if sums or matrix.weights.min(initial=0.0) < -IMPORT_TOLERANCE:
-            raise TopologyError(f"periodic: {str(file)!r} holds no mixing matrix: {report}")
+            raise TopologyError(f"periodic: {str(file)!r} does not hold a mixing matrix: {report}")
     return {
         "edges": np.concatenate([matrix.edges for matrix in matrices]),
         "weights": np.concatenate([matrix.weights for matrix in matrices]),
