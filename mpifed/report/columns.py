@@ -1,4 +1,4 @@
-"""The columns of metrics.csv that reports know, and how they call and draw what is measured."""
+"""The columns of metrics.csv that reports know, with their titles in tables and figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,17 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Measure:
-    """``title`` stands above a figure, ``short`` in a table; ``log`` is the axis of the figure."""
+    """The title and scale of a column.
+
+    Attributes
+    ----------
+    title : str
+        The title of its figure.
+    short : str
+        Its header in a table.
+    log : bool
+        Whether the axis of its figure is logarithmic.
+    """
 
     title: str
     short: str

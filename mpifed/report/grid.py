@@ -2,8 +2,8 @@
 
 ``--grid validation_loss --x algorithm.step --by algorithm.flix_alpha`` is how Gasanov et al. choose
 step sizes (2021, Figs. 5 and 6): a row for each alpha, a column for each step, colours scaled row
-by row, grey where a run diverged or its value is not finite. A table of the same numbers goes
-beside it.
+by row, grey where a run diverged or its value is not finite. The same numbers are written as a
+table.
 """
 
 from __future__ import annotations
@@ -44,10 +44,22 @@ DIVERGED = "not finite"
 
 @dataclass(frozen=True)
 class Grid:
-    """Means over seeds for one panel; ``values`` (rows, columns) is NaN where there is none.
+    """The values of one panel, averaged over seeds.
 
-    ``diverged`` (rows, columns) says where there is none because a run diverged, or its last value
-    is not finite; ``best`` is each row's best column, -1 in a row without a value.
+    Attributes
+    ----------
+    panel : str
+        The label of the panel.
+    rows : tuple[str, ...]
+        The values of the key of the rows.
+    columns : tuple[str, ...]
+        The values of the key of the columns.
+    values : ndarray of float64, shape (rows, columns)
+        NaN where there is no finite value.
+    diverged : ndarray of bool, shape (rows, columns)
+        Whether a value is missing because a run diverged or its last value is not finite.
+    best : ndarray of int64, shape (rows,)
+        The best column of each row, -1 in a row without a value.
     """
 
     panel: str
@@ -60,7 +72,21 @@ class Grid:
 
 @dataclass(frozen=True)
 class WantedGrid:
-    """What to draw: ``column``, with a column for each value of ``x``, a row for each of ``by``."""
+    """A grid to draw.
+
+    Attributes
+    ----------
+    column : str
+        The column of metrics.csv.
+    x : str
+        The dotted key of the columns.
+    by : str
+        The dotted key of the rows.
+    linear : bool
+        Whether the colours are linear, not logarithmic.
+    aside : tuple[str, ...]
+        Dotted keys or sections that do not separate panels.
+    """
 
     column: str
     x: str
@@ -70,7 +96,22 @@ class WantedGrid:
 
 
 def draw_grid(found: Sequence[Grid], wanted: WantedGrid, output: Path) -> tuple[list[Path], str]:
-    """Picture and tables of ``grids`` as files in ``output``, and the table as text."""
+    """Write the figure and the tables of ``grids``.
+
+    Parameters
+    ----------
+    found : Sequence[Grid]
+        The grids.
+    wanted : WantedGrid
+        What they show.
+    output : Path
+        The directory of the files.
+
+    Returns
+    -------
+    tuple
+        The files (.md, .csv and .png) and the table as Markdown text.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -84,9 +125,26 @@ def draw_grid(found: Sequence[Grid], wanted: WantedGrid, output: Path) -> tuple[
 
 
 def grids(runs: Sequence[Run], wanted: WantedGrid) -> list[Grid]:
-    """A grid for each panel, in the order of their names. A run that goes on still is left out.
+    """Return a grid for each panel, in the order of their names.
 
-    Raises ``InputError`` for a column or key that is not there.
+    Runs that are neither finished nor diverged are left out.
+
+    Parameters
+    ----------
+    runs : Sequence[Run]
+        The runs.
+    wanted : WantedGrid
+        The grid to draw.
+
+    Returns
+    -------
+    list of Grid
+        The grids.
+
+    Raises
+    ------
+    InputError
+        For a column or key that no run has, or if no run is finished.
     """
     flat = [leaves(run.config) for run in runs]
     keys = sorted({key for said in flat for key in said})
@@ -108,7 +166,22 @@ def grids(runs: Sequence[Run], wanted: WantedGrid) -> list[Grid]:
 
 
 def markdown(found: Sequence[Grid], wanted: WantedGrid) -> str:
-    """The values themselves, the best of each row bold, and where the best are at an edge."""
+    """Return the values as Markdown, the best of each row bold.
+
+    Rows whose best value is in the first or last column are listed.
+
+    Parameters
+    ----------
+    found : Sequence[Grid]
+        The grids.
+    wanted : WantedGrid
+        What they show.
+
+    Returns
+    -------
+    str
+        The text.
+    """
     least = "largest" if larger_is_better(wanted.column) else "least"
     lines = [f"{wanted.column} at the last round; the {least} of each row is bold."]
     for grid in found:
@@ -124,7 +197,20 @@ def markdown(found: Sequence[Grid], wanted: WantedGrid) -> str:
 
 
 def csv_text(found: Sequence[Grid], wanted: WantedGrid) -> str:
-    """A line for each cell."""
+    """Return the values as CSV, a line for each cell.
+
+    Parameters
+    ----------
+    found : Sequence[Grid]
+        The grids.
+    wanted : WantedGrid
+        What they show.
+
+    Returns
+    -------
+    str
+        The text.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["panel", wanted.by, wanted.x, wanted.column, "diverged", "best"])
@@ -159,7 +245,7 @@ def _last(run: Run, column: str) -> float:
 
 
 def _number(text: str) -> str:
-    """A number as short as it can be told, any other value as it is."""
+    """Return the shortest form of a number, any other value as it is."""
     try:
         return f"{float(text):g}"
     except ValueError:
@@ -174,7 +260,7 @@ def _cell(grid: Grid, row: int, column: int) -> str:
 
 
 def _at_edge(grid: Grid) -> np.ndarray:
-    """In which rows nothing beyond the best was tried on one side, although it might be better."""
+    """Return in which rows the best value is in the first or last column, of three or more."""
     last = len(grid.columns) - 1
     return (last > 1) & ((grid.best == 0) | (grid.best == last))
 
@@ -196,7 +282,7 @@ def _figure(found: Sequence[Grid], wanted: WantedGrid) -> Figure:
 
 
 def _draw(axes: Axes, grid: Grid, wanted: WantedGrid, shown: np.ndarray) -> None:
-    """The better of a row, the paler."""
+    """Draw one grid into the axes, the best of each row palest."""
     import matplotlib
     from matplotlib.patches import Rectangle
 

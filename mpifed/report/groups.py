@@ -1,4 +1,4 @@
-"""Runs that differ only in the seed are one entry of a table and one curve of a plot."""
+"""Groups of runs that differ only in the seed: one entry of a table and one curve of a plot."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TITLES = {
     "sa_ssmm": "SA-SSMM",
     "scaffold": "SCAFFOLD",
 }
-"""Algorithms as the papers print them; any other goes by its own name."""
+"""Algorithms as the papers print them; any other keeps its name."""
 
 DATA_KEYS = ("data.", "clients")
 # These change no number of a run, or (seed) are what a group averages over.
@@ -53,13 +53,25 @@ NO_DIFFERENCE = (
     "experiment",
     "algorithm.optima_from",
 )
-# What a name leaves out, because it goes without saying.
-UNSAID = {"exchange.schedule.name": "static"}
+# Values that a label leaves out because they are the usual ones.
+USUAL = {"exchange.schedule.name": "static"}
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What a group measured at ``rounds``: ``bits`` sent so far, mean and deviation over seeds."""
+    """The measurements of a group over the evaluated rounds.
+
+    Attributes
+    ----------
+    rounds : ndarray, shape (k,)
+        The rounds.
+    bits : ndarray, shape (k,)
+        Bits sent up and down until then, mean over seeds.
+    mean : ndarray, shape (k,)
+        The mean over seeds.
+    deviation : ndarray, shape (k,)
+        The sample standard deviation over seeds, 0 for one seed.
+    """
 
     rounds: np.ndarray
     bits: np.ndarray
@@ -69,7 +81,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one method on one data set, one per seed."""
+    """The runs of one method on one data set, one per seed.
+
+    Attributes
+    ----------
+    data : str
+        The label of the data set.
+    method : str
+        The label of the method.
+    runs : tuple[Run, ...]
+        The runs.
+    """
 
     data: str
     method: str
@@ -77,18 +99,43 @@ class Group:
 
     @property
     def finished(self) -> bool:
+        """Whether all runs are finished."""
         return all(run.finished for run in self.runs)
 
     def mean_and_deviation(self, column: str) -> tuple[float, float]:
-        """Of the last values over the seeds; the deviation is that of a sample, NaN for one."""
+        """Return mean and sample deviation over seeds of the last value of a column.
+
+        Parameters
+        ----------
+        column : str
+            A column of metrics.csv.
+
+        Returns
+        -------
+        tuple of float
+            Mean and deviation; NaN where there are too few values.
+        """
         return mean_and_deviation(np.array([run.last(column) for run in self.runs]))
 
     def seconds(self) -> float:
-        """The mean wall seconds of a run."""
+        """Return the mean wall time of a run in seconds."""
         return mean_and_deviation(np.array([run.seconds for run in self.runs]))[0]
 
     def curve(self, column: str, factor: float = 1.0) -> Curve:
-        """``column`` times ``factor``, at the rounds that all seeds have evaluated."""
+        """Return a column over the rounds that all seeds have evaluated.
+
+        Parameters
+        ----------
+        column : str
+            A column of metrics.csv.
+        factor : float, default 1.0
+            A factor on its values.
+
+        Returns
+        -------
+        Curve
+            Mean and deviation over seeds.
+        """
         started = [run.metrics for run in self.runs if run.rounds is not None]
         rounds = np.zeros(0) if not started else started[0]["round"]
         for metrics in started[1:]:
@@ -104,23 +151,52 @@ class Group:
         return Curve(rounds, np.mean(sent, axis=0), np.mean(values, axis=0), deviation)
 
     def client_accuracies(self) -> np.ndarray | None:
-        """All clients of all seeds; None where a run has none (unfinished, or no accuracies)."""
+        """Return the test accuracies of all clients of all seeds, shape (seeds * clients,).
+
+        None if any run lacks them: it is unfinished, or its task has no accuracies.
+        """
         values = [run.client_accuracies for run in self.runs if run.client_accuracies is not None]
         return np.concatenate(values) if len(values) == len(self.runs) else None
 
 
 def mean_and_deviation(values: np.ndarray) -> tuple[float, float]:
-    """Mean and sample deviation of the finite ``values``; NaN where there are too few."""
+    """Return mean and sample deviation of the finite values.
+
+    Parameters
+    ----------
+    values : ndarray, shape (n,)
+        The values.
+
+    Returns
+    -------
+    tuple of float
+        Mean and deviation; NaN where there are too few values.
+
+    Examples
+    --------
+    >>> mean_and_deviation(np.array([1.0, 3.0, np.nan]))
+    (2.0, 1.4142135623730951)
+    """
     values = values[np.isfinite(values)]
     mean = float(values.mean()) if len(values) else np.nan
     return mean, float(values.std(ddof=1)) if len(values) > 1 else np.nan
 
 
 def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
-    """The groups, data set by data set as they come first, and notes about what was left out.
+    """Group runs by data set and method.
 
-    Two runs of one configuration and one seed are the same numbers; the one that went further
-    counts.
+    Two runs of one configuration and one seed have the same numbers; the longer one is kept.
+
+    Parameters
+    ----------
+    runs : Sequence[Run]
+        The runs.
+
+    Returns
+    -------
+    tuple
+        The groups, data set by data set in the order of the runs, and notes about runs that are
+        unfinished or left out.
     """
     flat = [leaves(run.config) for run in runs]
     data_parts = [{k: v for k, v in f.items() if k.startswith(DATA_KEYS)} for f in flat]
@@ -172,7 +248,25 @@ def _method_title(config: dict[str, Any]) -> str:
 
 
 def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
-    """The leaves of a configuration under dotted keys, as text that can be compared and shown."""
+    """Return the leaves of a configuration under dotted keys, as text.
+
+    Parameters
+    ----------
+    tree : Any
+        A configuration, or a part of it.
+    prefix : str, default ''
+        The dotted key of the part.
+
+    Returns
+    -------
+    dict of str to str
+        The values, as JSON where they are not text.
+
+    Examples
+    --------
+    >>> leaves({"rounds": 5, "data": {"name": "digits"}})
+    {'rounds': '5', 'data.name': 'digits'}
+    """
     if isinstance(tree, dict):
         found: dict[str, str] = {}
         for key, value in tree.items():
@@ -182,7 +276,7 @@ def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
 
 
 def _labels(titles: list[str], parts: list[dict[str, str]]) -> list[str]:
-    """``titles``, each with what tells it from the others of the same title: 'FedEM, lr=0.1'."""
+    """Return ``titles``, each with what distinguishes it from equal ones: 'FedEM, lr=0.1'."""
     labels = []
     for title, part in zip(titles, parts, strict=True):
         same = [p for t, p in zip(titles, parts, strict=True) if t == title]
@@ -191,7 +285,7 @@ def _labels(titles: list[str], parts: list[dict[str, str]]) -> list[str]:
 
 
 def _differences(part: dict[str, str], same: Sequence[dict[str, str]]) -> list[str]:
-    """What tells ``part`` from ``same``: 'lr=0.1', and components as 'erdos_renyi p=0.05'.
+    """Return what distinguishes ``part``: 'lr=0.1', and components as 'erdos_renyi p=0.05'.
 
     An option of a component is compared only where that component is used: a ring has no p.
     """
@@ -201,9 +295,9 @@ def _differences(part: dict[str, str], same: Sequence[dict[str, str]]) -> list[s
         section = key.rpartition(".")[0]
         is_name = key == f"{section}.name"
         alike = [p for p in same if is_name or _name(p, section) == _name(part, section)]
-        # No component where others have one: what stands in its place has a name of its own.
+        # No component where others have one: what replaces it is named by another key.
         absent = value == "null" and any(f"{key}.name" in other for other in same)
-        if absent or UNSAID.get(key) == value or all(p.get(key) == value for p in alike):
+        if absent or USUAL.get(key) == value or all(p.get(key) == value for p in alike):
             continue
         if is_name and section:
             words.append(value)

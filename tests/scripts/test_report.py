@@ -227,7 +227,7 @@ def test_damage_is_one_sentence(
 
 
 def test_places_that_are_no_runs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no directory"):
+    with pytest.raises(InputError, match="is not a directory"):
         find_runs([tmp_path / "nowhere"])
     with pytest.raises(InputError, match="holds no run"):
         find_runs([tmp_path])
