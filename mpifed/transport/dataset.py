@@ -20,15 +20,29 @@ from mpifed.transport.benchmark import Name, Variance, automatic, find_benchmark
 
 
 class Transport(Dataset):
-    """Optimal transport: samples of P, unlabelled (Dieuleveut et al. 2025, section 7.2).
+    """Optimal transport: unlabelled samples of P (Dieuleveut et al. 2025, section 7.2).
 
-    ``benchmark`` is a pair (P, Q) whose optimal map is known: ``gaussian``, ``random_icnn``,
-    ``mix3tomix10`` (trained potentials in ``raw`` or ``$MPIFED_DATA/w2-benchmark``), or ``auto``:
-    the last where they are at hand, else ``random_icnn``. A configuration keeps which it was.
-    ``samples`` of P for each client are cut by k-means into equal clusters (``kmeans``), so that
-    clients differ, or are each client's own draws (``iid``). ``target_variance``, Var(Q) of L2-UVP,
-    is the ``trace`` of the covariance or ``l1``, the sum of its absolute entries. ``seed`` null is
-    the run's.
+    Parameters
+    ----------
+    benchmark : {'auto', 'gaussian', 'random_icnn', 'mix3tomix10'}
+        A pair (P, Q) with a known optimal map. ``mix3tomix10`` has trained potentials; ``auto`` is
+        ``mix3tomix10`` where they are available, otherwise ``random_icnn``. A stored configuration
+        has the one that was used.
+    dimension : int
+        The number of coordinates.
+    raw : str or None
+        The directory or archive with the potentials; null takes ``$MPIFED_DATA/w2-benchmark``.
+    samples : int
+        Samples of P for each client.
+    partition : {'kmeans', 'iid'}
+        ``kmeans`` cuts all samples into equal clusters, one per client, so that clients differ;
+        ``iid`` gives each client its own draws.
+    kmeans_solver : str
+        The solver of the balanced clusters.
+    target_variance : {'trace', 'l1'}
+        Var(Q) of L2-UVP: the trace of the covariance, or the sum of its absolute entries.
+    seed : int or None
+        The seed of all draws; null takes that of the run.
     """
 
     def __init__(
@@ -73,13 +87,41 @@ class Transport(Dataset):
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """The options with what ``auto`` means here, which another environment need not repeat."""
+        """Return the options with ``auto`` replaced by the benchmark that it means here.
+
+        Another environment might choose another one.
+
+        Parameters
+        ----------
+        options : dict[str, Any]
+            The options of the data set.
+        n_training : int
+            Not used.
+
+        Returns
+        -------
+        dict of str to Any
+            The options to store.
+        """
         if options["benchmark"] != "auto":
             return options
         return {**options, "benchmark": automatic(options["dimension"], options["raw"])}
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``."""
+        """Return the shards of some clients.
+
+        Parameters
+        ----------
+        client_ids : ndarray of int64
+            The clients.
+        dtype : torch.dtype
+            The type of the samples.
+
+        Returns
+        -------
+        Shards
+            Their shards.
+        """
         pool = self._pool()
 
         def make(client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -89,7 +131,7 @@ class Transport(Dataset):
         return make_shards(self.description, client_ids, dtype, make)
 
     def _pool(self) -> np.ndarray:
-        """All samples, float64 (clients x samples, dimension)."""
+        """Return all samples, float64 (clients * samples, dimension)."""
         generator = stream(self.seed, "transport/samples")
         count = self.n_clients * self.samples
         return self.benchmark.sample_source(generator, count, torch.float64).numpy()
