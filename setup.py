@@ -16,6 +16,7 @@ VERSION = next(
 )
 
 TEST = [
+    "clarabel>=0.9",
     "hypothesis>=6.80",
     "mypy>=1.8",
     "pytest>=8.0",

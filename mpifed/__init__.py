@@ -4,8 +4,8 @@ import os
 from typing import Any
 
 # Read by MKL at its first call, so it must be set before torch computes anything. Without it, MKL's
-# matrix products depend on where in memory an operand starts and on how many share a batch, hence
-# on which clients share a rank. STRICT also fixes the order for unaligned operands.
+# matrix products depend on where in memory an operand starts, hence on which clients share a rank.
+# STRICT also fixes the order for unaligned operands.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 # Read by torch before its first allocation: samples are gathered from all over a shard, and with

@@ -22,6 +22,7 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import decided, resolve, to_yaml
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator, world
+from mpifed.supervision import heartbeat
 from mpifed.training import resume
 from mpifed.training.build import make, plan_lines, remarks
 from mpifed.training.clock import Clock
@@ -131,6 +132,7 @@ def execute(
         configuration = agree(communicator, lambda: resolve(task.mapping, communicator.size))
         # What is settled by the environment, which nodes need not share, is settled by one rank.
         configuration = communicator.broadcast_object(configuration)
+        heartbeat.tell(limit=configuration.stall_limit)
         task.remarks.extend(decided(task.mapping, configuration))
         agree(communicator, lambda: check_resume(configuration, task))
         done = first and _nothing_left(request, task, configuration.rounds)

@@ -29,8 +29,9 @@ from mpifed.errors import (
     closest,
 )
 from mpifed.supervision.exit import skip_teardown
-from mpifed.supervision.guard import launched_rank, remove_segments, segments_of
-from mpifed.supervision.heartbeat import announce, whereabouts
+from mpifed.supervision.heartbeat import STALL_LIMIT, announce, tell, waiting, whereabouts
+from mpifed.supervision.launcher import launched_rank
+from mpifed.supervision.shared_memory import remove_segments, segments_of
 
 KINDS = (
     "experiments",
@@ -106,14 +107,11 @@ def main(arguments: list[str]) -> int:
         request = _request(options)
         communicator = _world(options.expect_ranks)
     except InputError as error:
-        if launched_rank() in (None, 0):
-            _say(str(error))
-        return EXIT_BAD_INPUT
-    except (Exception, KeyboardInterrupt) as error:
-        # As where a package is missing: every rank meets it, and none can speak to the others.
-        if launched_rank() in (None, 0):
-            _say("interrupted" if isinstance(error, KeyboardInterrupt) else _foreign(error))
-        return EXIT_FAILED
+        return _fail_early(str(error), EXIT_BAD_INPUT)
+    except KeyboardInterrupt:
+        return _fail_early("interrupted", EXIT_FAILED)
+    except Exception as error:
+        return _fail_early(_foreign(error), EXIT_FAILED)
     return _run(request, communicator, stop_requested)
 
 
@@ -154,10 +152,14 @@ def _foreign(error: BaseException) -> str:
 
 
 def _world(expected: int | None) -> Any:
-    from mpifed.mpi.communicator import world
+    with waiting():  # for the other ranks, in MPI_Init
+        from mpifed.mpi.agreement import introduce
+        from mpifed.mpi.communicator import world
 
-    skip_teardown()
-    return world(expected)
+        skip_teardown()
+        communicator = world(expected)
+        introduce(communicator)
+    return communicator
 
 
 def _request(options: Any) -> Any:
@@ -178,6 +180,7 @@ def _request(options: Any) -> Any:
             "and write overrides as key=value"
         )
     overrides = parse_overrides([word for word in words if word not in experiments])
+    tell(limit=_stall_limit(experiments, overrides))
     # Later than the rest, for it brings torch: a wrong word is refused at once.
     from mpifed.training.request import Request
 
@@ -190,6 +193,18 @@ def _request(options: Any) -> Any:
         options.quiet,
         _since_process_start(),
     )
+
+
+def _stall_limit(experiments: list[str], overrides: dict[str, Any]) -> float | None:
+    """``stall_limit`` as it is written, for the time before the configuration is understood."""
+    from mpifed.config.experiment_files import read_experiment
+
+    written: dict[str, Any] = {}
+    with contextlib.suppress(InputError):  # which the ranks will raise together
+        written = read_experiment(experiments[0]) if experiments else {}
+    found = {"stall_limit": STALL_LIMIT, **written, **overrides}["stall_limit"]
+    usable = found is None or (type(found) in (int, float) and 0 < found < 1e18)
+    return found if usable else STALL_LIMIT
 
 
 def _is_no_path(word: str) -> bool:
@@ -233,6 +248,15 @@ def _say(message: str) -> None:
     if os.environ.get("MPIFED_DEBUG") == "1" and sys.exc_info()[0] is not None:
         traceback.print_exc()
     print(f"mpifed: {message}", file=sys.stderr, flush=True)
+
+
+def _fail_early(message: str, code: int) -> int:
+    """Says what failed before ranks can speak to each other: rank 0, or a guard for its rank."""
+    if launched_rank() in (None, 0):
+        _say(message)
+    else:
+        tell(failure=message)
+    return code
 
 
 def _fail(communicator: Any, message: str, code: int) -> int:

@@ -29,9 +29,21 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from topologies.catalogue import TopologyError
+from topologies.formulas import (
+    best_constant_weights,
+    larger_degrees,
+    max_degree_weights,
+    metropolis_hastings_weights,
+)
 from topologies.graphs import edge_array
 from topologies.matrix import at_most_one
-from topologies.projections import Multipliers, Pattern, project_admissible, project_nuclear
+from topologies.projections import (
+    ROW_TOLERANCE,
+    Multipliers,
+    Pattern,
+    project_admissible,
+    project_nuclear,
+)
 from topologies.symmetric import symmetric_solution
 from topologies.threads import one_thread
 
@@ -40,6 +52,11 @@ Array = NDArray[np.float64]
 FIRST_ITERATIONS = 60
 OVER_RELAXATION = 1.9
 IMBALANCE = 1.5
+
+GAP_FLOOR = ROW_TOLERANCE
+"""The gap slem - lower_bound below which a certificate is rounding: rows of the weights sum to one
+within as much, so the SLEM is not known any better.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +69,8 @@ class FmmcResult:
         lower_bound: no admissible matrix has a smaller SLEM.
         certified_gap: (slem - lower_bound) / slem, or 0 where slem is 0.
         iterations: of the alternating direction method, summed over components.
-        status: "closed_form", "converged" or "max_iterations".
+        status: "closed_form", "converged", "max_iterations", or "rounding" where the gap came to
+            ``GAP_FLOOR`` (1e-11), but not to a tolerance below that.
         seconds: CPU time.
     """
 
@@ -78,7 +96,7 @@ def fmmc(
         graph: undirected, without self-loops.
         tolerance: certified relative gap at which to stop; where mixing is slow, also a tenth of
             the relative gap to the best spectral gap 1 - slem. The first iterations, which gain
-            most, aim for a tenth of it.
+            most, aim for a tenth of it. A gap of ``GAP_FLOOR`` ends the search in any case.
         self_loops: whether nodes may keep a part of their own value. Without it (as in the
             published D-FedEM code) the diagonal is zero, the mixing is slower, and bipartite graphs
             do not mix at all.
@@ -109,7 +127,7 @@ def fmmc(
         sum(part.iterations for part in parts),
         max(
             (part.status for part in parts),
-            key=("closed_form", "converged", "max_iterations").index,
+            key=("closed_form", "converged", "rounding", "max_iterations").index,
         ),
         process_time() - start,
     )
@@ -151,9 +169,8 @@ def _check_zero_diagonal(pattern: Pattern) -> None:
 
 
 def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
-    n, i, j = pattern.n, pattern.i, pattern.j
-    degrees = pattern.node_sums(np.ones(len(i)))
-    weights = 1 / (1 + np.maximum(degrees[i], degrees[j]))
+    n = pattern.n
+    weights = metropolis_hastings_weights(n, pattern.edges)
     best, best_weights = _best_rule(pattern) if pattern.self_loops else (np.inf, weights)
     bound = 0.0
 
@@ -176,8 +193,10 @@ def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part
             dual = 2 * penalty * multipliers.values
             bound = min(max(bound, feasible_bound(pattern, penalty * u, dual)), best)
             target = tolerance / 10 if iteration < FIRST_ITERATIONS else tolerance
-            if best - bound <= target * min(best, 10 * (1 - bound)):
-                return _Part(best_weights, best, bound, iteration, "converged")
+            gap = best - bound
+            if gap <= max(GAP_FLOOR, target * min(best, 10 * (1 - bound))):
+                status = "converged" if gap <= tolerance * best else "rounding"
+                return _Part(best_weights, best, bound, iteration, status)
         if iteration in (3, 5, 10, 20):
             # At the solution of every graph tried, this balances the two residuals.
             factor = 1 / (threshold.count * threshold.level or 1) / penalty
@@ -197,17 +216,14 @@ def _best_rule(pattern: Pattern) -> tuple[float, Array]:
     An approximate solution may be slower by less than the tolerance than a rule that is optimal on
     this graph; with the rules among the candidates the result is never behind any of them.
     """
-    degrees = pattern.node_sums(np.ones(len(pattern.i)))
-    larger = np.maximum(degrees[pattern.i], degrees[pattern.j])
-    adjacency = pattern.dense(np.ones(len(pattern.i)), np.zeros(pattern.n))
-    laplacian = np.linalg.eigvalsh(np.diag(degrees) - adjacency)
+    n, edges = pattern.n, pattern.edges
     rules = (
-        1 / (1 + larger),
-        1 / larger,
-        np.full(len(larger), 1 / (1 + degrees.max())),
-        np.full(len(larger), 2 / (laplacian[1] + laplacian[-1])),
+        metropolis_hastings_weights(n, edges),
+        1 / larger_degrees(n, edges),
+        max_degree_weights(n, edges),
+        best_constant_weights(n, edges),
     )
-    admissible = [at_most_one(pattern.n, pattern.edges, weights) for weights in rules]
+    admissible = [at_most_one(n, edges, weights) for weights in rules]
     slems = [_slem(pattern, weights) for weights in admissible]
     first = int(np.argmin(slems))
     return slems[first], admissible[first]

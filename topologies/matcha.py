@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize_scalar
 
+from topologies.formulas import laplacian
 from topologies.graphs import edge_array
 from topologies.matchings import edge_colours
 from topologies.matrix import MixingMatrix
@@ -62,7 +63,7 @@ def activation_probabilities(
     best, best_p, bound = 0.0, p, np.inf
     cuts: list[Array] = []
     for _ in range(MAX_STEPS):
-        values, vectors = np.linalg.eigh(_laplacian(n, edges, p[colours]))
+        values, vectors = np.linalg.eigh(laplacian(n, edges, p[colours]))
         if values[1] > best:
             best, best_p = values[1], p
         if bound - best <= TOLERANCE * best:
@@ -110,8 +111,8 @@ def mean_square(
     ndarray of float64, shape (n, n)
         E[W^2].
     """
-    mean = _laplacian(n, edges, p[colours])
-    spread = _laplacian(n, edges, (p * (1 - p))[colours])
+    mean = laplacian(n, edges, p[colours])
+    spread = laplacian(n, edges, (p * (1 - p))[colours])
     return np.asarray(np.eye(n) - 2 * alpha * mean + alpha**2 * (mean @ mean + 2 * spread))
 
 
@@ -142,7 +143,7 @@ def best_alpha(n: int, edges: NDArray[np.int64], colours: NDArray[np.int64], p: 
         return float(np.linalg.eigvalsh(square)[-1])
 
     # Beyond 2 / l_max(E[L]) even the mean of W expands.
-    top = 2 / np.linalg.eigvalsh(_laplacian(n, edges, p[colours]))[-1]
+    top = 2 / np.linalg.eigvalsh(laplacian(n, edges, p[colours]))[-1]
     return float(minimize_scalar(contraction, bounds=(0, top), method="bounded").x)
 
 
@@ -238,11 +239,3 @@ def _draw(
 ) -> MixingMatrix:
     on = (random.random(len(p)) < p)[colours]
     return MixingMatrix(n, edges[on], np.full(int(on.sum()), alpha))
-
-
-def _laplacian(n: int, edges: NDArray[np.int64], weights: Array) -> Array:
-    i, j = edges.T
-    matrix = np.zeros((n, n))
-    matrix[i, j] = matrix[j, i] = -weights
-    np.fill_diagonal(matrix, -matrix.sum(axis=1))
-    return matrix

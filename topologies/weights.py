@@ -9,10 +9,15 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
 from topologies.catalogue import Entry, Parameter, TopologyError, find, read_parameters
 from topologies.fmmc import fmmc
+from topologies.formulas import (
+    best_constant_weights,
+    degrees_of,
+    max_degree_weights,
+    metropolis_hastings_weights,
+)
 from topologies.graphs import edge_array
 from topologies.matrix import ACTIVE, IMPORT_TOLERANCE, MixingMatrix, at_most_one
 
@@ -23,14 +28,14 @@ def metropolis_hastings(graph: nx.Graph) -> MixingMatrix:
     Xiao, Boyd and Kim 2007 (Distributed average consensus with least-mean-square deviation),
     section 3.
     """
-    edges, degrees = edge_array(graph), _degrees(graph)
-    return MixingMatrix(len(graph), edges, 1 / (1 + degrees[edges].max(axis=1, initial=0)))
+    n, edges = len(graph), edge_array(graph)
+    return MixingMatrix(n, edges, metropolis_hastings_weights(n, edges))
 
 
 def max_degree(graph: nx.Graph) -> MixingMatrix:
     """W_ij = 1 / (1 + d_max) on every edge."""
-    edges = edge_array(graph)
-    return MixingMatrix(len(graph), edges, np.full(len(edges), 1 / (1 + _degrees(graph).max())))
+    n, edges = len(graph), edge_array(graph)
+    return MixingMatrix(n, edges, max_degree_weights(n, edges))
 
 
 def best_constant(graph: nx.Graph) -> MixingMatrix:
@@ -41,14 +46,9 @@ def best_constant(graph: nx.Graph) -> MixingMatrix:
     :meth:`MixingMatrix.validate` shows. Xiao and Boyd 2004 (Fast linear iterations for distributed
     averaging), section 4.1.
     """
-    edges = edge_array(graph)
-    if not len(edges):
-        return MixingMatrix(len(graph), edges, np.zeros(0))
-    spectrum = np.linalg.eigvalsh(
-        nx.laplacian_matrix(graph, nodelist=range(len(graph))).toarray().astype(float)
-    )
-    slowest = spectrum[nx.number_connected_components(graph)]
-    return MixingMatrix(len(graph), edges, np.full(len(edges), 2 / (slowest + spectrum[-1])))
+    n, edges = len(graph), edge_array(graph)
+    components = nx.number_connected_components(graph)
+    return MixingMatrix(n, edges, best_constant_weights(n, edges, components))
 
 
 def uniform(graph: nx.Graph) -> MixingMatrix:
@@ -57,7 +57,7 @@ def uniform(graph: nx.Graph) -> MixingMatrix:
     Raises:
         TopologyError: if the degrees differ, because the columns would not sum to one.
     """
-    degrees = _degrees(graph)
+    degrees = degrees_of(len(graph), edge_array(graph))
     if degrees.min() != degrees.max():
         raise TopologyError(
             f"uniform weights need a graph of equal degrees, but these go from {degrees.min()} "
@@ -182,7 +182,3 @@ def _swaps_sides(matrix: MixingMatrix) -> bool:
     used = nx.empty_graph(matrix.n)
     used.add_edges_from(matrix.pruned().edges.tolist())
     return bool(nx.is_bipartite(used))
-
-
-def _degrees(graph: nx.Graph) -> NDArray[np.int64]:
-    return np.array([graph.degree(i) for i in range(len(graph))])

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from mpifed.components.base import DeclaredAlgorithm
 from mpifed.components.registry import find
+from mpifed.errors import RunError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.models.base import Model
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
 StepScale = Literal["paper", "normalised", "none"]
+Weighting = Literal["samples", "clients"] | None
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Predictor:
     """What clients deploy: a mixture of M models each.
 
     ``parameters`` is (M, P), the same for all, or (clients, M, P); None where nothing is predicted.
-    ``mixture`` is (clients, M), or None where M is 1. ``results`` are further numbers of each
+    A model for each client is (clients, 1, P). ``mixture`` is (clients, M), or None where M is 1;
+    other shapes are refused (``check_predictor``). ``results`` are further numbers of each
     client, (clients, ...), that ``clients.h5`` shows.
     """
 
@@ -40,6 +43,48 @@ class Predictor:
 
     def mixture_of(self, client: int) -> Tensor | None:
         return None if self.mixture is None else self.mixture[client]
+
+
+def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> None:
+    """Refuses a predictor whose shapes do not say which models a client deploys.
+
+    Parameters
+    ----------
+    predictor
+        What ``deploy`` or ``adapt`` returned.
+    n_clients
+        The clients that it was asked for.
+    n_parameters
+        P, the numbers in one model.
+
+    Raises
+    ------
+    RunError
+        Names the shapes that came and those that are allowed. (clients, P) without a mixture is
+        one of them: it may not be read as as many models that all clients share.
+    """
+    came, mixture = predictor.parameters, predictor.mixture
+    if came is not None:
+        shape, models = tuple(came.shape), came.shape[-2] if came.dim() > 1 else 0
+        own = (n_clients, models, n_parameters)
+        fits = models > 0 and shape in ((models, n_parameters), own)
+        mixed = models == 1 if mixture is None else tuple(mixture.shape) == (n_clients, models)
+        if not (fits and mixed):
+            beside = (
+                "no mixture" if mixture is None else f"a mixture of shape {tuple(mixture.shape)}"
+            )
+            raise RunError(
+                f"the algorithm deploys parameters of shape {shape} and {beside} for {n_clients} "
+                f"clients; allowed: (M, {n_parameters}) for M models that all share, or "
+                f"({n_clients}, M, {n_parameters}) for each client's own, with a mixture "
+                f"({n_clients}, M), which M = 1 may do without"
+            )
+    for name, values in predictor.results.items():
+        if values.dim() == 0 or len(values) != n_clients:
+            raise RunError(
+                f"the algorithm deploys results '{name}' of shape {tuple(values.shape)} for "
+                f"{n_clients} clients; the first axis must be clients"
+            )
 
 
 class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
@@ -87,6 +132,12 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
         The option to make smaller where numbers grow too large; error messages name it.
     local_options : tuple of str or None (instance)
         Options of the section ``local`` that it reads; None for all of them.
+    averages_by : {"samples", "clients"} or None (instance)
+        Whether a server's average weighs clients by their samples, or alike; None where the method
+        adds messages itself, with weights 1 / p for those who take part with probability p.
+    deploys_mixtures : bool (instance)
+        True if predictors are mixtures of several models, whose likelihood is recorded beside the
+        loss where the two differ.
     model_type : type or tuple of type
         What its model must be an instance of; ``Model`` is what predicts.
     """
@@ -96,6 +147,8 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"
     local_options: tuple[str, ...] | None = None
+    averages_by: Weighting = "samples"
+    deploys_mixtures: bool = False
     model_type: ClassVar[type | tuple[type, ...]] = Model
 
     @classmethod

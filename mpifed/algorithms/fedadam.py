@@ -25,6 +25,7 @@ from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refu
 from mpifed.components.schema import Above, AtLeast, Below
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.participation import shortens_rounds
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.icnn import DenseICNN
@@ -50,6 +51,7 @@ class FedAdam(Algorithm[ServerChannel]):
 
     exchanges = ("server",)
     compressors = "unbiased"
+    steps_locally = True
     model_type = (Model, DenseICNN)
 
     def __init__(
@@ -82,7 +84,7 @@ class FedAdam(Algorithm[ServerChannel]):
             self.benchmark: Benchmark = model.problem
             self.columns = ("l2_uvp", "cosine")
             self.tasks = ("unlabelled",)
-            self.step_option = "algorithm.server_lr"
+            self.step_option, self.averages_by = "algorithm.server_lr", "clients"
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
@@ -93,6 +95,7 @@ class FedAdam(Algorithm[ServerChannel]):
                 refused
                 or refuse_without_potential(configuration)
                 or refuse_local(configuration, ("batch_size",))
+                or _refuse_partial(configuration)
             )
         return refused
 
@@ -125,13 +128,13 @@ class FedAdam(Algorithm[ServerChannel]):
         start = channel.broadcast(state.model)
         if self.objective is None:
             trained, optimizer = self.local(start, state.optimizer, clients, draws)
-            updates, weights = trained - start, clients.weights
+            updates, weights, whole = trained - start, clients.weights, 1
         else:
             updates, optimizer = self.transport_updates(state, clients, draws), state.optimizer
             weights = torch.ones(len(clients), dtype=torch.float64)
+            whole = len(clients.federation.training)
         arrived = channel.send(updates)
-        mass = channel.sum(torch.ones(len(clients), 1, dtype=torch.float64), weights)
-        delta = (channel.sum(arrived, weights) / mass).to(state.model)
+        delta = channel.mean(arrived, weights, whole).to(state.model)
         return self.server_step(state, delta, optimizer)
 
     def server_step(
@@ -191,3 +194,13 @@ class FedAdam(Algorithm[ServerChannel]):
 
     def payload(self) -> int:
         return self.model.n_parameters * (1 if self.objective is None else 2)
+
+
+def _refuse_partial(configuration: Any) -> str | None:
+    """Refuses clients that stop early, on the transport benchmark."""
+    if not shortens_rounds(configuration.participation):
+        return None
+    return (
+        "participation.late is 'partial', but on the transport benchmark a client of fedadam takes "
+        "one gradient step, which cannot be cut short; allowed: miss"
+    )

@@ -96,7 +96,7 @@ class FedEM(Algorithm[Channel]):
                 f"1 / n_components = {1 / n_components:g}"
             )
         self.model, self.local = model, local
-        self.n_components = n_components
+        self.n_components, self.deploys_mixtures = n_components, n_components > 1
         self.mixture_init = mixture_init
         self.component_init = component_init
         self.gossip_step_scale: StepScale = gossip_step_scale

@@ -52,6 +52,7 @@ class FedMGS(Algorithm[ServerChannel]):
     model_type = NoModel
     local_options = ()
     exchanges = ("server",)
+    averages_by = None
     compressors = "none"
     tasks = ("unlabelled",)
     columns = ("objective",)

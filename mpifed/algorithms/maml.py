@@ -47,6 +47,7 @@ class MetaState:
 class MetaLearner(Algorithm[Channel]):
     """What the three have in common; ``direction`` is what tells them apart."""
 
+    averages_by = "clients"
     columns = ("up_floats",)
     local_options = ()
     step_option = "algorithm.inner_step or outer_step"
@@ -87,7 +88,8 @@ class MetaLearner(Algorithm[Channel]):
         x = channel.broadcast(state.model)
         moved = x - self.outer_step * self.direction(x[:, 0], clients)[:, None]
         uniform = torch.ones(len(clients), dtype=torch.float64)
-        return MetaState(channel.average(moved, uniform, before=state.model))
+        n = len(clients.federation.training)
+        return MetaState(channel.average(moved, uniform, before=state.model, whole=n))
 
     @abstractmethod
     def direction(self, x: Tensor, clients: Clients) -> Tensor:

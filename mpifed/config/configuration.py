@@ -41,8 +41,10 @@ from mpifed.errors import InputError, closest
 from mpifed.federation import participation
 from mpifed.federation.clients import count_unseen
 from mpifed.local.options import LocalOptions
+from mpifed.supervision.heartbeat import STALL_LIMIT
 
 __all__ = [
+    "ClientWeights",
     "Configuration",
     "apply_overrides",
     "completed",
@@ -56,6 +58,9 @@ __all__ = [
     "to_yaml",
 ]
 
+ClientWeights = Literal["scored", "train", "uniform"]
+"""How averages over clients are weighted, see ``EvaluationOptions``."""
+
 MOST_THREADS = 1024
 """Threads a rank at most; OpenMP ends the process where it cannot start as many as it is told."""
 
@@ -66,13 +71,16 @@ class EvaluationOptions:
 
     ``unseen_fraction`` of the clients are unseen. ``validation_fraction`` of each client's training
     samples are held out and scored; ``validation_split`` scores those that the data have as their
-    own validation samples.
+    own validation samples. ``client_weights`` are those of averages over clients: ``scored`` the
+    samples of the split that is scored, ``train`` the training samples n_t, as in Marfoq et al.
+    2021, ``uniform`` one each.
     """
 
     every: Annotated[int, AtLeast(1)] = 10
     unseen_fraction: Annotated[float, AtLeast(0), Below(1)] = 0.0
     validation_fraction: Annotated[float, AtLeast(0), Below(1)] = 0.0
     validation_split: bool = False
+    client_weights: ClientWeights = "scored"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +105,7 @@ class Configuration:
     threads: Annotated[int, AtLeast(1), AtMost(MOST_THREADS)] = 1
     placement: Literal["contiguous", "partitioned"] = "contiguous"
     on_divergence: Literal["stop", "drop"] = "stop"
-    stall_limit: Annotated[float, Above(0)] | None = 3600.0
+    stall_limit: Annotated[float, Above(0)] | None = STALL_LIMIT
     data: Any = None
     model: Any = None
     algorithm: Any = None
@@ -228,10 +236,11 @@ def _participation(value: Any) -> Any:
     if isinstance(value, str) and value in kinds:
         value = {"name": value}
     if isinstance(value, Mapping):
-        name = value.get("name")
+        name = value.get("name", "uniform")
         if not isinstance(name, str) or name not in kinds:
             raise InputError(f"participation.name is {shown(name)}; {closest(str(name), kinds)}")
-        return {"name": name, **check_options(kinds[name], without_name(value), "participation")}
+        checked = check_options(kinds[name], without_name(value), "participation")
+        return participation.in_short({"name": name, **checked})
     try:
         return check_value(value, Annotated[float, Above(0), AtMost(1)], "participation")
     except InputError as error:
@@ -300,8 +309,8 @@ def _check_together(configuration: Configuration) -> None:
         name = configuration.algorithm["name"]
         if not find_algorithm(name).steps_locally:
             reason = (
-                f"participation.late is 'partial', but algorithm '{name}' takes no local steps "
-                "that could be cut short; allowed: miss"
+                f"participation.late is 'partial', but algorithm '{name}' does not cut local steps "
+                "short; allowed: miss"
             )
     if reason is not None:
         raise InputError(reason)

@@ -157,6 +157,8 @@ def _set(mapping: dict[str, Any], parts: list[str], value: Any, key: str) -> Non
             inner = {"name": DEFAULTS[part]} if depth == 0 and part in DEFAULTS else {}
         elif isinstance(inner, str):
             inner = {"name": inner}
+        elif part == "participation" and isinstance(inner, int | float):
+            inner = {"name": "uniform", "fraction": inner}
         if not isinstance(inner, dict):
             raise InputError(f"{key} cannot be set: {'.'.join(parts[: depth + 1])} has no options")
         place[part] = inner

@@ -11,6 +11,7 @@ from mpifed.data.base import Description, Shards, Split, Task
 from mpifed.data.container import SPLITS
 from mpifed.data.delivery import allocated
 from mpifed.errors import RunError
+from mpifed.supervision import heartbeat
 
 Make = Callable[[int, str, int], tuple[np.ndarray, np.ndarray]]
 """(client, split, samples) -> x (samples, *input_shape), y (samples, *target_shape)."""
@@ -38,6 +39,7 @@ def make_shards(
     """The shards of ``client_ids``, made client by client and kept in ``dtype``."""
     splits = [_unset(about, name, client_ids, dtype) for name in SPLITS]
     for position, client in enumerate(client_ids):
+        heartbeat.step()
         for name, split in zip(SPLITS, splits, strict=True):
             rows = slice(*split.offsets[position : position + 2])
             if rows.start < rows.stop:

@@ -25,6 +25,7 @@ from mpifed.data.partition import Alpha
 from mpifed.data.published import LARGEST, SMALLEST, Setting, Truth, rounded_sigmoid, sigmoid
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
+from mpifed.supervision import heartbeat
 
 Variant = Literal["paper", "released", "corrected"]
 
@@ -146,6 +147,7 @@ def make_shards(
         x = allocated((int(offsets[-1]), setting.dimension), dtype)
         y = torch.empty(int(offsets[-1]), dtype=torch.int64)
         for client, start, stop in zip(client_ids, offsets[:-1], offsets[1:], strict=True):
+            heartbeat.step()
             fill(
                 setting,
                 truth,

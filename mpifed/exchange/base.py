@@ -63,7 +63,7 @@ class Channel(ABC):
         """Return what each participant hosted here starts from, (participants, ...)."""
 
     @abstractmethod
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
+    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
         """Return the new shared value from the participants' rows.
 
         Parameters
@@ -76,6 +76,10 @@ class Channel(ABC):
         before : Tensor
             The shared value that the round began with. Where messages are compressed, what is
             compressed is the distance from it (a server) or from the neighbours' replica (gossip).
+        whole : float
+            What the weights of all training clients sum to: 1 for ``clients.weights`` and
+            ``clients.equal_weights``. Weights are divided by it where absent clients count too
+            (``participation.weights: unbiased``, ``exchange.average_over: all``).
         """
 
 
@@ -105,6 +109,14 @@ class ServerChannel(Channel):
         """Return sum_t weights[t] rows[t] over all participants, of rows that were sent; float64.
 
         ``weights`` is float64 (participants,) and is not renormalised.
+        """
+
+    @abstractmethod
+    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
+        """Return the mean over clients of rows that were sent; float64.
+
+        ``weights`` and ``whole`` are as in ``average``. Where absent clients count too, they count
+        with zeros: what is averaged are updates.
         """
 
     @abstractmethod

@@ -29,6 +29,7 @@ from mpifed.exchange.neighbours import CompressedMessages, GossipChannel, Replic
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.exchange.routing import Routing
 from mpifed.federation.clients import Federation, participants
+from mpifed.federation.participation import is_unbiased
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing
 
@@ -116,7 +117,13 @@ class Gossip(Exchange):
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
-        """Why messages cannot be compressed with these options, if they cannot."""
+        """Why these options do not go together, if they do not."""
+        if is_unbiased(configuration.participation):
+            return (
+                "participation.weights is 'unbiased', which is an average at a server; by gossip "
+                "the weights of absent clients' edges return to both ends, and the mean over "
+                "clients stays; allowed: renormalised"
+            )
         if configuration.compression["name"] == "none":
             return None
         compressed = f"compression.name is '{configuration.compression['name']}'"

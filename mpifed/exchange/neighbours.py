@@ -68,7 +68,7 @@ class GossipChannel(Channel):
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
 
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
+    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
         if self.messages is not None:
             return self._compressed(rows, self.messages)
         route = self._route(rows)

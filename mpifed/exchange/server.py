@@ -12,14 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.errors import RunError
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.sparse import RandK
 from mpifed.exchange.ledger import bits_of
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.federation.clients import Draws, Federation
+from mpifed.federation.participation import is_unbiased
 from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing, client
+
+ROUNDING = 1e-6
+"""How far the participants' weights may be above those of all clients, relatively."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,17 @@ class Server(Exchange):
         """
         super().__init__(federation, seed, stored, compressor)
         self.average_over = average_over
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Why these options do not go together, if they do not."""
+        over = configuration.exchange["average_over"]
+        if over == "all" and is_unbiased(configuration.participation):
+            return (
+                "exchange.average_over is 'all' and participation.weights is 'unbiased', which "
+                "weigh participants in two ways; allowed: one of them"
+            )
+        return None
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> ServerRound:
         return ServerRound(self, round, active, memory or Nothing())
@@ -111,21 +127,42 @@ class ServerRound(ServerChannel):
         self.server.ledger.down_bits += int(self.active.sum()) * bits_of(shared.shape, shared.dtype)
         return shared.expand(len(self._hosted), *shared.shape)
 
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
+    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
         if not self.active.any():
             return before
         update = rows if self.compressor is None else self._arrived(rows - before)
         if self.compressor is None:
             self._book(before.shape, before.dtype)
-        mass = float(self.sum(torch.ones(len(rows), 1, dtype=torch.float64), weights)[0])
-        total = self.sum(update, weights)
         start = before.double().cpu()
-        if self.server.average_over == "all":
-            # Who is absent contributes the value before, and so no update.
-            kept = 1.0 if self.compressor else max(0.0, 1.0 - mass)
-            return (total + kept * start).to(before)
-        mean = total / mass
-        return (mean if self.compressor is None else start + mean).to(before)
+        divisor, absent = self._shares(weights, whole)
+        total = self.sum(update, weights) / divisor
+        kept = absent if self.compressor is None else 1.0
+        return (total + kept * start if kept else total).to(before)
+
+    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
+        return self.sum(rows, weights) / self._shares(weights, whole)[0]
+
+    def _shares(self, weights: Tensor, whole: float) -> tuple[float, float]:
+        """What a sum over the participants is divided by, and the share of those who are absent;
+        see ``average``. Collective.
+        """
+        mass = float(self.sum(torch.ones(len(weights), 1, dtype=torch.float64), weights)[0])
+        federation = self.server.federation
+        everyone = bool(self.active[federation.training].all())
+        if federation.is_unbiased and not (everyone and federation.inclusion == 1):
+            divisor, what = whole * federation.inclusion, "participation.weights=unbiased"
+        elif self.server.average_over == "all" and not everyone:
+            divisor, what = whole, "exchange.average_over=all"
+        else:
+            return mass, 0.0
+        if mass > whole * (1 + ROUNDING):
+            raise RunError(
+                f"the weights of {int(self.active.sum())} participants sum to {mass:.6g}, those of "
+                f"all training clients to {whole:g}, as the algorithm says; with {what} average "
+                "and mean take shares (clients.weights, clients.equal_weights), or the sum over "
+                "all as whole"
+            )
+        return divisor, 1.0 - mass / divisor
 
     def send(self, rows: Tensor, whole: bool = False) -> Tensor:
         if self.compressor is None or whole:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Shards
-from mpifed.federation.participation import Participation, inclusion, present
+from mpifed.federation.participation import Participation, inclusion, is_unbiased, present
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
 
@@ -58,6 +58,11 @@ class Federation:
     def inclusion(self) -> float:
         """The probability with which a training client takes part in a round, the p of FedMM."""
         return inclusion(self.participation, len(self.training))
+
+    @property
+    def is_unbiased(self) -> bool:
+        """Whether a server weighs participants by n_t / (n p), not by n_t over their sum."""
+        return is_unbiased(self.participation)
 
     def hosted_of(self, rank: int) -> np.ndarray:
         """The clients of ``rank``, ascending, int64."""

@@ -2,6 +2,7 @@
 
 A fraction, or a mapping with a name:
 
+* ``uniform``: a fixed fraction, drawn without replacement, as a number alone asks for;
 * ``bernoulli``: each client independently with probability p;
 * ``dropout``: clients go away and come back, a two-state Markov chain each;
 * ``stragglers``: some clients are late in a round; they miss it, or do a part of their local steps
@@ -9,6 +10,16 @@ A fraction, or a mapping with a name:
 
 The same functions serve a server and gossip: a client that takes no part neither steps nor sends,
 and its edges' weights return to both ends.
+
+A mapping may say how a server weighs those who take part, ``weights: renormalised`` or
+``unbiased``. With n_t samples of n, and p the probability with which a client takes part, the
+average of what participants S make of x is
+
+    renormalised    sum_S n_t x_t / sum_S n_t
+    unbiased        x + sum_S n_t / (n p) (x_t - x)
+
+The second has the mean over all clients as its expectation (Horvitz and Thompson 1952), the first
+has not where the n_t differ: a ratio of two random sums, it weighs large clients too little.
 """
 
 from __future__ import annotations
@@ -26,14 +37,28 @@ Participation = float | Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bernoulli:
+class Weighted:
+    """How those who take part are weighed."""
+
+    weights: Literal["renormalised", "unbiased"] = "renormalised"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform(Weighted):
+    """A ``fraction`` of the clients, drawn uniformly without replacement."""
+
+    fraction: Annotated[float, Above(0), AtMost(1)] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bernoulli(Weighted):
     """Independent participation with probability ``p``."""
 
     p: Annotated[float, Above(0), AtMost(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dropout:
+class Dropout(Weighted):
     """A client that is there leaves with probability ``rate`` before a round, one that is away
     comes back with probability ``recovery``.
     """
@@ -43,7 +68,7 @@ class Dropout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stragglers:
+class Stragglers(Weighted):
     """Each client is late with probability ``rate``. Then it misses the round (``late: miss``), or
     sends what it has after a part of its local steps, a uniform share of them (``partial``).
     """
@@ -52,8 +77,33 @@ class Stragglers:
     late: Literal["miss", "partial"] = "miss"
 
 
-KINDS: dict[str, type] = {"bernoulli": Bernoulli, "dropout": Dropout, "stragglers": Stragglers}
+KINDS: dict[str, type] = {
+    "uniform": Uniform,
+    "bernoulli": Bernoulli,
+    "dropout": Dropout,
+    "stragglers": Stragglers,
+}
 """What ``participation.name`` may be, with its options."""
+
+
+def in_short(participation: Mapping[str, Any]) -> Participation:
+    """A complete mapping without the weights that are the default; a number where that says all."""
+    kept = {key: value for key, value in participation.items() if key != "weights"}
+    if participation["weights"] != "renormalised":
+        return {**kept, "weights": participation["weights"]}
+    return kept["fraction"] if kept["name"] == "uniform" else kept
+
+
+def is_unbiased(participation: Participation) -> bool:
+    """Whether participants are weighed by n_t / (n p)."""
+    return isinstance(participation, Mapping) and participation.get("weights") == "unbiased"
+
+
+def _fraction(participation: Participation) -> float | None:
+    """The fixed fraction that takes part; None where their number is random."""
+    if not isinstance(participation, Mapping):
+        return participation
+    return participation["fraction"] if participation["name"] == "uniform" else None
 
 
 def count_participants(fraction: float, n_training: int) -> int:
@@ -69,24 +119,31 @@ def present(
     A fraction f draws max(1, round(f n)) of the n training clients uniformly without replacement.
     """
     active = np.zeros(n_clients, bool)
-    if not isinstance(participation, Mapping):
-        if participation == 1.0:
-            active[training] = True
-        else:
-            count = count_participants(participation, len(training))
-            order = stream(seed, "participation", round).permutation(len(training))
-            active[training[order[:count]]] = True
-    elif participation["name"] == "dropout":
-        rate, recovery = participation["rate"], participation["recovery"]
-        active[training] = _chains(rate, recovery, training, seed, round)
-    elif participation["name"] == "stragglers":
-        active[training] = True
-        if participation["late"] == "miss":
-            active[training] = ~_late(participation["rate"], training, seed, round)
-    else:
-        draws = stream(seed, "participation", round).random(n_clients)
-        active[training] = draws[training] < participation["p"]
+    active[training] = _present_among(participation, training, n_clients, seed, round)
     return active
+
+
+def _present_among(
+    participation: Participation, training: np.ndarray, n_clients: int, seed: int, round: int
+) -> np.ndarray:
+    """``present`` of the clients ``training`` alone: bool, of their shape."""
+    everyone, fraction = np.ones(len(training), bool), _fraction(participation)
+    if fraction == 1.0:
+        return everyone
+    if fraction is not None:
+        count = count_participants(fraction, len(training))
+        order = stream(seed, "participation", round).permutation(len(training))
+        everyone[order[count:]] = False
+        return everyone
+    assert isinstance(participation, Mapping)
+    if participation["name"] == "dropout":
+        rate, recovery = participation["rate"], participation["recovery"]
+        return _chains(rate, recovery, training, seed, round)
+    if participation["name"] == "stragglers":
+        missing = participation["late"] == "miss"
+        return ~_late(participation["rate"], training, seed, round) if missing else everyone
+    draws = stream(seed, "participation", round).random(n_clients)
+    return draws[training] < participation["p"]
 
 
 def efforts(
@@ -107,9 +164,16 @@ def shortens_rounds(participation: Participation) -> bool:
 
 
 def inclusion(participation: Participation, n_training: int) -> float:
-    """The probability with which a training client takes part in any one round."""
-    if not isinstance(participation, Mapping):
-        return count_participants(participation, n_training) / n_training
+    """The probability with which a training client takes part in any one round.
+
+    It is the same for all of them: k / n for k drawn of n, p, the stationary probability
+    recovery / (rate + recovery) of dropout, 1 - rate for stragglers that miss rounds, and 1 for
+    those that do a part of their steps.
+    """
+    fraction = _fraction(participation)
+    if fraction is not None:
+        return count_participants(fraction, n_training) / n_training
+    assert isinstance(participation, Mapping)
     if participation["name"] == "dropout":
         return participation["recovery"] / (participation["rate"] + participation["recovery"])
     if participation["name"] == "stragglers":

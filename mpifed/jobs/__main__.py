@@ -24,6 +24,7 @@ from typing import Any
 
 from mpifed.command import Parser
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, closest
+from mpifed.jobs.printing import complain, say
 
 SITE_VARIABLE = "MPIFED_SITE"
 TAKES = {
@@ -56,10 +57,10 @@ def main(words: Sequence[str] | None = None) -> int:
         _refuse_idle(options)
         actions[options.action](options)
     except InputError as error:
-        print(f"mpifed.jobs: {error}", file=sys.stderr)
+        complain(error)
         return EXIT_BAD_INPUT
     except (RunError, OSError) as error:
-        print(f"mpifed.jobs: {error}", file=sys.stderr)
+        complain(error)
         return EXIT_FAILED
     return EXIT_FINISHED
 
@@ -95,14 +96,14 @@ def _render(options: Any) -> None:
         raise InputError("--report is for a sweep; the job is one run")
     text = render.report_script(job) if options.report else render.script(job)
     if options.file is None:
-        print(text, end="")
+        say(text.removesuffix("\n"))
         return
     try:
         record.replace_text(options.file, text)
     except OSError as error:
         raise InputError(f"--file {options.file} cannot be written: {error.strerror}") from None
     folder, file = shlex.quote(f"{job.output}/job"), shlex.quote(str(options.file))
-    print(f"to submit it: (umask 077 && mkdir -p {folder} && sbatch {file})")
+    say(f"to submit it: (umask 077 && mkdir -p {folder} && sbatch {file})")
 
 
 def _check(options: Any) -> None:
@@ -112,7 +113,7 @@ def _check(options: Any) -> None:
     job = _plan(options)
     plan.check_output(job)
     for line in checks(job, render.script(job)):
-        print(line)
+        say(line)
 
 
 def _submit(options: Any) -> None:
@@ -122,7 +123,7 @@ def _submit(options: Any) -> None:
     plan.check_output(job)
     tasks = list(range(len(job.runs)))
     if _submitted(job, tasks, [], options):
-        print(f"status: python -m mpifed.jobs status {shlex.quote(str(job.output))}")
+        say(f"status: python -m mpifed.jobs status {shlex.quote(str(job.output))}")
 
 
 def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> bool:
@@ -135,10 +136,10 @@ def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> 
         for _ in found_here(job):
             pass
     if options.dry_run:
-        print(f"sbatch --parsable <<'SCRIPT'\n{script}SCRIPT")
+        say(f"sbatch --parsable <<'SCRIPT'\n{script}SCRIPT")
         if job.sweep:
-            print("sbatch --parsable --dependency=afterany:... <<'SCRIPT'")
-            print(f"{render.report_script(job)}SCRIPT")
+            say("sbatch --parsable --dependency=afterany:... <<'SCRIPT'")
+            say(f"{render.report_script(job)}SCRIPT")
         return False
     collect = render.report_script(job) if job.sweep else None
     slurm.test_only(script)
@@ -154,7 +155,7 @@ def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> 
         record.write(job, [*history, record.entry(number, tasks, report)], script)
     runs = f"{len(tasks)} run{'s' * (len(tasks) > 1)}"
     told = f"{runs}, report by job {report}" if report else runs
-    print(f"job {number}: {told}, {job.output}")
+    say(f"job {number}: {told}, {job.output}")
     return True
 
 
@@ -183,32 +184,14 @@ def _status(options: Any) -> None:
             queued = slurm.queue(list(known.parts(tasks)))
         except RunError as error:
             # What the runs tell themselves needs no SLURM.
-            print(f"mpifed.jobs: {error}", file=sys.stderr)
+            complain(error)
             queued = None
         rows += status.of(known, tasks, queued)
     if options.json:
-        print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2, default=str))
+        say(json.dumps([dataclasses.asdict(row) for row in rows], indent=2, default=str))
         return
     for row in rows:
-        print(_line(row))
-
-
-def _line(row: Any) -> str:
-    known = row.progress
-    parts = [f"job {row.job}", row.state]
-    if row.restarts:
-        parts.append(f"restarted {row.restarts}x")
-    if known.round is not None:
-        parts.append(f"round {known.round} of {known.rounds or '?'}")
-    if known.test_accuracy is not None:
-        parts.append(f"test accuracy {known.test_accuracy:.4f}")
-    if known.checkpoint is not None and not known.finished:
-        parts.append(f"checkpoint of round {known.checkpoint}")
-    lines = [f"{row.directory}: {', '.join(parts)}"]
-    if not known.finished:
-        lines += [f"  {said}" for said in (known.event, row.complaint) if said is not None]
-        lines += [f"  its output: {row.printed}"] if row.printed is not None else []
-    return "\n".join(lines)
+        say(status.in_words(row))
 
 
 def _stop(options: Any) -> None:
@@ -220,12 +203,12 @@ def _stop(options: Any) -> None:
         if not status.alive(known, tasks, slurm.queue(list(known.parts(tasks)))):
             raise InputError(f"{_place(known, tasks)} has no job in the queue; nothing is to stop")
         if options.dry_run:
-            print(f"scancel --signal=USR1 --batch {' '.join(jobs)}")
+            say(f"scancel --signal=USR1 --batch {' '.join(jobs)}")
             continue
         record.ask_to_stop(_place(known, tasks))
         slurm.cancel(jobs, ["--state=PENDING"])
         slurm.cancel(jobs, ["--signal=USR1", "--batch", "--state=RUNNING"])
-        print(f"asked to stop: {_place(known, tasks)}")
+        say(f"asked to stop: {_place(known, tasks)}")
 
 
 def _cancel(options: Any) -> None:
@@ -243,11 +226,11 @@ def _cancel(options: Any) -> None:
             )
         jobs += reports
         if options.dry_run:
-            print(f"scancel {' '.join(jobs)}")
+            say(f"scancel {' '.join(jobs)}")
             continue
         record.ask_to_stop(_place(known, tasks))
         slurm.cancel(jobs)
-        print(f"cancelled: {_place(known, tasks)}")
+        say(f"cancelled: {_place(known, tasks)}")
 
 
 def _resume(options: Any) -> None:

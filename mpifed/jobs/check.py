@@ -53,8 +53,7 @@ def found_here(job: Job) -> Iterator[str]:
         if options.mpi not in plugins:
             raise InputError(f"job.mpi is '{options.mpi}'; this SLURM has {', '.join(plugins)}")
         yield f"SLURM has srun --mpi={options.mpi}"
-    for name in ("stage", "image"):
-        path = getattr(options, name)
+    for name, path in (("stage", options.stage), ("image", options.image_file)):
         if path is not None and not Path(path).exists():
             raise InputError(f"job.{name} is '{path}'; there is no such file here")
     with experiment_file(job.experiment, job.text) as source:

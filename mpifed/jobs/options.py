@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from mpifed.components.schema import AtLeast, check_options, shown
@@ -25,6 +26,13 @@ TIME = re.compile(
 SIZE = re.compile(r"\d+[KMGT]?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RANGE = re.compile(r"(\d+)-(\d+)")
+KIND_OF_GPU = re.compile(r"[A-Za-z0-9_.-]+")
+
+PYXIS = "pyxis"
+"""The plugin by which srun itself starts containers."""
+
+OTHER_WORDS = ("podman", "podman-hpc", "docker", "enroot", "shifter", "sarus", "ch-run")
+"""Programs that take a container otherwise than as ``exec OPTIONS IMAGE COMMAND``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +50,21 @@ class JobOptions:
     time: Text = "01:00:00"
     warn_seconds: Count = 60
     max_restarts: Annotated[int, AtLeast(0)] = 20
+    max_preemptions: Annotated[int, AtLeast(0)] = 100
+    max_failures: Annotated[int, AtLeast(0)] = 3
     partition: Text | None = None
     account: Text | None = None
     qos: Text | None = None
     constraint: Text | None = None
     exclusive: bool = False
     gpus_per_node: Annotated[int, AtLeast(0)] = 0
+    gpu_type: str | None = None
     gpu_mode: Literal["all_visible", "per_task"] = "all_visible"
     array_limit: Count | None = None
     launcher: Literal["mpirun", "srun"] = "mpirun"
     mpi: str = "auto"
     mpirun: str | None = None
+    launcher_options: list[Text] | None = None
     python: str | None = None
     stage: str | None = None
     scratch: str = "/tmp"
@@ -65,6 +77,18 @@ class JobOptions:
     environment: Any = None
     extra_directives: list[str] | None = None
     skip_directives: list[str] | None = None
+
+    @property
+    def pyxis(self) -> bool:
+        """Whether srun itself starts the container."""
+        return PurePath(self.container).name == PYXIS
+
+    @property
+    def image_file(self) -> str | None:
+        """The image if it is a file; pyxis takes names of a registry too."""
+        if self.image is None or (self.pyxis and not self.image.startswith(("/", "./"))):
+            return None
+        return self.image
 
 
 @dataclass(frozen=True)
@@ -102,14 +126,14 @@ def check(given: Mapping[str, Any]) -> JobOptions:
             f"job.warn_seconds is {options.warn_seconds}; it must be below job.time, which is "
             f"{options.time}"
         )
-    if options.gpu_mode == "per_task" and options.launcher != "srun":
+    _check_gpus(options)
+    _check_container(options)
+    ranks = layout(options).ranks
+    if options.launcher == "srun" and options.mpi == "none" and ranks > 1:
         raise InputError(
-            "job.gpu_mode is 'per_task', which needs job.launcher=srun: mpirun starts one task on "
-            "each node"
+            f"job.mpi is 'none', by which srun would start {ranks} runs of one rank each; leave it "
+            "out, or name one that MPI can use, such as pmix or pmi2"
         )
-    if options.stage is not None and options.image is not None:
-        raise InputError("job.stage and job.image are both given; a job takes one of them")
-    layout(options)
     return options
 
 
@@ -182,6 +206,45 @@ def _check_lines(options: JobOptions) -> None:
                 f"job.extra_directives has {shown(text)}; each must be an option of sbatch, such "
                 "as --reservation=NAME"
             )
+
+
+def _check_gpus(options: JobOptions) -> None:
+    if options.gpu_mode == "per_task" and options.launcher != "srun":
+        raise InputError(
+            "job.gpu_mode is 'per_task', which needs job.launcher=srun: mpirun starts one task on "
+            "each node"
+        )
+    if options.gpu_type is None:
+        return
+    if not KIND_OF_GPU.fullmatch(options.gpu_type):
+        raise InputError(
+            f"job.gpu_type is {shown(options.gpu_type)}; it must be a name as SLURM has it, such "
+            "as a100"
+        )
+    if not options.gpus_per_node:
+        raise InputError(
+            f"job.gpu_type is {options.gpu_type}, which needs job.gpus_per_node, at least 1"
+        )
+
+
+def _check_container(options: JobOptions) -> None:
+    if options.image is None:
+        return
+    if options.stage is not None:
+        raise InputError("job.stage and job.image are both given; a job takes one of them")
+    program = PurePath(options.container).name
+    if program in OTHER_WORDS:
+        raise InputError(
+            f"job.container is {shown(options.container)}, which does not take 'exec OPTIONS IMAGE "
+            f"COMMAND'; it must be apptainer, singularity, or {PYXIS}, by which srun starts it"
+        )
+    if options.pyxis and options.launcher != "srun":
+        raise InputError(f"job.container is '{PYXIS}', which needs job.launcher=srun")
+    if not options.pyxis and "://" in options.image:
+        raise InputError(
+            f"job.image is {shown(options.image)}; it must be a file, for every rank would fetch "
+            f"it: '{program} pull' makes one"
+        )
 
 
 def _check_environment(environment: Any) -> None:

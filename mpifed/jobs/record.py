@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from mpifed.errors import InputError
 from mpifed.jobs.job import Job
+from mpifed.jobs.reading import damaged, read_json
 from mpifed.sweep.plan import Planned
 
 VERSION = 1
@@ -115,34 +117,113 @@ def read(directory: Path) -> tuple[Record, int | None]:
     Raises ``InputError`` where there is none, or it is damaged.
     """
     found = _load(directory)
-    if "part_of" in found:
-        record, _ = read(Path(found["part_of"]))
-        return record, int(found["task"])
-    path = directory / "job" / "job.json"
-    try:
-        runs = tuple(
-            Planned(Path(run["directory"]), dict(run["overrides"]), {}) for run in found["runs"]
-        )
-        job = Job(
-            str(found["experiment"]),
-            found["text"],
-            Path(found["output"]),
-            bool(found["sweep"]),
-            runs,
-            dict(found["job"]),
-        )
-        history = tuple(dict(item) for item in found["history"])
-        known = {task for item in history for task in item["tasks"] if item["job"]}
-        if not runs or known != set(range(len(runs))):
-            raise ValueError("something is missing")
-        if any("report" not in item for item in history):
-            raise ValueError("something is missing")
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"'{path}' is damaged: {type(error).__name__}: {error}") from None
+    if "part_of" not in found:
+        return _record(directory, found), None
+    path, above = _path_of(directory), found["part_of"]
+    if not _is_place(above):
+        raise damaged(path, "part_of is no absolute path")
+    whole = _load(Path(above))
+    if "part_of" in whole:
+        raise damaged(path, "it is part of a run that is itself a part")
+    record, task = _record(Path(above), whole), found.get("task")
+    if not isinstance(task, int) or not _is_count(task) or task >= len(record.job.runs):
+        raise damaged(path, "task is the number of no run")
+    return record, task
+
+
+def _record(directory: Path, found: dict[str, Any]) -> Record:
+    """The record of a whole job; raises ``InputError`` for a field that is not as ``write`` left
+    it.
+    """
+    for name, (holds, meant) in FIELDS.items():
+        if name not in found or not holds(found[name]):
+            raise damaged(_path_of(directory), f"{name} is not {meant}")
+    output = Path(found["output"])
+    runs = tuple(
+        Planned(Path(run["directory"]), dict(run["overrides"]), {}) for run in found["runs"]
+    )
+    if not all(_is_within(run.directory, output) for run in runs):
+        raise damaged(_path_of(directory), "a run is not in output")
+    if not found["sweep"] and [run.directory for run in runs] != [output]:
+        raise damaged(_path_of(directory), "runs has others than output, but sweep is false")
+    history = tuple(dict(item) for item in found["history"])
+    if {task for item in history for task in item["tasks"]} != set(range(len(runs))):
+        raise damaged(_path_of(directory), "history does not have every run")
+    job = Job(found["experiment"], found["text"], output, found["sweep"], runs, dict(found["job"]))
     here = directory.absolute()
     if job.output != here:  # the directory was moved since
         job = replace(job, output=here, runs=tuple(_moved(run, job.output, here) for run in runs))
-    return Record(job, history), None
+    return Record(job, history)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether ``value`` is a text that a file may hold."""
+    return isinstance(value, str) and "\0" not in value and _encodes(value)
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_place(value: Any) -> bool:
+    """Whether ``value`` is an absolute path that a system may have."""
+    if not _is_text(value) or not value.startswith("/") or not value.isprintable():
+        return False
+    parts = PurePath(value).parts
+    return len(value.encode()) < 4096 and all(len(part.encode()) <= 255 for part in parts)
+
+
+def _is_within(place: Path, folder: Path) -> bool:
+    return place.is_relative_to(folder) and ".." not in place.relative_to(folder).parts
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    """Whether ``value`` is a number of a job as SLURM's commands take it, and nothing else."""
+    return isinstance(value, str) and NUMBER.fullmatch(value) is not None
+
+
+def _is_run(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and _is_place(value.get("directory"))
+        and isinstance(value.get("overrides"), dict)
+    )
+
+
+def _is_entry(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and _is_number(value.get("job"))
+        and isinstance(value.get("tasks"), list)
+        and all(_is_count(task) for task in value["tasks"])
+        and "report" in value
+        and (value["report"] is None or _is_number(value["report"]))
+    )
+
+
+def _list_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and bool(value) and all(map(holds, value))
+
+
+NUMBER = re.compile(r"[0-9]{1,18}")
+FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "experiment": (_is_text, "a text"),
+    "text": (lambda value: value is None or _is_text(value), "a text or null"),
+    "output": (_is_place, "an absolute path"),
+    "sweep": (lambda value: isinstance(value, bool), "true or false"),
+    "job": (lambda value: isinstance(value, dict), "a mapping of options"),
+    "runs": (_list_of(_is_run), "a list of runs, each with directory and overrides"),
+    "history": (_list_of(_is_entry), "a list of jobs, each with the digits of job, and tasks"),
+}
+"""What a record must hold."""
 
 
 def ask_to_stop(directory: Path) -> None:
@@ -150,17 +231,18 @@ def ask_to_stop(directory: Path) -> None:
     (directory / "job" / "stop").touch(mode=0o600)
 
 
+def _path_of(directory: Path) -> Path:
+    return directory / "job" / "job.json"
+
+
 def _load(directory: Path) -> dict[str, Any]:
-    path = directory / "job" / "job.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    path = _path_of(directory)
+    found = read_json(path)
+    if found is None:
         raise InputError(
             f"'{directory}' holds no job: there is no job/job.json in it; python -m mpifed.jobs "
             "submit makes one"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"'{path}' cannot be read: {error}") from None
+        )
     if not isinstance(found, dict) or found.get("version") != VERSION:
         raise InputError(f"'{path}' is no record of a job that this mpifed understands")
     return found

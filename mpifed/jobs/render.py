@@ -14,12 +14,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mpifed.errors import InputError, closest
+from mpifed.jobs import containers
 from mpifed.jobs.files import folder
 from mpifed.jobs.job import Job
 from mpifed.jobs.options import JobOptions
 from mpifed.sweep.plan import Planned, as_text
 
 LIBRARY = "mpifed_job.sh"
+PROLOGUE = "mpifed_prologue.sh"
 MARK = re.compile(r"^#@ (\w+)$", re.MULTILINE)
 PLAIN = re.compile(r"[A-Za-z0-9_./,:=@%+-]+")
 BARE = re.compile(r"[A-Za-z0-9_./:=@%+-]+")
@@ -53,9 +55,9 @@ def report_script(job: Job) -> str:
         *_place(options),
     ]
     settings = [
-        _assign("PYTHON", _python(options)),
-        _array("CONTAINER", _container(options)),
-        _assign("SWEEP_DIR", str(job.output)),
+        _assign("python", _python(options)),
+        _array("container", containers.once(options)),
+        _assign("sweep_dir", str(job.output)),
     ]
     blocks = {
         "directives": _directives(job, asked),
@@ -128,7 +130,8 @@ def _resources(job: Job) -> list[tuple[str, str | None]]:
         *_memory(options),
     ]
     if options.gpus_per_node:
-        asked.append(("--gres", f"gpu:{options.gpus_per_node}"))
+        kind = f"{options.gpu_type}:" if options.gpu_type else ""
+        asked.append(("--gres", f"gpu:{kind}{options.gpus_per_node}"))
     if options.exclusive:
         asked.append(("--exclusive", None))
     return [*asked, ("--time", str(options.time)), *_place(options)]
@@ -200,11 +203,15 @@ def _percent(path: str) -> str:
 
 
 def _prologue(options: JobOptions) -> str:
+    """The user's lines up to the first that fails, in front of the settings."""
     lines = [f"module load -- {shlex.quote(str(name))}" for name in options.modules or ()]
     lines += options.prologue or []
     for name, value in (options.environment or {}).items():
         lines.append(f"export {name}={shlex.quote(str(value))}")
-    return "\n".join(lines)
+    text = (folder("lib") / PROLOGUE).read_text(encoding="utf-8").rstrip()
+    _, _, text = text.partition("\n")  # what shellcheck is told of the file alone
+    listening, _, rest = text.partition("\n\n")
+    return f"{listening}\n{rest.replace('#@ lines', chr(10).join(lines))}" if lines else listening
 
 
 def _settings(job: Job) -> str:
@@ -212,18 +219,23 @@ def _settings(job: Job) -> str:
     per_task = options.gpu_mode == "per_task" and options.gpus_per_node
     lines = [
         "set -uo pipefail",
-        _assign("EXPERIMENT", job.text or ""),
-        _assign("PYTHON", _python(options)),
-        _assign("LAUNCHER", options.launcher),
-        _assign("MPIRUN", _mpirun(options)),
-        _assign("MPI", options.mpi),
-        _array("BIND_GPUS", ["--gpus-per-task=1"] if per_task else []),
-        _assign("LEAST_RANKS", str(job.layout.ranks) if job.layout.elastic else ""),
-        _assign("MAX_RESTARTS", str(options.max_restarts)),
-        _assign("STAGE", str(Path(options.stage).absolute()) if options.stage else ""),
-        _assign("SCRATCH", options.scratch),
-        _assign("IMAGE", options.image or ""),
-        _array("CONTAINER", _container(options)),
+        _assign("experiment", job.text or ""),
+        _assign("python", _python(options)),
+        _assign("launcher", options.launcher),
+        _assign("mpirun", _mpirun(options)),
+        _assign("mpi", options.mpi),
+        _array("bind_gpus", ["--gpus-per-task=1"] if per_task else []),
+        _array("srun_container", containers.srun_words(options)),
+        _array("launcher_options", [str(word) for word in options.launcher_options or ()]),
+        _assign("least_ranks", str(job.layout.ranks) if job.layout.elastic else ""),
+        _assign("warn_seconds", str(options.warn_seconds)),
+        _assign("max_restarts", str(options.max_restarts)),
+        _assign("max_preemptions", str(options.max_preemptions)),
+        _assign("max_failures", str(options.max_failures)),
+        _assign("stage", str(Path(options.stage).absolute()) if options.stage else ""),
+        _assign("scratch", options.scratch),
+        _assign("image", str(options.image_file or "")),
+        _array("container", containers.words(options)),
     ]
     return "\n".join([*lines, *([] if job.sweep else _run_settings(job, job.runs[0]))])
 
@@ -233,9 +245,9 @@ def _run_settings(job: Job, run: Planned) -> list[str]:
     words = [*front, *(f"{key}={as_text(value)}" for key, value in run.overrides.items())]
     stops = dict.fromkeys(f"{place}/job/stop" for place in (run.directory, job.output))
     return [
-        _assign("RUN_DIR", str(run.directory)),
-        _array("WORDS", words),
-        _array("STOP_FILES", list(stops)),
+        _assign("run_dir", str(run.directory)),
+        _array("words", words),
+        _array("stop_files", list(stops)),
     ]
 
 
@@ -256,14 +268,6 @@ def _mpirun(options: JobOptions) -> str:
     """The mpirun beside the interpreter, else that of the PATH."""
     beside = Path(_python(options)).parent / "mpirun"
     return options.mpirun or (str(beside) if beside.exists() else "mpirun")
-
-
-def _container(options: JobOptions) -> list[str]:
-    if options.image is None:
-        return []
-    devices = ["--nv"] if options.gpus_per_node else []
-    more = [str(word) for word in options.container_options or ()]
-    return [options.container, "exec", *devices, *more, options.image]
 
 
 def _assign(name: str, value: str) -> str:

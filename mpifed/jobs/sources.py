@@ -13,6 +13,7 @@ from mpifed.components.schema import check_options, shown
 from mpifed.errors import InputError, closest
 from mpifed.jobs.files import folder
 from mpifed.jobs.options import JobOptions
+from mpifed.jobs.reading import read_text
 
 
 class _Loader(yaml.SafeLoader):
@@ -114,12 +115,10 @@ def merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not valid YAML: it is no text in UTF-8") from None
+    text = read_text(path)
+    if text is None:
+        raise InputError(f"{path} cannot be read: there is no such file")
+    return text
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

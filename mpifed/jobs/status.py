@@ -7,18 +7,40 @@ its checkpoints, DONE, and the events that its job has noted.
 from __future__ import annotations
 
 import csv
+import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from mpifed.jobs import slurm
+from mpifed.jobs.printing import one_line
+from mpifed.jobs.reading import damaged, read_head, read_rounds, read_tail, whole
 from mpifed.jobs.record import Record
 
 TAIL = 1 << 16
-"""Bytes at the end of a job's output in which its last complaint is looked for."""
+"""Bytes of a file's beginning and end in which its first and last lines are looked for."""
+
+EVENT = re.compile(r"\S+ job \S+ restart (\d+): ")
+COMPLAINT = re.compile(
+    r"mpifed: "  # what a run says
+    r"|([A-Za-z_][\w.]*(Error|Exception|Interrupt)|SystemExit)\b(:|$)"  # Python's last line
+    r"|\S+: line \d+: |\S*bash: "  # bash
+    r"|\S*\b(srun|sbatch|slurmstepd\S*|slurmd\S*|mpirun|mpiexec\S*): (error|fatal): "
+    r"|.*\b(error while loading shared libraries|ModuleCmd_\w+.*:ERROR:|command not found)"
+)
+"""A line of a job's output by which somebody says what is wrong."""
+
+CAUSES = {
+    "time-limit": "time limit",
+    "preempted": "pre-emption",
+    "signal": "request",
+    "unexplained": "unexplained end",
+    "lost": "interruption by SLURM",
+    "ended": "interruption by SLURM",
+}
+"""Why a life of a job was not its last, as jobs/lib writes it and in words."""
 
 
 @dataclass(frozen=True)
@@ -37,34 +59,37 @@ class Progress:
 class Status:
     """One run of a job. ``restarts`` is None once SLURM has forgotten the job.
 
-    ``printed`` is the file that holds what its newest job printed; ``complaint`` the last thing
-    that mpifed said there of a failure. None where there is none.
+    ``causes`` counts the earlier lives of its newest job by why they ended. ``printed`` is the file
+    that holds what that job printed; ``complaint`` the last line there of an error in its newest
+    life, None where there is none.
     """
 
     directory: Path
     job: str
     state: str
     restarts: int | None
+    causes: dict[str, int]
     progress: Progress
     printed: Path | None
     complaint: str | None
 
 
 def progress(directory: Path) -> Progress:
-    """What the run directory tells; a run that has not begun tells nothing."""
+    """What the run directory tells; a run that has not begun tells nothing.
+
+    Raises ``InputError`` for a file that no run has written.
+    """
     row = _last_row(directory / "metrics.csv")
-    rounds = _rounds(directory / "config.yaml")
     numbers = [
         int(found[1])
         for path in (directory / "checkpoints").glob("round-*.h5")
-        if (found := re.fullmatch(r"round-(\d+)\.h5", path.name))
+        if (found := re.fullmatch(r"round-([0-9]{1,18})\.h5", path.name))
     ]
-    accuracy = row.get("test_accuracy") or None
     return Progress(
         (directory / "DONE").exists(),
-        int(row["round"]) if row.get("round", "").isdigit() else None,
-        rounds,
-        float(accuracy) if accuracy else None,
+        row[0] if row else None,
+        read_rounds(directory / "config.yaml"),
+        row[1] if row else None,
         max(numbers, default=None),
         _last_event(directory / "job" / "events.txt"),
     )
@@ -89,7 +114,8 @@ def of(record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued] | No
         printed = record.job.output / "job" / f"slurm-{name}.out"
         said = _last_complaint(printed)
         there = printed if printed.exists() else None
-        found.append(Status(run.directory, name, state, restarts, known, there, said))
+        causes = _causes(run.directory / "job" / "lives.txt", name)
+        found.append(Status(run.directory, name, state, restarts, causes, known, there, said))
     return found
 
 
@@ -97,6 +123,30 @@ def alive(record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued]) 
     """Whether a job for one of these runs waits or works."""
     living = [entry for entry in queued if entry.alive]
     return any(_is_of(entry, record, task) for entry in living for task in tasks)
+
+
+def in_words(row: Status) -> str:
+    """``row`` as ``status`` prints it."""
+    known = row.progress
+    parts = [f"job {row.job}", row.state]
+    if row.restarts:
+        parts.append(f"restarted {row.restarts}x{_in_brackets(row.causes)}")
+    if known.round is not None:
+        parts.append(f"round {known.round} of {known.rounds or '?'}")
+    if known.test_accuracy is not None:
+        parts.append(f"test accuracy {known.test_accuracy:.4f}")
+    if known.checkpoint is not None and not known.finished:
+        parts.append(f"checkpoint of round {known.checkpoint}")
+    lines = [f"{row.directory}: {', '.join(parts)}"]
+    if not known.finished:
+        lines += [f"  {said}" for said in (known.event, row.complaint) if said is not None]
+        lines += [f"  its output: {row.printed}"] if row.printed is not None else []
+    return "\n".join(lines)
+
+
+def _in_brackets(counts: dict[str, int]) -> str:
+    words = [f"{number} {CAUSES[cause]}{'s' * (number > 1)}" for cause, number in counts.items()]
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _is_of(entry: slurm.Queued, record: Record, task: int) -> bool:
@@ -120,39 +170,46 @@ def _state(record: Record, directory: Path, known: Progress, entry: slurm.Queued
     return entry.state.lower() if entry is not None else "not in the queue"
 
 
-def _last_row(path: Path) -> dict[str, str]:
-    """The last complete row of a file that another process may be writing."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return {}
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    return next(csv.DictReader([lines[0], lines[-1]]), {}) if len(lines) > 1 else {}
-
-
-def _rounds(path: Path) -> int | None:
-    try:
-        rounds = yaml.safe_load(path.read_text(encoding="utf-8"))["rounds"]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+def _last_row(path: Path) -> tuple[int, float | None] | None:
+    """Round and test accuracy of the last complete row of a file that may be growing."""
+    head, tail = read_head(path, TAIL), read_tail(path, TAIL)
+    if head is None or tail is None or "\n" not in head:
         return None
-    return rounds if isinstance(rounds, int) else None
+    lines = tail[: tail.rfind("\n") + 1].split("\n")[:-1]
+    if head == tail and len(lines) < 2:
+        return None
+    try:
+        row = next(csv.DictReader([head[: head.index("\n")], *lines[-1:]], strict=True), {})
+    except csv.Error as error:
+        raise damaged(path, str(error)) from None
+    number = whole(row.get("round"))
+    if number is None:
+        raise damaged(path, "its last row has no round, a whole number")
+    try:
+        accuracy = float(row.get("test_accuracy") or "nan")
+    except (TypeError, ValueError):
+        raise damaged(path, f"test_accuracy of round {number} is not a number") from None
+    return number, accuracy if math.isfinite(accuracy) else None
 
 
 def _last_complaint(path: Path) -> str | None:
-    """The last line of a job's output in which mpifed says what is wrong, whatever follows it."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - TAIL))
-            text = file.read().decode("utf-8", errors="replace")
-    except OSError:
-        return None
-    found = [line.strip() for line in text.splitlines() if line.startswith("mpifed: ")]
-    return found[-1].removeprefix("mpifed: ") if found else None
+    """The last line by which a job's newest life says what is wrong, whatever follows it."""
+    lines = (read_tail(path, TAIL) or "").splitlines()
+    lives = [found[1] if (found := EVENT.match(line)) else None for line in lines]
+    newest = next((life for life in reversed(lives) if life is not None), None)
+    mine = lines[lives.index(newest) :] if newest is not None else lines
+    own = [line for line in mine if line.startswith("mpifed: ")]
+    said = own or [line for line in mine if COMPLAINT.match(line.strip())]
+    return one_line(said[-1].removeprefix("mpifed: ")) if said else None
 
 
 def _last_event(path: Path) -> str | None:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    return lines[-1] if lines else None
+    lines = (read_tail(path, TAIL) or "").splitlines()
+    return one_line(lines[-1]) if lines else None
+
+
+def _causes(path: Path, job: str) -> dict[str, int]:
+    """How the lives of a job ended after which there was another; see jobs/lib/mpifed_job.sh."""
+    lines = [line.split() for line in (read_tail(path, TAIL) or "").splitlines()]
+    ended = (line[2] for line in lines if len(line) > 2 and line[0] == job)
+    return dict(Counter(cause for cause in ended if cause in CAUSES))

@@ -1,8 +1,9 @@
-"""What makes a client's arithmetic the same in any block, and a check of this computer's kernels.
+"""What makes a client's arithmetic the same in any block, and functions that test whether it is.
 
-mpifed asks MKL for reproducible kernels before torch starts (``mpifed/__init__.py``). If torch had
-computed something before mpifed was imported, or uses another library, that may be without effect;
-``blocks_agree`` finds out in a millisecond, on the kernels most often at fault.
+mpifed asks MKL for reproducible kernels before torch starts (``mpifed/__init__.py``): a product
+then does not depend on where in memory its operands begin. It still depends on its shape, which is
+why rows are never computed alone (``never_alone``) and columns come in multiples of ``COLUMNS``.
+``training.kernels`` tests the calls of a run.
 """
 
 from __future__ import annotations
@@ -15,6 +16,16 @@ from torch import Tensor
 LANES = 32
 """Samples are padded to multiples of this, so that no vector loop ends in a scalar tail."""
 
+COLUMNS = 96
+"""Columns of a float64 product that are samples of several clients are padded to multiples of this.
+
+A kernel computes a tile of columns at a time, 12 with AVX2 and 8, 16, 24 or 48 with AVX-512; what
+is left over goes to another kernel, which rounds otherwise.
+"""
+
+ALIGNMENT = 64
+"""Bytes of the widest vector; torch's allocations begin at multiples of this."""
+
 
 def never_alone(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
     """``function(*rows)``, row by row, of at least one row.
@@ -26,18 +37,70 @@ def never_alone(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
     return function(*(t.expand(2, *t.shape[1:]).contiguous() for t in rows))[:1]
 
 
-def blocks_agree(dtype: torch.dtype) -> bool:
-    """True if batched products with one output do not depend on the batch or on alignment."""
+def blocks_agree(function: Callable[[slice], Tensor], rows: int) -> bool:
+    """Whether ``function`` computes rows alike in every block.
+
+    Parameters
+    ----------
+    function
+        The result of a block of rows, given as a slice of 0 .. ``rows``: (rows of the block, ...).
+    rows
+        How many there are, at least 1.
+
+    Returns
+    -------
+    bool
+        True if rows computed in smaller blocks are those of the largest, bit for bit.
+    """
+    whole = function(slice(0, rows))
+    edges = {(0, 1), (rows - 1, rows), (0, 2), (1, min(4, rows)), (rows // 2, rows)}
+    parts = (slice(first, last) for first, last in sorted(edges) if first < last <= rows)
+    return all(_same(function(part), whole[part]) for part in parts)
+
+
+def addresses_agree(function: Callable[..., Tensor], *operands: Tensor) -> bool:
+    """Whether ``function(*operands)`` is the same wherever in memory ``operands`` begin.
+
+    Parameters
+    ----------
+    function
+        Of tensors with the shapes of ``operands``.
+    operands
+        What it is called with; copies are shifted by some numbers from an aligned address.
+
+    Returns
+    -------
+    bool
+        True if all results have the same bits.
+    """
+    aligned = function(*(_shifted(operand, 0) for operand in operands))
+    shifts = ((1, 0), (0, 1), (3, 5), (5, 2))
+    return all(
+        _same(
+            function(*(_shifted(t, shift[k % 2]) for k, t in enumerate(operands))),
+            aligned,
+        )
+        for shift in shifts
+    )
+
+
+def products_agree(dtype: torch.dtype) -> bool:
+    """Whether matrix products of ``dtype`` are the same wherever in memory their operands begin.
+
+    They are with MKL's reproducible kernels, and with few others.
+    """
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(5, 37, 33, generator=generator, dtype=dtype)
-    w = torch.randn(5, 33, 1, generator=generator, dtype=dtype)
-    whole = torch.bmm(x, w)
-    for part in (slice(0, 1), slice(1, 3), slice(2, 5)):
-        if not torch.equal(torch.bmm(x[part], w[part]), whole[part]):
-            return False
-    aligned = torch.mm(w[0].T, x[0].T)
-    for shift in (1, 3, 5):
-        moved = torch.empty(37 * 33 + shift, dtype=dtype)[shift:].view(37, 33).copy_(x[0])
-        if not torch.equal(torch.mm(w[0].T, moved.T), aligned):
-            return False
-    return True
+    a, b = (torch.randn(*shape, generator=generator, dtype=dtype) for shape in ((37, 33), (33, 29)))
+    column = b[:, :1].contiguous()
+    return addresses_agree(torch.mm, a, b) and addresses_agree(torch.mm, a, column)
+
+
+def _shifted(operand: Tensor, by: int) -> Tensor:
+    """A copy that begins ``by`` numbers behind a multiple of ``ALIGNMENT`` bytes."""
+    memory = operand.new_empty(operand.numel() + ALIGNMENT + by)
+    first = -(memory.data_ptr() // operand.itemsize) % (ALIGNMENT // operand.itemsize) + by
+    return memory[first : first + operand.numel()].view(operand.shape).copy_(operand)
+
+
+def _same(found: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(found, expected, rtol=0, atol=0, equal_nan=True)

@@ -7,12 +7,13 @@ shard sizes, so one serves every round with the same participants.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.local.options import Sampling
 from mpifed.random import shuffles, uniforms
 
 
@@ -20,12 +21,14 @@ from mpifed.random import shuffles, uniforms
 class Work:
     """How much a client does in a round, each int64 (clients,).
 
-    ``samples`` n_t, ``steps`` minibatches in all, ``per_epoch`` minibatches in one pass.
+    ``samples`` n_t, ``steps`` minibatches in all, ``per_epoch`` minibatches in one pass, ``drawn``
+    samples in one pass: n_t, or more where every minibatch is whole.
     """
 
     samples: np.ndarray
     steps: np.ndarray
     per_epoch: np.ndarray
+    drawn: np.ndarray
 
     @property
     def epochs(self) -> np.ndarray:
@@ -35,14 +38,26 @@ class Work:
     def shortened(self, effort: np.ndarray) -> Work:
         """The first steps only, a share ``effort`` of them, float64 in (0, 1]; at least one."""
         steps = np.ceil(effort * self.steps).astype(np.int64).clip(min=1)
-        return Work(self.samples, np.minimum(steps, self.steps), self.per_epoch)
+        return replace(self, steps=np.minimum(steps, self.steps))
 
 
-def work_of(n_train: np.ndarray, batch_size: int, epochs: int, steps: int | None) -> Work:
-    """``epochs`` passes in minibatches of ``batch_size``; or ``steps`` minibatches, if given."""
+def work_of(
+    n_train: np.ndarray,
+    batch_size: int,
+    epochs: int,
+    steps: int | None,
+    sampling: Sampling = "shuffled",
+) -> Work:
+    """``epochs`` passes in minibatches of ``batch_size``; or ``steps`` minibatches, if given.
+
+    The last minibatch of a shuffled pass is what is left of the samples. By ``uniform`` sampling
+    each has ``batch_size`` samples, or n_t where that is less (Marfoq et al. 2021, Alg. 2,
+    line 17).
+    """
     per_epoch = -(-n_train // batch_size)
     total = per_epoch * epochs if steps is None else np.full_like(per_epoch, steps)
-    return Work(n_train, total, per_epoch)
+    drawn = n_train if sampling == "shuffled" else per_epoch * np.minimum(batch_size, n_train)
+    return Work(n_train, total, per_epoch, drawn)
 
 
 @dataclass(frozen=True)
@@ -89,9 +104,9 @@ def plan(
     one whose epochs are over costs nothing.
     """
     order = np.argsort(-work.steps, kind="stable")
-    lengths = work.samples * work.epochs
+    lengths = work.drawn * work.epochs
     starts = (np.cumsum(lengths * components) - lengths * components)[order]
-    samples, steps, per_epoch = work.samples[order], work.steps[order], work.per_epoch[order]
+    drawn, steps, per_epoch = work.drawn[order], work.steps[order], work.per_epoch[order]
     strides = lengths[order][:, None] * np.arange(components)
     columns = np.arange(width)
     made, place, scale, slot = [], [np.zeros(0, np.int64)], [np.zeros(0)], 0
@@ -100,9 +115,9 @@ def plan(
             last = first + int((steps[first : first + block] > number).sum())
             part = slice(first, last)
             epoch, index = np.divmod(number, per_epoch[part])
-            sizes = np.minimum(batch_size, samples[part] - index * batch_size)
+            sizes = np.minimum(batch_size, drawn[part] - index * batch_size)
             inside = columns < sizes[:, None]
-            begin = (starts[part] + epoch * samples[part] + index * batch_size)[:, None]
+            begin = (starts[part] + epoch * drawn[part] + index * batch_size)[:, None]
             within = begin + np.where(inside, columns, 0)
             place.append((within[:, None, :] + strides[part][:, :, None]).reshape(-1))
             scale.append(np.repeat(inside / sizes[:, None], components, axis=0).reshape(-1))
@@ -117,14 +132,14 @@ def plan(
 
 
 def draw_orders(
-    keys: np.ndarray, starts: np.ndarray, work: Work, components: int, sampling: str
+    keys: np.ndarray, starts: np.ndarray, work: Work, components: int, sampling: Sampling
 ) -> Tensor:
     """The sequences of sample rows: int64, client by client, component by component, epoch by
     epoch.
 
     ``keys`` is uint64 (clients,), ``starts`` the first row of each client's shard. ``shuffled``
-    makes each epoch a fresh permutation; ``uniform`` draws every sample independently (Alg. 2,
-    line 17).
+    makes each epoch a fresh permutation; ``uniform`` draws every sample independently, so that
+    each minibatch is whole (Alg. 2, line 17).
     """
     epochs = work.epochs
     passes = np.repeat(np.arange(len(keys)), epochs * components)
@@ -134,11 +149,11 @@ def draw_orders(
     pass_keys = uniforms(keys[passes], number)
     samples = work.samples[passes]
     if sampling == "shuffled":
-        drawn = shuffles(pass_keys, samples)
-    else:
-        counters = np.arange(samples.sum()) - np.repeat(np.cumsum(samples) - samples, samples)
-        bits = uniforms(np.repeat(pass_keys, samples), counters) >> np.uint64(32)
-        drawn = (bits * np.repeat(samples, samples).astype(np.uint64) >> np.uint64(32)).astype(
-            np.int64
-        )
-    return torch.from_numpy(drawn + np.repeat(starts[passes], samples))
+        visited = shuffles(pass_keys, samples)
+        return torch.from_numpy(visited + np.repeat(starts[passes], samples))
+    drawn = work.drawn[passes]
+    counters = np.arange(drawn.sum()) - np.repeat(np.cumsum(drawn) - drawn, drawn)
+    bits = uniforms(np.repeat(pass_keys, drawn), counters) >> np.uint64(32)
+    of = np.repeat(samples, drawn).astype(np.uint64)
+    visited = (bits * of >> np.uint64(32)).astype(np.int64)
+    return torch.from_numpy(visited + np.repeat(starts[passes], drawn))

@@ -8,14 +8,18 @@ from typing import Annotated, Any, Literal
 
 from mpifed.components.schema import Above, AtLeast, Below
 
+Sampling = Literal["shuffled", "uniform"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions:
     """The section ``local`` of a configuration.
 
-    ``lr_horizon`` is the R of the schedules (null: ``rounds`` when the run began). ``lr_clock``
-    and ``reset_momentum`` and ``sampling`` name points where the published FedEM code and its text
-    differ or leave a choice; see docs/deviations.md.
+    ``lr_horizon`` is the R of the schedules (null: ``rounds`` when the run began). ``sampling:
+    uniform`` draws every minibatch of ``batch_size`` samples anew, with replacement, and an epoch
+    is as many of them as a shuffled one has. ``lr_clock``, ``reset_momentum`` and ``sampling`` name
+    points where the published FedEM code and its text differ or leave a choice; see
+    docs/deviations.md.
     """
 
     optimizer: Literal["sgd"] = "sgd"
@@ -29,7 +33,7 @@ class LocalOptions:
     batch_size: Annotated[int, AtLeast(1)] = 128
     epochs: Annotated[int, AtLeast(1)] = 1
     steps: Annotated[int, AtLeast(1)] | None = None
-    sampling: Literal["shuffled", "uniform"] = "shuffled"
+    sampling: Sampling = "shuffled"
 
 
 def unread(given: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:

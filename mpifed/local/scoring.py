@@ -7,6 +7,7 @@ the rank, whatever kernel the library picks for a shape.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from mpifed.data.base import Split
 from mpifed.models.base import Model
 from mpifed.models.losses import score
+from mpifed.supervision import heartbeat
 
 CHUNK = 8192
 """Samples scored at a time, at most."""
@@ -31,6 +33,7 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
     for i, row in enumerate(rows):
         own = parameters if shared else parameters[i]
         for part in _chunks(split.offsets[row], split.offsets[row + 1]):
+            heartbeat.step()
             z = model.shared_logits(own, split.x[part])
             if logits is None:
                 logits = z.new_zeros(components, len(split.y), z.shape[-1])
@@ -40,33 +43,49 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
     return model.loss.samples(logits, split.y.expand(components, *split.y.shape))
 
 
+@dataclass(frozen=True)
+class ClientScores:
+    """What predictors are worth to clients, each float64 (clients,).
+
+    ``loss`` and ``nll`` are means over a client's samples, NaN without any, ``hits`` and
+    ``possible`` sums; see ``losses.Score``.
+    """
+
+    loss: np.ndarray
+    nll: np.ndarray
+    hits: np.ndarray
+    possible: np.ndarray
+
+
 def client_scores(
     model: Model,
     parameters_of: Callable[[int], Tensor],
     mixture_of: Callable[[int], Tensor | None],
     split: Split,
     rows: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean loss, hits and possible hits of each client of ``rows``, float64 (len(rows),).
+) -> ClientScores:
+    """How good the predictors of the clients of ``rows`` are on their samples of ``split``.
 
-    The loss is NaN without samples. ``parameters_of(i)`` is (M, P) and ``mixture_of(i)`` (M,) or
-    None, for the i-th of ``rows``.
+    ``parameters_of(i)`` is (M, P) and ``mixture_of(i)`` (M,) or None, for the i-th of ``rows``.
     """
-    losses = np.full(len(rows), np.nan)
-    hits, possible = np.zeros(len(rows)), np.zeros(len(rows))
+    loss, nll = np.full((2, len(rows)), np.nan)
+    hits, possible = np.zeros((2, len(rows)))
     for i, row in enumerate(rows):
         begin, end = int(split.offsets[row]), int(split.offsets[row + 1])
         if begin == end:
             continue
-        total = 0.0
+        loss[i] = nll[i] = 0.0
         for part in _chunks(begin, end):
+            heartbeat.step()
             z = model.shared_logits(parameters_of(i), split.x[part])
-            sample_loss, hit, could = score(model.loss, z, split.y[part], mixture_of(i))
-            total += float(sample_loss.double().sum())
-            hits[i] += float(hit.sum())
-            possible[i] += float(could.sum())
-        losses[i] = total / (end - begin)
-    return losses, hits, possible
+            found = score(model.loss, z, split.y[part], mixture_of(i))
+            loss[i] += float(found.loss.double().sum())
+            nll[i] += float(found.nll.double().sum())
+            hits[i] += float(found.hits.sum())
+            possible[i] += float(found.possible.sum())
+        loss[i] /= end - begin
+        nll[i] /= end - begin
+    return ClientScores(loss, nll, hits, possible)
 
 
 def _chunks(begin: int, end: int) -> list[slice]:

@@ -95,7 +95,9 @@ class LocalSGD:
         learning rate. Returns the trained rows and the new optimizer state.
         """
         options = self.options
-        work = work_of(clients.n_train, options.batch_size, options.epochs, options.steps)
+        work = work_of(
+            clients.n_train, options.batch_size, options.epochs, options.steps, options.sampling
+        )
         if clients.effort is not None:
             work = work.shortened(clients.effort)
         components = start.shape[1]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import torch
@@ -33,7 +34,9 @@ class Loss:
     ``slopes(outputs, y)`` its derivative, shape of ``outputs``.
     ``hits(outputs, y, mixture, losses)`` says how much of ``measure`` each sample earns, and how
     much it could: two (B,), from outputs (M, B, outputs), mixture weights (M,) or None where M is
-    1, and the losses of the mixture (B,).
+    1, and the losses of the deployed predictor (B,). ``of_mixture(outputs, y, mixture)`` are these
+    losses, (B,), for the prediction sum_m pi_m h_m; None where that is -log sum_m pi_m
+    exp(-loss_m), as for probabilities of classes.
     """
 
     name: str
@@ -41,6 +44,21 @@ class Loss:
     samples: Callable[[Tensor, Tensor], Tensor]
     slopes: Callable[[Tensor, Tensor], Tensor]
     hits: Callable[[Tensor, Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor]]
+    of_mixture: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """What predictions on B samples are worth, each (B,).
+
+    ``loss`` is that of the deployed predictor, ``nll`` the negative log-likelihood of the mixture
+    up to a constant, ``hits`` what each sample earns of the measure and ``possible`` what it could.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    hits: Tensor
+    possible: Tensor
 
 
 def loss_for(task: str, name: LossName = "auto") -> Loss:
@@ -52,20 +70,46 @@ def loss_for(task: str, name: LossName = "auto") -> Loss:
     return CROSS_ENTROPY
 
 
-def score(
-    loss: Loss, outputs: Tensor, y: Tensor, mixture: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses of the mixture of predictions (Marfoq et al. 2021, eq. 5), hits and possible hits.
+def score(loss: Loss, outputs: Tensor, y: Tensor, mixture: Tensor | None) -> Score:
+    """How good the predictor sum_m pi_m h_m is (Marfoq et al. 2021, eq. 5) on B samples.
 
-    ``outputs`` is (M, B, outputs), ``y`` (B, ...), ``mixture`` (M,) or None where M is 1. The loss
-    is -log sum_m pi_m exp(-loss_m); all three results are (B,).
+    Parameters
+    ----------
+    loss
+        The loss of the task.
+    outputs
+        Outputs of M models, (M, B, outputs).
+    y
+        Targets, (B, ...).
+    mixture
+        Weights pi, (M,), or None where M is 1.
+
+    Returns
+    -------
+    Score
+        Its ``nll`` is -log sum_m pi_m exp(-loss_m), the likelihood of the mixture of distributions
+        that FedEM maximises (eq. 6). Its ``loss`` is the same for classes, where probabilities
+        are mixed, but not for numbers or tags, where the loss of a mean is no mean of losses.
     """
     losses = loss.samples(outputs, y.expand(len(outputs), *y.shape))
     if mixture is None:
-        mixed = losses[0]
+        deployed = nll = losses[0]
     else:
-        mixed = -torch.logsumexp((torch.log(mixture)[:, None] - losses).T.contiguous(), -1)
-    return mixed, *loss.hits(outputs, y, mixture, mixed)
+        deployed = nll = _mixed_nll(losses, mixture)
+        if loss.of_mixture is not None:
+            deployed = loss.of_mixture(outputs, y, mixture)
+    return Score(deployed, nll, *loss.hits(outputs, y, mixture, deployed))
+
+
+def likelihood_differs(loss: Loss) -> bool:
+    """Whether a mixture's loss as a predictor is another than its negative log-likelihood."""
+    return loss.of_mixture is not None
+
+
+def _mixed_nll(losses: Tensor, mixture: Tensor) -> Tensor:
+    """-log sum_m pi_m exp(-loss_m), (...), of losses (M, ...)."""
+    weights = torch.log(mixture).view(-1, *[1] * (losses.dim() - 1))
+    return -torch.logsumexp((weights - losses).movedim(0, -1).contiguous(), -1)
 
 
 def sigmoid(z: Tensor) -> Tensor:
@@ -127,6 +171,26 @@ def nothing_to_hit(
     return nothing, nothing
 
 
+def squared(outputs: Tensor, y: Tensor) -> Tensor:
+    """The mean of the squared errors, (..., B)."""
+    return (outputs - y).square().mean(-1)
+
+
+def half_squared(outputs: Tensor, y: Tensor) -> Tensor:
+    """Half the sum of the squared errors, (..., B)."""
+    return (outputs - y).square().sum(-1) / 2
+
+
+def mixed_tags(outputs: Tensor, y: Tensor, mixture: Tensor) -> Tensor:
+    """The mean over tags of the cross-entropy of sum_m pi_m p_m, (B,)."""
+    return _mixed_nll(logistic(outputs, y.expand(len(outputs), *y.shape)), mixture).mean(-1)
+
+
+def mixed_output(outputs: Tensor, mixture: Tensor) -> Tensor:
+    """sum_m pi_m h_m, (B, outputs), added component by component."""
+    return reduce(torch.add, (outputs * mixture[:, None, None]).unbind(0))
+
+
 CROSS_ENTROPY = Loss("cross_entropy", "accuracy", cross_entropy, cross_entropy_slopes, right_labels)
 MULTI_LABEL = Loss(
     "multi_label",
@@ -134,18 +198,21 @@ MULTI_LABEL = Loss(
     lambda outputs, y: logistic(outputs, y).mean(-1),
     lambda outputs, y: (sigmoid(outputs) - y) / y.shape[-1],
     tags_recalled,
+    mixed_tags,
 )
 SQUARED = Loss(
     "squared",
     None,
-    lambda outputs, y: (outputs - y).square().mean(-1),
+    squared,
     lambda outputs, y: (outputs - y) * (2 / y.shape[-1]),
     nothing_to_hit,
+    lambda outputs, y, mixture: squared(mixed_output(outputs, mixture), y),
 )
 HALF_SQUARED = Loss(
     "half_squared",
     None,
-    lambda outputs, y: (outputs - y).square().sum(-1) / 2,
+    half_squared,
     lambda outputs, y: outputs - y,
     nothing_to_hit,
+    lambda outputs, y, mixture: half_squared(mixed_output(outputs, mixture), y),
 )

@@ -53,16 +53,19 @@ def _first(every: list[str | None]) -> str | None:
     return None
 
 
-def introduce(communicator: Communicator, clients: Iterable[int], limit: float | None) -> None:
-    """Tells every rank's guard of all others, if there are guards; collective.
+def introduce(communicator: Communicator) -> None:
+    """Tells every rank's guard of all others, if there are guards; collective."""
+    every = communicator.gather_object((socket.gethostname(), heartbeat.port(), os.getppid()))
+    key = secrets.token_hex(16) if every is not None else None
+    every, key = communicator.broadcast_object((every, key))
+    heartbeat.tell(rank=communicator.rank, key=key, peers=every)
 
-    ``clients`` are hosted here; ``limit`` is how many seconds a rank may make no step forward.
+
+def tell_places(communicator: Communicator, clients: Iterable[int]) -> None:
+    """Tells every guard in words which clients each rank hosts; collective.
+
+    ``clients`` are those hosted here.
     """
     place = heartbeat.place([int(client) for client in clients])
     heartbeat.settle_in(place)
-    every = communicator.gather_object(
-        (socket.gethostname(), heartbeat.port(), os.getppid(), place)
-    )
-    key = secrets.token_hex(16) if every is not None else None
-    every, key = communicator.broadcast_object((every, key))
-    heartbeat.tell(rank=communicator.rank, key=key, peers=every, limit=limit)
+    heartbeat.tell(places=communicator.broadcast_object(communicator.gather_object(place)))

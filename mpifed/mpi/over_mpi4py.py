@@ -226,12 +226,6 @@ def _pieces(size: int, itemsize: int) -> list[slice]:
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
 
 
-def finalize() -> None:
-    """Leaves MPI, as mpi4py does at the end of the interpreter; collective."""
-    if MPI.Is_initialized() and not MPI.Is_finalized():
-        MPI.Finalize()
-
-
 def world_size() -> int:
     """Ranks in the job."""
     return int(MPI.COMM_WORLD.Get_size())

@@ -44,6 +44,9 @@ MEASURES = {
     "validation_recall_at_5": Measure(
         "Validation recall at 5, over all clients", "Validation recall at 5", log=False
     ),
+    "train_nll": Measure("Training negative log-likelihood", "Train NLL", log=False),
+    "test_nll": Measure("Test negative log-likelihood", "Test NLL", log=False),
+    "validation_nll": Measure("Validation negative log-likelihood", "Validation NLL", log=False),
     "objective": Measure("Objective on the training data", "Objective"),
     "test_objective": Measure("Objective on the test data", "Test objective"),
     "surrogate_update": Measure("Squared update of surrogates, over γ²", "Surrogate update"),

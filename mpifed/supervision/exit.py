@@ -1,9 +1,9 @@
-"""How the process of a rank ends: as its interpreter would, but without taking objects apart.
+"""How the process of a run ends: as its interpreter would, but without taking objects apart.
 
 Where several ranks share a core, taking Python and torch apart takes seconds, in which a scheduler
-waits for its nodes. A rank with a guard therefore waits for its threads, runs what is registered
-with ``atexit``, flushes open files, leaves MPI, and ends; what is lost is ``__del__`` of objects
-that are still there.
+waits for its nodes. The process therefore waits for its threads, runs what is registered with
+``atexit``, flushes open files, leaves MPI, and ends. What is lost is ``__del__`` of objects that
+are still there, and what was registered before ``prepare`` was called.
 """
 
 from __future__ import annotations
@@ -13,46 +13,95 @@ import contextlib
 import ctypes
 import gc
 import io
+import signal
+import socket
 import sys
 import threading
 import traceback
 from typing import Any
 
 from mpifed.supervision import heartbeat
+from mpifed.supervision.launcher import launched_rank
+
+PATIENCE = 60.0
+"""Seconds that a component's threads and ``atexit`` functions may take after the run."""
 
 
 class _Ending:
-    """Whether the exit of this process ends before libraries are taken apart."""
+    """The exit code of this process, once it is known."""
 
-    is_short = False
+    code: int | None = None
+
+
+def prepare() -> None:
+    """To be called before anything else is registered: ``atexit`` runs the first one last."""
+    atexit.register(_finish)
 
 
 def skip_teardown() -> None:
     """In a guarded rank: lets the exit end where libraries loaded so far would be taken apart.
 
-    To be called before MPI is initialised, whose own ending must not be skipped, or a launcher
-    takes the rank for one that was killed: what is registered last runs first. Where MPI is there
-    already (h5py with parallel HDF5 brings it), or the C library knows no ``on_exit``, the rank
-    ends as any other program in Python.
+    To be called before MPI is initialised, which must hear of the exit, or a launcher takes the
+    rank for one that was killed: what is registered last runs first. Where MPI is there already
+    (h5py with parallel HDF5 brings it), or the C library knows no ``on_exit``, the exit takes
+    longer.
     """
     libc = ctypes.CDLL(None)
     if heartbeat.watched() and "mpi4py.MPI" not in sys.modules and hasattr(libc, "on_exit"):
-        _Ending.is_short = libc.on_exit(libc._exit, None) == 0
+        libc.on_exit(libc._exit, None)
 
 
-def leave(code: int) -> None:
-    """Ends this process with ``code``; returns where its teardown is not to be skipped."""
-    if not _Ending.is_short:
+def leave(code: int) -> int:
+    """Lets this process end with ``code``, whatever a component has left behind; returns it."""
+    _Ending.code = code
+    if hasattr(signal, "setitimer"):
+        # The interpreter waits for threads without a limit, but handles signals meanwhile.
+        signal.signal(signal.SIGALRM, lambda number, frame: _give_up())
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    return code
+
+
+def _give_up() -> None:
+    every, main = threading.enumerate(), threading.main_thread()
+    names = [repr(one.name) for one in every if one is not main and not one.daemon]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    what = "a function registered with atexit"
+    if names:
+        what = f"the thread {', '.join(names[:3])}{more}"
+    rank = launched_rank()
+    where = ""
+    if rank is not None:
+        where = f"rank {rank} on {socket.gethostname()}{heartbeat.whereabouts()}: "
+    with contextlib.suppress(OSError, ValueError):
+        print(
+            f"mpifed: {where}{what} has not ended {PATIENCE:.0f} s after the run, which ends "
+            "without it",
+            file=sys.stderr,
+            flush=True,
+        )
+    _finish()
+
+
+def _finish() -> None:
+    """The last of the functions at the exit."""
+    if _Ending.code is None:
         return
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
     _flush_files()
-    module = sys.modules.get("mpifed.mpi.over_mpi4py")
-    if module is not None:
-        module.finalize()
-    libc = ctypes.CDLL(None)
+    _leave_mpi()
+    # Not the interpreter's own exit; and no other thread of Python's runs meanwhile.
+    libc = ctypes.PyDLL(None)
     libc.fflush(None)
-    libc.exit(code)
+    libc.exit(_Ending.code)
+
+
+def _leave_mpi() -> None:
+    """As mpi4py does at the interpreter's exit; collective."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is not None and module.Is_initialized() and not module.Is_finalized():
+        heartbeat.waits(True)
+        module.Finalize()
 
 
 def _flush_files() -> None:

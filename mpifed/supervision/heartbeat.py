@@ -15,12 +15,16 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 _STEPS, _ROUND, _WAITING = (struct.Struct("=q") for _ in range(3))
 _AT = {"steps": 0, "round": 8, "waiting": 16}
+
+STALL_LIMIT = 3600.0
+"""Seconds that a rank may take no step forward, unless the configuration says otherwise."""
 
 ORDERLY = "."
 """The line on the pipe that says that what follows is an end in order."""
@@ -58,9 +62,18 @@ class _Own:
     whereabouts = ""
 
 
+class _ImportsAreSteps:
+    """Finds no module, but is asked for each: thousands, before a rank does anything else."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        step()
+
+
 def begin(board: mmap.mmap, pipe: int, port: int | None) -> None:
     """Called once in the rank's process. ``port`` is the UDP port on which its guard listens."""
     _Own.board, _Own.pipe, _Own.port = board, pipe, port
+    sys.meta_path.insert(0, _ImportsAreSteps)
 
 
 def watched() -> bool:
@@ -87,6 +100,16 @@ def waits(yes: bool) -> None:
     if _Own.board is not None:
         _WAITING.pack_into(_Own.board, _AT["waiting"], yes)
         step()
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """Shows, while it lasts, that this rank waits for others."""
+    waits(True)
+    try:
+        yield
+    finally:
+        waits(False)
 
 
 def port() -> int | None:

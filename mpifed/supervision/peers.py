@@ -32,16 +32,22 @@ SILENCE = 20.0
 TURN, LONGEST_TURN = 0.2, 10.0
 """Seconds by which each rank gives up rank 0 after the one before it, and at most."""
 
+MOST = 1000
+"""Datagrams read in a turn, so that nobody can keep a guard from its work."""
+
 ALIVE, ANSWER, LEAVING, END, FALLEN = range(5)
 _FORM = struct.Struct("=BIqQ")
 _SIGNATURE = 16
 
 
-def listen() -> socket.socket | None:
-    """A socket for a guard; None where the system has none to give."""
+def listen(on_one_host: bool) -> socket.socket | None:
+    """A socket for a guard; None where the system has none to give.
+
+    Where all ranks are on one host, other hosts cannot reach it.
+    """
     try:
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        made.bind(("", 0))
+        made.bind(("127.0.0.1" if on_one_host else "", 0))
         made.setblocking(False)
         return made
     except OSError:
@@ -55,7 +61,7 @@ class Peer:
     host: str
     port: int | None
     guard: int
-    clients: str
+    clients: str = ""
     address: str | None = None
     heard: bool = False
     gone: bool = False
@@ -123,8 +129,11 @@ class Peers:
         self._tell(FALLEN, range(len(self.peers)), self.fallen[self.rank])
 
     def fell_later(self) -> bool:
-        """Whether another rank is known to have died before this one."""
-        return min((when, rank) for rank, when in self.fallen.items())[1] != self.rank
+        """Whether another rank is known to have died, and before this one if this one did."""
+        return (
+            bool(self.fallen)
+            and min((when, rank) for rank, when in self.fallen.items())[1] != self.rank
+        )
 
     def end(self, culprit: int) -> None:
         """Tells all others to end, because of rank ``culprit``."""
@@ -157,7 +166,7 @@ class Peers:
         return hashlib.blake2b(body, digest_size=_SIGNATURE, key=self.key).digest()
 
     def _hear(self, own_round: int) -> None:
-        while True:
+        for _ in range(MOST):
             try:
                 data = self.listening.recv(256)
             except OSError:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from mpifed.errors import StopRequested
+from mpifed.supervision import heartbeat
 
 _requested: ContextVar[Callable[[], bool]] = ContextVar("requested", default=lambda: False)
 
@@ -26,6 +27,10 @@ def heeding(stop_requested: Callable[[], bool]) -> Iterator[None]:
 
 
 def heed() -> None:
-    """Raises ``StopRequested`` where this rank has been asked to stop. Not collective."""
+    """Raises ``StopRequested`` where this rank has been asked to stop. Not collective.
+
+    Else shows the rank's guard that it has come one step forward.
+    """
     if _requested.get()():
         raise StopRequested
+    heartbeat.step()

@@ -265,7 +265,20 @@ def each_row(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     return flat.view(*rows.shape[:-1], -1)
 
 
-def padded(z: Tensor) -> Tensor:
-    """Return ``z`` (samples, dim) with rows of zeros appended up to a multiple of ``LANES``."""
-    missing = -len(z) % LANES
+def padded(z: Tensor, multiple: int = LANES) -> Tensor:
+    """Return ``z`` with rows of zeros appended.
+
+    Parameters
+    ----------
+    z : Tensor, shape (samples, dim)
+        The rows.
+    multiple : int, default LANES
+        What the number of rows must be a multiple of.
+
+    Returns
+    -------
+    Tensor, shape (rows, dim)
+        The rows, at least as many as samples.
+    """
+    missing = -len(z) % multiple
     return torch.nn.functional.pad(z, (0, 0, 0, missing)) if missing else z

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import softshrink
 
 from mpifed.errors import InputError, RunError
-from mpifed.local.invariance import LANES
+from mpifed.local.invariance import COLUMNS
 from mpifed.surrogates.active_set import pivoted, refined
 from mpifed.surrogates.base import padded
 from mpifed.surrogates.lasso_problem import Quadratic, Samples, product, quadratic
@@ -74,8 +74,8 @@ def codes(
 
 def described(dictionary: Tensor, z: Tensor, tolerance: float) -> Samples:
     """The samples ``z`` (samples, p) by their products with the atoms and with themselves."""
-    full = len(z) - len(z) % LANES
-    parts = [part for part in (z[:full], padded(z[full:])) if len(part)]  # copies few rows
+    full = len(z) - len(z) % COLUMNS
+    parts = [part for part in (z[:full], padded(z[full:], COLUMNS)) if len(part)]  # copies few rows
     c = torch.cat([torch.mm(dictionary.T, part.T) for part in parts], 1).numpy()
     energy = np.concatenate(
         [np.einsum("ij,ij->i", part, part) for part in map(Tensor.numpy, parts)]
@@ -88,7 +88,7 @@ def begun(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]
     atoms, count = samples.c.shape
     if problem.inverse is None:
         return np.empty((count, atoms)), np.ones(count, bool)
-    width = max(LANES, NUMBERS // atoms // LANES * LANES)
+    width = max(COLUMNS, NUMBERS // atoms // COLUMNS * COLUMNS)
     if count <= width:
         return pivoted(problem, samples)
     slices = (slice(first, min(first + width, count)) for first in range(0, count, width))

@@ -3,7 +3,7 @@
 A sample is a column: arrays are (K, samples), so that what is done to all samples runs along long
 rows, and a sum over atoms adds rows. Numpy's operations on numbers and its sums over the first axis
 round a column alike whatever stands beside it; products go through torch, whose MKL does so too
-(``mpifed/__init__.py``) for a number of columns that is a multiple of ``LANES``.
+(``mpifed/__init__.py``) for a number of columns that is a multiple of ``COLUMNS``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import RunError
-from mpifed.local.invariance import LANES
+from mpifed.local.invariance import COLUMNS
 
 RANK_TOLERANCE = 1e-10
 """A Gram matrix is singular where it and its inverse have norms with a larger inverse product."""
@@ -58,7 +58,7 @@ def quadratic(dictionary: Tensor, l1: float, nonnegative: bool) -> Quadratic:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples still at work, filled up to a multiple of ``LANES``; the first ``count`` are real.
+    """Samples still at work, filled up to a multiple of ``COLUMNS``; the first ``count`` are real.
 
     ``owner`` (samples,) numbers them in the input; ``c`` = Dᵀ z is (K, samples); ``energy`` is
     ||z||^2 and ``limit`` the duality gap to reach, both (samples,).
@@ -75,7 +75,7 @@ class Samples:
         return duality_gaps(problem, h, g, self.c, self.energy) <= self.limit
 
     def part(self, columns: slice) -> Samples:
-        """Some of them, of which some may not be real; a multiple of ``LANES``."""
+        """Some of them, of which some may not be real; a multiple of ``COLUMNS``."""
         count = min(self.count, columns.stop) - columns.start
         c = np.ascontiguousarray(self.c[:, columns])
         parts = (part[columns] for part in (self.energy, self.limit))
@@ -133,5 +133,5 @@ def objectives(h: np.ndarray, g: np.ndarray, c: np.ndarray, l1: float) -> np.nda
 
 
 def filled(columns: np.ndarray) -> np.ndarray:
-    """``columns``, numbers (n,) of at least one, with the first repeated to fill ``LANES``."""
-    return np.concatenate([columns, columns[:1].repeat(-len(columns) % LANES)])
+    """``columns``, numbers (n,) of at least one, with the first repeated to fill ``COLUMNS``."""
+    return np.concatenate([columns, columns[:1].repeat(-len(columns) % COLUMNS)])

@@ -218,9 +218,37 @@ def plan_lines(setup: Setup) -> list[str]:
 
 
 def remarks(setup: Setup) -> list[str]:
-    """What the exchange says of the run before it begins, the same on every rank."""
+    """What is said of the exchange before a run begins, the same on every rank."""
     payload = setup.algorithm.payload()
-    return setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
+    own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
+    return [*_of_weights(setup), *own]
+
+
+def _of_weights(setup: Setup) -> list[str]:
+    """How a server weighs participants, where that is another way than may be thought."""
+    configuration, federation = setup.configuration, setup.federation
+    algorithm = setup.algorithm
+    is_server = configuration.exchange["name"] == "server" and algorithm.communicates
+    if not is_server or federation.inclusion == 1:
+        return []
+    by, over = algorithm.averages_by, configuration.exchange["average_over"]
+    if by is None:
+        if over == "participants":
+            return []
+        name = configuration.algorithm["name"]
+        return [
+            f"exchange.average_over={over} changes nothing: {name} adds the participants' "
+            "messages with weights 1 / p, p being the probability to take part"
+        ]
+    n_train = federation.n_train[federation.training]
+    plain = over == "participants" and not federation.is_unbiased
+    if not plain or by != "samples" or n_train.min() == n_train.max():
+        return []
+    return [
+        f"clients have {_range(n_train)} training samples and take part with probability "
+        f"{federation.inclusion:.4g}: an average renormalised over participants counts large "
+        "clients for less than their share of all samples; participation.weights=unbiased does not"
+    ]
 
 
 def _range(values: np.ndarray) -> str:

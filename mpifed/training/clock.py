@@ -61,8 +61,8 @@ class TimedChannel(Channel):
     def broadcast(self, shared: Tensor) -> Tensor:
         return self._timed(self.channel.broadcast, shared)
 
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor) -> Tensor:
-        return self._timed(self.channel.average, rows, weights, before)
+    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
+        return self._timed(self.channel.average, rows, weights, before, whole)
 
     def _timed(self, verb: Callable[..., Any], *given: Any) -> Any:
         """What the verb returns. Without a context manager: a round has few verbs, but may be
@@ -93,6 +93,9 @@ class TimedServerChannel(TimedChannel, ServerChannel):
 
     def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
         return self._timed(self.server.sum, rows, weights)
+
+    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
+        return self._timed(self.server.mean, rows, weights, whole)
 
     def among(self, chosen: np.ndarray) -> TimedServerChannel:
         return TimedServerChannel(self.server.among(chosen), self.clock)

@@ -19,7 +19,7 @@ from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diver
 from mpifed.exchange.ledger import Ledger
 from mpifed.federation.clients import Clients, Draws, participants
 from mpifed.federation.participation import efforts
-from mpifed.mpi.agreement import introduce
+from mpifed.mpi.agreement import tell_places
 from mpifed.supervision.heartbeat import at_round
 from mpifed.training import divergence
 from mpifed.training import evaluation as appraisal
@@ -87,8 +87,8 @@ class Engine:
         stop_requested: Callable[[], bool],
     ) -> str:
         """Runs to the last round; returns 'finished', or 'stopped' on request."""
-        federation, limit = self.setup.federation, self.setup.configuration.stall_limit
-        introduce(federation.communicator, federation.hosted, limit)
+        federation = self.setup.federation
+        tell_places(federation.communicator, federation.hosted)
         try:
             status = self._rounds(directory, recorder, progress, stop_requested)
         except BaseException:
@@ -234,7 +234,7 @@ class Engine:
                 "active_clients": self.active,
                 "up_bits": ledger.up_bits,
                 "down_bits": ledger.down_bits,
-                **found.row(),
+                **found.row(self.setup.configuration.evaluation["client_weights"]),
             }
             recorder.row(self.scores)
             recorder.clients(found.results, found.learnt)

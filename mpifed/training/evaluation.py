@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from mpifed import state as states
+from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import unread
 from mpifed.training.build import Setup
@@ -35,7 +36,7 @@ def columns_of(setup: Setup) -> list[str]:
         *COLUMNS,
         *unseen,
         *validation,
-        *task_columns(setup.model, validates),
+        *task_columns(setup.model, setup.algorithm.deploys_mixtures, validates),
         *setup.algorithm.columns,
     ]
 
@@ -53,11 +54,11 @@ class Appraisal:
     measured: dict[str, float | None]
     learnt: dict[str, np.ndarray]
 
-    def row(self) -> dict[str, Any]:
-        """What a row of metrics.csv has of it; on rank 0."""
+    def row(self, client_weights: ClientWeights = "scored") -> dict[str, Any]:
+        """What a row of metrics.csv has of it, averages by ``client_weights``; on rank 0."""
         assert self.results is not None
         return {
-            **summarise(self.results),
+            **summarise(self.results, client_weights),
             "consensus_distance": self.distance,
             "state_digest": self.digest,
             **self.measured,

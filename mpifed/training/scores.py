@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Predictor, check_predictor
+from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Federation
 from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
+from mpifed.models.losses import likelihood_differs
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,12 @@ def score_clients(
     Where it ``validates``, on their validation splits too.
 
     ``served`` pairs groups of hosted clients (those in training, those unseen) with the predictors
-    that they deploy. Collective; None on other ranks.
+    that they deploy. Collective; None on other ranks. Raises ``RunError`` for predictors of other
+    shapes than are documented.
     """
+    for clients, predictor in served:
+        if len(clients):
+            check_predictor(predictor, len(clients), model.n_parameters)
     parts = [
         _score(model, clients, predictor, validates)
         for clients, predictor in served
@@ -80,6 +86,8 @@ def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool
     shards, rows = clients.shards, clients.rows
     of = (predictor.parameters_of, predictor.mixture_of)
     mixture, measure = predictor.mixture, model.loss.measure
+    mixes = mixture is not None and mixture.shape[1] > 1
+    likelihoods = mixes and likelihood_differs(model.loss)
     found = {
         "ids": clients.ids,
         "n_train": shards.train.counts[rows],
@@ -95,14 +103,16 @@ def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool
             nothing = np.full(len(rows), np.nan)
             found |= {f"{name}_loss": nothing, f"{name}_accuracy": nothing}
             continue
-        loss, hits, possible = client_scores(model, *of, split, rows)
+        scores = client_scores(model, *of, split, rows)
         with np.errstate(invalid="ignore"):
-            share = hits / possible
+            share = scores.hits / scores.possible
         accurate = measure == "accuracy"
-        found[f"{name}_loss"] = loss
+        found[f"{name}_loss"] = scores.loss
         found[f"{name}_accuracy"] = share if accurate else np.full(len(rows), np.nan)
+        if likelihoods:
+            found[f"{name}_nll"] = scores.nll
         if measure is not None and not accurate:
-            found |= {f"{name}_{measure}": share, f"{name}_{measure}_possible": possible}
+            found |= {f"{name}_{measure}": share, f"{name}_{measure}_possible": scores.possible}
     return found | {name: _array(values) for name, values in predictor.results.items()}
 
 
@@ -110,42 +120,64 @@ def _array(values: torch.Tensor) -> np.ndarray:
     return (values.double() if values.is_floating_point() else values).cpu().numpy()
 
 
-def task_columns(model: Model, validates: bool = False) -> list[str]:
-    """The columns of ``metrics.csv`` that the task adds."""
-    measure = model.loss.measure
+def task_columns(model: Model, mixes: bool, validates: bool = False) -> list[str]:
+    """The columns of ``metrics.csv`` that the task adds; ``mixes`` says that mixtures are deployed.
+
+    Their negative log-likelihood, up to a constant, is no loss of a prediction where numbers or
+    tags are predicted, and so has columns beside the losses.
+    """
+    loss = model.loss
     splits = ("train", "test", "validation") if validates else ("train", "test")
-    return [] if measure in (None, "accuracy") else [f"{split}_{measure}" for split in splits]
+    measures: list[str] = [] if loss.measure in (None, "accuracy") else [loss.measure]
+    if mixes and likelihood_differs(loss):
+        measures.append("nll")
+    return [f"{split}_{measure}" for measure in measures for split in splits]
 
 
-def summarise(results: ClientResults) -> dict[str, float | None]:
+def summarise(
+    results: ClientResults, client_weights: ClientWeights = "scored"
+) -> dict[str, float | None]:
     """The columns of ``metrics.csv`` that describe how clients are served; None: does not apply.
 
-    Averages are weighted by the samples of the split that is scored (a recall by the tags to be
-    found); the bottom decile is the ceil(T / 10)-th smallest accuracy of the T clients, not
-    interpolated.
+    Averages are weighted by ``client_weights``: ``scored`` the samples of the split that is scored
+    (a recall by the tags to be found), ``train`` each client's training samples, ``uniform`` one.
+    Clients without a sample in the split are left out. The bottom decile is the ceil(T / 10)-th
+    smallest accuracy of the T clients, not interpolated; it, the least and the standard deviation
+    count all clients alike.
     """
     seen = ~results.unseen
     tested = results.test_accuracy[seen & np.isfinite(results.test_accuracy)]
+
+    def average(values: np.ndarray, counts: np.ndarray, among: np.ndarray) -> float | None:
+        weights = {
+            "scored": counts,
+            "train": np.where(counts > 0, results.n_train, 0),
+            "uniform": counts > 0,
+        }[client_weights]
+        return _average(values, weights, among)
+
     summary = {
-        "train_loss": _average(results.train_loss, results.n_train, seen),
-        "train_accuracy": _average(results.train_accuracy, results.n_train, seen),
-        "test_loss": _average(results.test_loss, results.n_test, seen),
-        "test_accuracy": _average(results.test_accuracy, results.n_test, seen),
+        "train_loss": average(results.train_loss, results.n_train, seen),
+        "train_accuracy": average(results.train_accuracy, results.n_train, seen),
+        "test_loss": average(results.test_loss, results.n_test, seen),
+        "test_accuracy": average(results.test_accuracy, results.n_test, seen),
         "test_accuracy_p10": bottom_decile(tested) if len(tested) else None,
         "test_accuracy_min": float(tested.min()) if len(tested) else None,
         "test_accuracy_std": float(tested.std()) if len(tested) else None,
     }
-    for name in VALIDATION_COLUMNS:
+    samples = {"train": results.n_train, "test": results.n_test}
+    if "n_validation" in results.more:
+        samples["validation"] = results.more["n_validation"]
+    for name in (*VALIDATION_COLUMNS, *(f"{split}_nll" for split in samples)):
         if name in results.more:
-            counts = results.more["n_validation"]
-            summary[name] = _average(results.more[name], counts, seen)
+            summary[name] = average(results.more[name], samples[name.partition("_")[0]], seen)
     for name in results.more:
         if f"{name}_possible" in results.more:
-            weights = results.more[f"{name}_possible"]
-            summary[name] = _average(results.more[name], weights, seen)
+            counts = results.more[f"{name}_possible"]
+            summary[name] = average(results.more[name], counts, seen)
     if results.unseen.any():
-        train = _average(results.train_accuracy, results.n_train, results.unseen)
-        test = _average(results.test_accuracy, results.n_test, results.unseen)
+        train = average(results.train_accuracy, results.n_train, results.unseen)
+        test = average(results.test_accuracy, results.n_test, results.unseen)
         summary |= {"unseen_train_accuracy": train, "unseen_test_accuracy": test}
     return summary
 
@@ -155,11 +187,11 @@ def bottom_decile(accuracies: np.ndarray) -> float:
     return float(np.sort(accuracies)[-(-len(accuracies) // 10) - 1])
 
 
-def _average(values: np.ndarray, counts: np.ndarray, among: np.ndarray) -> float | None:
-    scored = among & (counts > 0)
+def _average(values: np.ndarray, weights: np.ndarray, among: np.ndarray) -> float | None:
+    scored = among & (weights > 0)
     if not scored.any() or np.isnan(values[scored]).all():
         return None
-    return float((values[scored] * counts[scored]).sum() / counts[scored].sum())
+    return float((values[scored] * weights[scored]).sum() / weights[scored].sum())
 
 
 def warn_of_losses(results: ClientResults, round: int, advice: str) -> bool:

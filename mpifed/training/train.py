@@ -15,7 +15,6 @@ import numpy as np
 from mpifed.config.configuration import to_yaml
 from mpifed.errors import AgreedStop, Diverged, InputError, PeerDiverged, PeerFailure, RunError
 from mpifed.federation.clients import participants
-from mpifed.local.invariance import blocks_agree
 from mpifed.mpi.agreement import agree
 from mpifed.supervision.stop_requests import heeding
 from mpifed.training import resume
@@ -24,6 +23,7 @@ from mpifed.training.clock import Clock
 from mpifed.training.divergence import advice
 from mpifed.training.engine import Engine
 from mpifed.training.evaluation import columns_of
+from mpifed.training.kernels import warning_of_kernels
 from mpifed.training.progress import Progress
 from mpifed.training.request import Task, refuse_overtaken
 from mpifed.training.run_directory import Recorder
@@ -40,10 +40,10 @@ def train(
     communicator = setup.federation.communicator
     say = partial(print, flush=True) if communicator.rank == 0 and not quiet else None
     with listening(say) as heard, ExitStack() as at_the_end:
-        _warn_of_this_computer(setup)
         with clock.measure("data"):
             shards = agree(communicator, setup.load)
         engine = agree(communicator, lambda: Engine(setup, shards, clock))
+        agree(communicator, lambda: _warn_of_this_computer(engine))
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
             _check_digest(engine, task.point)
@@ -185,13 +185,12 @@ def _opening(setup: Setup, task: Task) -> list[str]:
     return lines
 
 
-def _warn_of_this_computer(setup: Setup) -> None:
-    if setup.device.type == "cpu" and not blocks_agree(setup.dtype):
-        warnings.warn(
-            "matrix products on this computer depend on which clients share a rank, so digests may "
-            "differ between numbers of ranks; import mpifed before torch computes anything",
-            stacklevel=1,
-        )
+def _warn_of_this_computer(engine: Engine) -> None:
+    """On rank 0, since results are promised for ranks on one kind of CPU."""
+    if engine.setup.federation.communicator.rank == 0:
+        warning = warning_of_kernels(engine.setup, engine.shards, engine.seed)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=1)
 
 
 def _diverged(setup: Setup, engine: Engine) -> dict[str, Any]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -316,6 +319,16 @@ def test_a_directory_that_was_moved_is_known_by_its_place(slurm, tmp_path: Path,
     assert call(capfd, "status", tmp_path / "new").startswith(f"{tmp_path / 'new'}: job 7")
 
 
+def test_a_directory_is_known_by_any_of_its_names(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch, capfd
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    call(capfd, "submit", UNCHECKED, *TINY, "seed=[0,1]", "--output", "../there")
+    for place in ("../there", tmp_path / "there", "../there/seed=0"):
+        assert "job 7_0, not in the queue" in call(capfd, "status", place)
+
+
 def test_check_tells_what_it_checked(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
     out = call(capfd, "check", *TINY, "--output", tmp_path / "run")
     assert out.startswith("1 run of 2 ranks\n")
@@ -370,6 +383,61 @@ def test_status_tells_why_a_job_failed(slurm: FakeSlurm, tmp_path: Path, capfd) 
     assert f"  its output: {printed}\n" in out
     (row,) = json.loads(call(capfd, "status", output, "--json"))
     assert row["complaint"] == said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ModuleNotFoundError: No module named 'mpifed'",
+        "/var/spool/job7/slurm_script: line 9: python9: command not found",
+        "srun: error: n1: task 0: Exited with exit code 1",
+        "python: error while loading shared libraries: libmpi.so.12: cannot open",
+    ],
+)
+def test_status_shows_the_last_line_of_an_error_of_the_newest_life(
+    line: str, slurm: FakeSlurm, tmp_path: Path, capfd
+) -> None:
+    output = tmp_path / "run"
+    call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
+    slurm.answer("queue", "7|7|N/A|FAILED|NonZeroExitCode|n1\n")
+    printed = output / "job" / "slurm-7.out"
+    first = "2026-01-01T00:00:00 job 7 restart 0: 2 ranks on n1\nOSError: of the first life\n"
+    printed.write_text(first)
+    assert "  OSError: of the first life\n" in call(capfd, "status", output)
+    printed.write_text(f"{first}2026-01-01T00:10:00 job 7 restart 1: 2 ranks on n1\n")
+    assert "first life" not in call(capfd, "status", output)
+    with printed.open("a") as file:
+        file.write(f"\x1b[31mround 1\n{line}\n2026 job 7 restart 1: failed\n")
+    assert f"  {line}\n" in call(capfd, "status", output)
+
+
+def test_status_tells_why_a_job_was_restarted(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
+    output = tmp_path / "run"
+    call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
+    causes = ["time-limit", "preempted", "time-limit", "unexplained"]
+    lines = [f"7 {number} {cause} none\n" for number, cause in enumerate(causes)]
+    (output / "job" / "lives.txt").write_text("6 0 lost none\n" + "".join(lines))
+    slurm.answer("queue", "7|7|N/A|RUNNING|None|n1\n")
+    slurm.answer("show", "JobId=7 Restarts=4 ...\n")
+    told = "restarted 4x (2 time limits, 1 pre-emption, 1 unexplained end)"
+    assert told in call(capfd, "status", output)
+    (row,) = json.loads(call(capfd, "status", output, "--json"))
+    assert row["causes"] == {"time-limit": 2, "preempted": 1, "unexplained": 1}
+
+
+def test_a_reader_that_leaves_is_no_failure(slurm: FakeSlurm, tmp_path: Path) -> None:
+    """As ``head -1`` does: nothing is said of it, and what was asked is done."""
+    output = tmp_path / "run"
+    words = [sys.executable, "-m", "mpifed.jobs", "submit", UNCHECKED, *TINY, "--output", output]
+    for more in (["--dry-run"], []):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [*words, *more], stdout=writer, stderr=subprocess.PIPE, timeout=120, check=False
+        )
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (0, b"")
+    assert (output / "job" / "job.json").exists()
 
 
 def test_what_the_disk_refuses_is_a_sentence(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:

@@ -98,6 +98,13 @@ def test_variables_of_the_environment_keep_their_letters(tmp_path: Path) -> None
         ({"ranks": 2, "launcher": "mpiexec"}, "job.launcher is 'mpiexec'"),
         ({"ranks": 2, "gpu_mode": "per_task"}, "needs job.launcher=srun"),
         ({"ranks": 2, "stage": "a", "image": "b"}, "a job takes one of them"),
+        ({"ranks": 2, "launcher": "srun", "mpi": "none"}, "job.mpi is 'none'"),
+        ({"ranks": 2, "image": "docker://a", "container": "podman"}, "job.container is 'podman'"),
+        ({"ranks": 2, "image": "a", "container": "/usr/bin/docker"}, "it must be apptainer"),
+        ({"ranks": 2, "image": "docker://a"}, "'apptainer pull' makes one"),
+        ({"ranks": 2, "image": "a", "container": "pyxis"}, "needs job.launcher=srun"),
+        ({"ranks": 2, "gpu_type": "a100"}, "needs job.gpus_per_node"),
+        ({"ranks": 2, "gpus_per_node": 1, "gpu_type": "a:1"}, "job.gpu_type is 'a:1'"),
     ],
 )
 def test_bad_options_are_one_sentence(given: dict, part: str) -> None:
@@ -105,6 +112,11 @@ def test_bad_options_are_one_sentence(given: dict, part: str) -> None:
         check(given)
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_right_alone_is_taken() -> None:
+    check({"ranks": 1, "launcher": "srun", "mpi": "none"})
+    check({"ranks": 2, "launcher": "srun", "container": "pyxis", "image": "docker://a#b:1"})
 
 
 @pytest.mark.parametrize(

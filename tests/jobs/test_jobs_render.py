@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifed.errors import InputError
-from mpifed.jobs import render
+from mpifed.jobs import containers, render
 from mpifed.jobs.files import folder
 from mpifed.jobs.job import Job
 from mpifed.jobs.plan import again, plan
@@ -32,6 +32,19 @@ CASES = {
     "srun": (["job.nodes=1-2", "job.ranks_per_node=2", "job.max_restarts=0"], SITE),
     "gpu": (["job.nodes=1", "job.ranks_per_node=4", "job.gpus_per_node=4", "job.mem=0"], None),
     "container": (["job.ranks=4", "job.image=/opt/an image.sif", "job.launcher=srun"], None),
+    "pyxis": (
+        [
+            "job.ranks=4",
+            "job.launcher=srun",
+            "job.container=pyxis",
+            "job.image='nvcr.io#nvidia/pytorch:24.01-py3'",
+            "job.container_options=[--container-mounts=/data]",
+            "job.launcher_options=[--bcast, --network=x]",
+            "job.gpus_per_node=2",
+            "job.gpu_type=a100",
+        ],
+        None,
+    ),
     "array": (
         ["seed=[0,1]", "algorithm=[fedem,fedavg]", "job.ranks=4", "job.array_limit=2"],
         None,
@@ -166,8 +179,8 @@ def test_no_text_breaks_out_of_a_script(texts: list[str]) -> None:
     job = Job("own", experiment, output, False, (run,), options)
     script = render.script(job)
     settings_only = script.split("# shellcheck shell=bash")[0]
-    show = 'printf "%s\\0" "$RUN_DIR" "$EXPERIMENT" "$MPIRUN" "${CONTAINER[@]}" "${WORDS[@]}"'
-    rest = script[script.index("RUN_DIR=") : script.index("# shellcheck shell=bash")]
+    show = 'printf "%s\\0" "$run_dir" "$experiment" "$mpirun" "${container[@]}" "${words[@]}"'
+    rest = script[script.index("run_dir=") : script.index("# shellcheck shell=bash")]
     done = subprocess.run(
         ["bash", "-c", f"{settings_only}\n{rest}\n{show}; printf '%s\\0' \"${{TEXT-}}\""],
         capture_output=True,
@@ -175,7 +188,7 @@ def test_no_text_breaks_out_of_a_script(texts: list[str]) -> None:
         timeout=20,
         env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
     )
-    container = render._container(job.options)
+    container = containers.words(job.options)
     expected = [str(output), experiment, render._mpirun(job.options), *container]
     expected += [f"data.path={render.as_text(value)}", options.get("environment", {})["TEXT"], ""]
     assert done.stdout.decode().split("\0") == expected

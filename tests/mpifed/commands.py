@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from mpifed.launch import main
-from mpifed.supervision.guard import RANK_VARIABLES
+from mpifed.supervision.launcher import RANK_VARIABLES
 
 HERE = Path(__file__).parent
 

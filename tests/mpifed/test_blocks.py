@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from mpifed.federation.clients import Draws
-from mpifed.local.invariance import LANES, blocks_agree
+from mpifed.local.invariance import (
+    COLUMNS,
+    LANES,
+    addresses_agree,
+    blocks_agree,
+    never_alone,
+    products_agree,
+)
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models import losses
@@ -36,8 +43,63 @@ def deep(description):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_this_computer_computes_blocks_alike(dtype):
-    assert blocks_agree(dtype)
+def test_products_do_not_depend_on_addresses(dtype):
+    assert products_agree(dtype)
+
+
+@pytest.mark.parametrize("shape", [(37, 33, 1), (1, 150, 3), (500, 150, 3), (64, 10, 20)])
+def test_products_of_numpy_do_not_depend_on_addresses(shape):
+    """Samples are generated with these."""
+    m, k, n = shape
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(m, k, generator=generator, dtype=torch.float64)
+    b = torch.randn(n, k, generator=generator, dtype=torch.float64)
+    assert addresses_agree(lambda a, b: torch.from_numpy(a.numpy() @ b.numpy().T), a, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(37, 33, 1), (1, 33, 128), (5, 150, 64), (64, 36, 32)])
+def test_batched_products_do_not_depend_on_the_batch(dtype, shape):
+    """As long as a row is never alone."""
+    m, k, n = shape
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(9, m, k, generator=generator, dtype=dtype)
+    b = torch.randn(9, n, k, generator=generator, dtype=dtype)
+
+    def product(a, b):
+        return torch.bmm(a, b.transpose(1, 2))
+
+    assert blocks_agree(lambda part: never_alone(product, a[part], b[part]), 9)
+
+
+@pytest.mark.parametrize("atoms", [1, 4, 15, 50])
+@pytest.mark.parametrize("inputs", [2, 10, 130])
+def test_columns_do_not_depend_on_their_place(atoms, inputs):
+    """As long as their number is a multiple of ``COLUMNS``."""
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(atoms, inputs, generator=generator, dtype=torch.float64)
+    column = torch.randn(inputs, 1, generator=generator, dtype=torch.float64)
+    found = set()
+    for count in (1, 2, 5, 50):
+        product = torch.mm(a, column.repeat(1, count * COLUMNS))
+        found |= {tuple(one.tolist()) for one in product.T}
+    assert len(found) == 1
+
+
+def test_blocks_that_differ_are_told_apart():
+    x = torch.arange(14.0).view(7, 2)
+    assert blocks_agree(lambda part: x[part], 7)
+    assert not blocks_agree(lambda part: x[part] * (part.stop - part.start), 7)
+    assert not blocks_agree(lambda part: x[part] + (part.start > 0) * 1e-6, 7)
+    for rows in (1, 2):
+        assert blocks_agree(lambda part: x[part] / 0, rows)
+
+
+def test_addresses_that_matter_are_found():
+    a, b = torch.ones(3, 4), torch.ones(4, dtype=torch.float64)
+    assert addresses_agree(lambda a, b: a * b, a, b)
+    assert not addresses_agree(lambda a, b: a * (a.data_ptr() % 64), a, b)
+    assert not addresses_agree(lambda a, b: b * (b.data_ptr() % 64), a, b)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
+
+import h5py
 import numpy as np
 import pytest
 import torch
+from commands import TINY, call, rows
 
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.base import Predictor, check_predictor
+from mpifed.errors import RunError
 from mpifed.models.linear import linear
 from mpifed.training.scores import ClientResults, bottom_decile, score_clients, summarise
 
@@ -38,6 +43,50 @@ def test_averages_are_weighted_by_the_samples_of_the_split():
     assert summary["unseen_test_accuracy"] == 0.9 and summary["unseen_train_accuracy"] == 0.4
 
 
+def test_averages_may_be_weighted_by_training_samples_or_alike():
+    by_train = summarise(results(), "train")
+    assert by_train["test_accuracy"] == pytest.approx((10 * 0.5 + 60 * 0.7) / 70)
+    assert by_train["test_loss"] == pytest.approx((10 * 1 + 60 * 3) / 70)
+    assert by_train["train_loss"] == summarise(results())["train_loss"]
+    uniform = summarise(results(), "uniform")
+    assert uniform["test_accuracy"] == pytest.approx(0.6)
+    assert uniform["train_loss"] == pytest.approx(2)
+    for name in ("test_accuracy_p10", "test_accuracy_min", "test_accuracy_std"):
+        assert by_train[name] == uniform[name] == summarise(results())[name]
+
+
+@pytest.mark.parametrize("client_weights", ["scored", "train", "uniform"])
+def test_recalls_and_validation_are_averaged_alike(client_weights):
+    more = {
+        "validation_loss": np.array([2.0, 4.0, np.nan, 9.0]),
+        "n_validation": np.array([1, 3, 0, 5]),
+        "test_recall_at_5": np.array([0.2, 0.4, np.nan, 1.0]),
+        "test_recall_at_5_possible": np.array([4, 1, 0, 2]),
+    }
+    found = summarise(results(more=more), client_weights)
+    weights = {"scored": ([1, 3], [4, 1]), "train": ([10, 30],) * 2, "uniform": ([1, 1],) * 2}
+    validation, recall = weights[client_weights]
+    assert found["validation_loss"] == pytest.approx(np.average([2, 4], weights=validation))
+    assert found["test_recall_at_5"] == pytest.approx(np.average([0.2, 0.4], weights=recall))
+
+
+def test_a_run_writes_the_averages_asked_for(tmp_path, capfd):
+    tables = {}
+    for name in ("scored", "train", "uniform"):
+        words = [*TINY, f"evaluation.client_weights={name}", "--output", tmp_path / name]
+        assert call(words, capfd).code == 0
+        tables[name] = rows(tmp_path / name)
+    with h5py.File(tmp_path / "train" / "clients.h5") as file:
+        n_train, accuracy = file["n_train"][()], file["test_accuracy"][()]
+    last = {name: table[-1] for name, table in tables.items()}
+    by_train = float(last["train"]["test_accuracy"])
+    assert by_train == pytest.approx(np.average(accuracy, weights=n_train))
+    # All clients have as many test samples.
+    assert last["scored"]["test_accuracy"] == last["uniform"]["test_accuracy"]
+    assert float(last["uniform"]["test_accuracy"]) == pytest.approx(accuracy.mean())
+    assert len({row["state_digest"] for row in last.values()}) == 1
+
+
 def test_what_does_not_apply_is_none():
     nobody = {"n_test": np.zeros(4, int), "test_loss": np.full(4, np.nan)}
     summary = summarise(
@@ -62,3 +111,133 @@ def test_clients_are_scored_on_their_own_samples_with_their_own_mixture(make_cli
         assert found.test_loss[t] == pytest.approx(-np.log(np.where(y, p, 1 - p)).mean())
     assert found.n_test.tolist() == [7, 12] and found.n_train.tolist() == [4, 9]
     assert np.array_equal(found.mixture, pi)
+    assert "test_nll" not in found.more
+
+
+def test_regressions_report_the_loss_of_what_is_deployed_and_the_likelihood_apart(make_clients):
+    clients, description = make_clients([4, 9])
+    targets = torch.from_numpy(np.random.default_rng(1).normal(size=(19, 1)))
+    test = dataclasses.replace(clients.shards.test, y=targets)
+    train = dataclasses.replace(clients.shards.train, y=targets[:13])
+    shards = dataclasses.replace(clients.shards, train=train, test=test)
+    clients = dataclasses.replace(clients, shards=shards)
+    model = linear(dataclasses.replace(description, task="regression", n_classes=1))
+    theta = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 6)))
+    pi = torch.tensor([[0.2, 0.8], [0.6, 0.4]], dtype=torch.float64)
+    found = score_clients(clients.federation, model, [(clients, Predictor(theta, pi))])
+    for t, (a, b) in enumerate([(0, 7), (7, 19)]):
+        x, y = test.x[a:b].numpy(), targets[a:b, 0].numpy()
+        z = x @ theta[:, :5].numpy().T + theta[:, 5].numpy()
+        deployed = (z @ pi[t].numpy() - y) ** 2
+        likelihood = np.exp(-((z - y[:, None]) ** 2)) @ pi[t].numpy()
+        assert found.test_loss[t] == pytest.approx(deployed.mean())
+        assert found.more["test_nll"][t] == pytest.approx(-np.log(likelihood).mean())
+    summary = summarise(found)
+    assert summary["test_loss"] == pytest.approx((found.test_loss @ [7, 12]) / 19)
+    assert summary["test_nll"] == pytest.approx((found.more["test_nll"] @ [7, 12]) / 19)
+    assert summary["train_nll"] == pytest.approx((found.more["train_nll"] @ [4, 9]) / 13)
+    assert np.isnan(found.test_accuracy).all()
+
+
+REGRESSION = ("synthetic-fedem", "data.name=sine", "model={name: mlp, hidden: [4]}", "clients=4")
+TAGS = ("tags-fomaml", "clients=4")
+
+
+@pytest.mark.parametrize(
+    ("words", "components", "added"),
+    [
+        (REGRESSION, 2, ["train_nll", "test_nll"]),
+        (REGRESSION, 1, []),
+        (
+            (*REGRESSION, "evaluation.validation_fraction=0.3"),
+            2,
+            ["validation_loss", "validation_accuracy", "train_nll", "test_nll", "validation_nll"],
+        ),
+        (TAGS, 2, ["train_recall_at_5", "test_recall_at_5", "train_nll", "test_nll"]),
+        (("digits-fedem", "clients=4"), 2, []),
+    ],
+)
+def test_likelihoods_have_columns_where_they_are_no_losses(
+    words, components, added, tmp_path, capfd
+):
+    words = [*words, "algorithm=fedem", f"algorithm.n_components={components}", "rounds=1"]
+    words += ["data.split=2"] if words[1] == "data.name=sine" else []
+    done = call([*words, "--quiet", "--output", tmp_path / "run"], capfd)
+    assert done.code == 0, done.err
+    last = rows(tmp_path / "run")[-1]
+    assert [*last][13:] == added
+    with h5py.File(tmp_path / "run" / "clients.h5") as file:
+        kept = {name for name in file if name.endswith("_nll")}
+        assert kept == {name for name in added if name.endswith("_nll")}
+        for name in kept:
+            counts = file[f"n_{name.partition('_')[0]}"]
+            assert float(last[name]) == pytest.approx(np.average(file[name], weights=counts))
+            assert last[name] != last[name.replace("nll", "loss")]
+
+
+P, N = 6, 3
+SHAPES = {
+    "a model for each client without the axis of models": ((N, P), None),
+    "several models and no mixture": ((2, P), None),
+    "several models of each client and no mixture": ((N, 2, P), None),
+    "models of other clients": ((N + 1, 1, P), None),
+    "other parameters": ((1, P - 1), None),
+    "one vector": ((P,), None),
+    "no models": ((0, P), (N, 0)),
+    "one axis too many": ((N, 1, 1, P), None),
+    "one mixture for all": ((2, P), (2,)),
+    "a mixture of other models": ((2, P), (N, 3)),
+    "a mixture of other clients": ((N, 2, P), (N - 1, 2)),
+}
+
+
+def predictor(parameters, mixture=None):
+    """Models of zeros, mixed in equal parts."""
+    weights = None if mixture is None else torch.ones(mixture) / max(1, mixture[-1])
+    return Predictor(torch.zeros(parameters), weights)
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_predictors_of_other_shapes_are_refused(case, make_clients):
+    clients, description = make_clients([4, 9, 2])
+    with pytest.raises(RunError) as refused:
+        score_clients(
+            clients.federation, linear(description), [(clients, predictor(*SHAPES[case]))]
+        )
+    assert f"parameters of shape {SHAPES[case][0]} and " in str(refused.value)
+    assert "allowed: (M, 6) for M models that all share, or (3, M, 6)" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [((1, P), None), ((1, P), (N, 1)), ((4, P), (N, 4)), ((N, 1, P), None), ((N, 4, P), (N, 4))],
+)
+def test_predictors_of_the_documented_shapes_are_scored(shapes, make_clients):
+    clients, description = make_clients([4, 9, 2], dtype=torch.float32)
+    served = [(clients, predictor(*shapes))]
+    found = score_clients(clients.federation, linear(description), served)
+    # Models of zeros give every label the probability 1/2.
+    assert found.test_loss == pytest.approx(np.full(3, np.log(2)), rel=1e-6)
+
+
+def test_results_are_of_clients():
+    served = Predictor(None, results={"norm": torch.zeros(2)})
+    with pytest.raises(RunError, match=r"results 'norm' of shape \(2,\) for 3 clients; the first"):
+        check_predictor(served, 3, 6)
+
+
+def test_a_method_of_a_users_own_is_told_what_it_deploys(tmp_path, capfd):
+    words = [
+        *TINY,
+        "algorithm=user_components:DeploysRows",
+        "--quiet",
+        "--output",
+        tmp_path / "run",
+    ]
+    done = call(words, capfd)
+    assert done.code == 1
+    assert done.messages == [
+        "mpifed: round 0: the algorithm deploys parameters of shape (4, 21) and no mixture for 4 "
+        "clients; allowed: (M, 21) for M models that all share, or (4, M, 21) for each client's "
+        "own, with a mixture (4, M), which M = 1 may do without"
+    ]

@@ -33,8 +33,8 @@ from mpifed.errors import Diverged
 from mpifed.exchange.reduction import common_exponents
 from mpifed.mpi.communicator import Alone, world
 from mpifed.supervision import heartbeat
-from mpifed.supervision.guard import segments_of
 from mpifed.supervision.peers import BEAT, SILENCE, Peer, Peers, listen
+from mpifed.supervision.shared_memory import segments_of
 
 OURS = (*TINY, "clients=9", "algorithm=user_components:Fails", "--quiet")
 
@@ -91,7 +91,7 @@ def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path):
 
 def test_a_rank_that_raises_leaves_no_shared_memory_behind(tmp_path):
     words = command(2, *OURS, "rounds=1000000", "--quiet", "--output", tmp_path / "run")
-    fails = {**environment(), "FAIL": "mistake:1:1000"}
+    fails = {**environment(), "FAIL": "mistake:1:300"}
     with started(words, stderr=subprocess.DEVNULL, env=fails) as process:
         wait_for(tmp_path / "run" / "checkpoints" / "round-000006.h5", process)
         segments = segments_in(process)
@@ -111,7 +111,7 @@ def test_a_rank_that_is_stopped_with_its_guard_is_missed(rank, tmp_path):
 
 def test_a_long_computation_is_no_standstill(tmp_path):
     """Rank 0 waits far longer than the limit for a rank that goes on step by step."""
-    words = ["stall_limit=2", "algorithm=user_components:TakesItsTime", "rounds=2"]
+    words = ["stall_limit=4", "algorithm=user_components:TakesItsTime", "rounds=2"]
     outcome = launch(2, *TINY, *words, "--quiet", "--output", tmp_path / "run")
     assert (outcome.code, outcome.messages) == (0, [])
     assert summary_of(tmp_path / "run")["seconds"]["total"] > 5
@@ -119,7 +119,7 @@ def test_a_long_computation_is_no_standstill(tmp_path):
 
 def guards(count: int, key: bytes = b"k" * 16) -> list[Peers]:
     """Guards of ``count`` ranks on this host, in one process."""
-    sockets = [listen() for _ in range(count)]
+    sockets = [listen(on_one_host=True) for _ in range(count)]
     ports = [made.getsockname()[1] for made in sockets]
     made = []
     for rank, own in enumerate(sockets):
@@ -189,7 +189,7 @@ def test_of_ranks_that_die_the_first_is_to_blame():
 
 def test_a_recorded_datagram_is_not_believed_again():
     made = guards(2)
-    spy = listen()
+    spy = listen(on_one_host=True)
     port = made[0].listening.getsockname()[1]
     made[1].peers[0].port = spy.getsockname()[1]
     made[1].end(1)
@@ -205,6 +205,25 @@ def test_a_recorded_datagram_is_not_believed_again():
     time.sleep(0.01)
     made[0].tick(BEAT, 3)
     assert not made[0].ended
+
+
+def test_a_flood_of_datagrams_is_read_in_parts(monkeypatch):
+    monkeypatch.setattr("mpifed.supervision.peers.MOST", 3)
+    made, spy = guards(2), listen(on_one_host=True)
+    for _ in range(4):
+        spy.sendto(b"noise", made[0].listening.getsockname())
+    made[1].end(1)
+    time.sleep(0.01)
+    ended = []
+    for _ in range(2):
+        made[0].tick(0.0, 3)
+        ended.append(made[0].ended)
+    assert ended == [False, True]
+
+
+def test_guards_of_one_host_listen_there_alone():
+    places = [listen(on_one_host=yes).getsockname()[0] for yes in (True, False)]
+    assert places == ["127.0.0.1", "0.0.0.0"]
 
 
 @pytest.mark.parametrize(

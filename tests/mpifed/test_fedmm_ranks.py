@@ -44,6 +44,10 @@ CASES = {
     "fedmm": (DICTIONARY, {**QUANTISED, **VARIATES}),
     "fedmm, some take part": (DICTIONARY, {"participation": 0.4, "compression": "rand_k"}),
     "fedmm, whole shards": (DICTIONARY, {"algorithm.batch": None}),
+    "fedmm, samples that fill no tile of a kernel": (
+        DICTIONARY,
+        {"data.samples": 700, "algorithm.surrogate.n_atoms": 12, "algorithm.batch": 41},
+    ),
     "fedmm, online": (DICTIONARY, {"algorithm.online": True, "data.variant": "homogeneous"}),
     "fedmm, mixture": (
         DICTIONARY,

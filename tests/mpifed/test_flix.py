@@ -110,6 +110,28 @@ def test_the_budget_rules_of_theorem_two():
     assert theory.affordable_alpha(c, variance, accuracy, 0) == 0
 
 
+@pytest.mark.parametrize("smooth", [1.0, 1 - 2**-53])
+def test_where_mu_is_l_one_step_finds_the_minimiser(smooth):
+    """Also where rounding makes L the smaller."""
+    c = theory.constants(np.full(2, 0.5), np.full(2, smooth), 1.0)
+    variance, accuracy = 1.0, 1e-6
+    first = theory.one_shot_alpha(c, variance, accuracy)
+    assert [theory.affordable_alpha(c, variance, accuracy, r) for r in (0, 1, 2, 9)] == [
+        0,
+        first,
+        1,
+        1,
+    ]
+    assert theory.communications(c, variance, accuracy, first) == 1
+    assert theory.communications(c, variance, accuracy, 1.0) == 2
+
+
+def test_any_number_of_rounds_affords_at_most_one():
+    c = theory.constants(np.full(2, 0.5), np.full(2, 1.0), 0.999)
+    found = [theory.affordable_alpha(c, 1.0, 1e-6, rounds) for rounds in (1, 2, 5, 10_000, 10**20)]
+    assert found == sorted(found) and found[-3:] == [1.0] * 3
+
+
 @pytest.mark.parametrize("alpha", [0.3, [0.1, 0.4, 1.0, 0.0, 0.7, 0.5]])
 def test_the_gradient_is_the_derivative_of_the_objective(alpha):
     run = Run(Flix, logistic(), flix_alpha=alpha, l2=0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 
@@ -60,6 +61,20 @@ def test_an_end_loses_nothing(ranks, tmp_path):
             assert file["values"][:].tolist() == list(range(100))
         assert f"printed by {rank}\n" in outcome.out
         assert f"printed in C by {rank}\n" in outcome.out
+
+
+@pytest.mark.parametrize("what", ["a thread", "a function at the exit"])
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_what_never_ends_does_not_hold_the_end_up(ranks, what, tmp_path):
+    words = [*TINY, "algorithm=user_endings:NeverEnds", "--quiet", "--output", tmp_path / "run"]
+    outcome = launch(ranks, *words, NEVER_ENDS=what)
+    assert outcome.code == 0, outcome
+    assert (tmp_path / "run" / "DONE").exists()
+    (line,) = outcome.messages
+    where = f"rank 1 on {socket.gethostname()} (clients 2 to 3): " if ranks else ""
+    name = "the thread 'left over'" if what == "a thread" else "a function registered with atexit"
+    assert line == f"mpifed: {where}{name} has not ended 2 s after the run, which ends without it"
+    assert "BAD TERMINATION" not in outcome.out + outcome.err
 
 
 ENDS = """

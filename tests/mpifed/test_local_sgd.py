@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mpifed.federation.clients import Draws
-from mpifed.local.minibatches import draw_orders, work_of
+from mpifed.local.minibatches import draw_orders, plan, work_of
 from mpifed.local.options import LocalOptions
 from mpifed.local.schedule import SCHEDULES
 from mpifed.local.solver import LocalSGD
@@ -24,7 +26,8 @@ def plain_sgd(clients, start, momentum, options, q, draws, rates):
     """Trains every (client, component) by itself, in float64 numpy."""
     train = clients.shards.train
     x, y = train.x.numpy(), train.y.numpy()
-    work = work_of(clients.n_train, options.batch_size, options.epochs, options.steps)
+    size, how = options.batch_size, options.sampling
+    work = work_of(clients.n_train, size, options.epochs, options.steps, how)
     keys = draws.client_keys("minibatches", clients.ids)
     components = start.shape[1]
     orders = draw_orders(keys, clients.starts, work, components, options.sampling).numpy()
@@ -32,14 +35,17 @@ def plain_sgd(clients, start, momentum, options, q, draws, rates):
     place = 0
     for t in range(len(clients)):
         n = int(work.samples[t])
+        if how == "uniform":
+            n = min(n, size) * int(work.per_epoch[t])
         for m in range(components):
             w, v = trained[t, m], buffers[t, m]
             sequence = orders[place : place + n * int(work.epochs[t])]
             place += len(sequence)
             for step in range(int(work.steps[t])):
                 epoch, index = divmod(step, int(work.per_epoch[t]))
-                begin = epoch * n + index * options.batch_size
-                batch = sequence[begin : min(begin + options.batch_size, (epoch + 1) * n)]
+                begin = epoch * n + index * size
+                batch = sequence[begin : min(begin + size, (epoch + 1) * n)]
+                assert how == "shuffled" or len(batch) == min(size, work.samples[t])
                 g = logistic_gradient(w, x[batch], y[batch], q[m, batch] / len(batch))
                 v[:] = options.momentum * v + g + options.weight_decay * w
                 w -= rates[t] * v
@@ -54,6 +60,7 @@ def plain_sgd(clients, start, momentum, options, q, draws, rates):
         {"momentum": 0.9, "weight_decay": 5e-4, "epochs": 3},
         {"steps": 7, "momentum": 0.5},
         {"steps": 2, "sampling": "uniform"},
+        {"epochs": 2, "sampling": "uniform"},
         {"batch_size": 1000},
     ],
 )
@@ -108,6 +115,44 @@ def test_every_epoch_is_a_fresh_permutation_and_components_shuffle_apart(make_cl
         owned = range(6) if which < 4 else range(6, 15)
         assert sorted(visited) == list(owned)
     assert len({tuple(p) for p in passes}) == 8
+
+
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=6),
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.one_of(st.none(), st.integers(1, 7)),
+)
+def test_uniform_minibatches_are_whole(sizes, batch, components, steps):
+    """Each has as many samples as asked for, or as the client has; a pass has as many of them as
+    a shuffled one.
+    """
+    n_train = np.array(sizes)
+    work = work_of(n_train, batch, 2, steps, "uniform")
+    shuffled = work_of(n_train, batch, 2, steps, "shuffled")
+    assert (work.steps == shuffled.steps).all() and (work.epochs == shuffled.epochs).all()
+    width = -(-min(batch, n_train.max()) // 32) * 32
+    made = plan(work, batch, width, components, 2, torch.float64, torch.device("cpu"))
+    scale = made.scale.numpy().reshape(-1, width)
+    clients = [t for step in made.steps for t in range(step.first, step.last)]
+    whole = np.minimum(batch, n_train)[made.order][np.repeat(clients, components)]
+    assert ((scale > 0).sum(1) == whole).all()
+    assert scale.sum(1) == pytest.approx(np.ones(len(scale)))
+    starts = np.cumsum(n_train) - n_train
+    keys = Draws(0, 1).client_keys("minibatches", np.arange(len(sizes)))
+    rows = draw_orders(keys, starts, work, components, "uniform")[made.place].numpy()
+    owners = made.order[np.repeat(clients, components * width)]
+    assert (rows >= starts[owners]).all() and (rows < (starts + n_train)[owners]).all()
+
+
+def test_uniform_minibatches_draw_every_sample_alike():
+    """Also the sample whose minibatch a remainder would have been."""
+    work = work_of(np.array([9]), 8, 4000, None, "uniform")
+    drawn = draw_orders(np.array([7], np.uint64), np.array([0]), work, 1, "uniform").numpy()
+    assert len(drawn) == 4000 * 2 * 8
+    found = np.bincount(drawn, minlength=9) / len(drawn)
+    # Four standard deviations of the estimated frequencies.
+    assert np.abs(found - 1 / 9).max() < 4 * np.sqrt(1 / 9 * 8 / 9 / len(drawn))
 
 
 @pytest.mark.parametrize(

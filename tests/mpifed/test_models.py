@@ -77,9 +77,10 @@ def test_a_mixture_predicts_the_mixed_probability():
     y = torch.tensor([1, 0, 0])
     pi = torch.tensor([0.7, 0.3], dtype=torch.float64)
     p1 = 0.7 / (1 + np.exp(-z[0, :, 0].numpy())) + 0.3 / (1 + np.exp(-z[1, :, 0].numpy()))
-    loss, hit, _ = costs.score(costs.CROSS_ENTROPY, z, y, pi)
-    assert np.allclose(loss, -np.log(np.where(y == 1, p1, 1 - p1)))
-    assert hit.tolist() == [bool(a > 0.5) == b for a, b in zip(p1, y, strict=True)]
+    found = costs.score(costs.CROSS_ENTROPY, z, y, pi)
+    assert np.allclose(found.loss, -np.log(np.where(y == 1, p1, 1 - p1)))
+    assert torch.equal(found.loss, found.nll)
+    assert found.hits.tolist() == [bool(a > 0.5) == b for a, b in zip(p1, y, strict=True)]
 
 
 def test_a_mixture_of_multi_class_models():
@@ -88,11 +89,56 @@ def test_a_mixture_of_multi_class_models():
     y = torch.tensor([0, 1, 2, 3, 0, 1])
     pi = torch.tensor([0.4, 0.6], dtype=torch.float64)
     p = 0.4 * torch.softmax(z[0], -1) + 0.6 * torch.softmax(z[1], -1)
-    loss, hit, _ = costs.score(costs.CROSS_ENTROPY, z, y, pi)
-    assert torch.allclose(loss, -torch.log(p[torch.arange(6), y]))
-    assert torch.equal(hit, p.argmax(-1) == y)
-    single, *_ = costs.score(costs.CROSS_ENTROPY, z[:1], y, None)
+    found = costs.score(costs.CROSS_ENTROPY, z, y, pi)
+    assert torch.allclose(found.loss, -torch.log(p[torch.arange(6), y]))
+    assert torch.equal(found.loss, found.nll)
+    assert torch.equal(found.hits, p.argmax(-1) == y)
+    single = costs.score(costs.CROSS_ENTROPY, z[:1], y, None).loss
     assert torch.allclose(single, torch.nn.functional.cross_entropy(z[0], y, reduction="none"))
+
+
+def outputs_and_targets(kind):
+    generator = torch.Generator().manual_seed(1)
+    z = torch.randn(3, 40, 7, generator=generator, dtype=torch.float64)
+    drawn = torch.randn(40, 7, generator=generator, dtype=torch.float64)
+    return z, (drawn > 1).double() if kind == "multi_label" else drawn
+
+
+@pytest.mark.parametrize("name", ["squared", "half_squared", "multi_label"])
+def test_a_mixture_is_scored_as_the_predictor_that_it_is(name):
+    """The loss of sum pi h; -log sum pi e^(-loss) is the likelihood of the mixture."""
+    loss = costs.loss_for("multi_label" if name == "multi_label" else "regression", name)
+    z, y = outputs_and_targets(name)
+    pi = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    if name == "multi_label":
+        p = torch.einsum("m,mbq->bq", pi, torch.sigmoid(z))
+        expected = torch.nn.functional.binary_cross_entropy(p, y, reduction="none").mean(-1)
+    else:
+        away = (torch.einsum("m,mbq->bq", pi, z) - y).square()
+        expected = away.mean(-1) if name == "squared" else away.sum(-1) / 2
+    likelihood = (pi[:, None] * torch.exp(-loss.samples(z, y.expand(3, 40, 7)))).sum(0)
+    found = costs.score(loss, z, y, pi)
+    assert torch.allclose(found.loss, expected, atol=1e-13)
+    assert torch.allclose(found.nll, -torch.log(likelihood), atol=1e-13)
+    assert not torch.allclose(found.loss, found.nll, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["squared", "half_squared", "multi_label"])
+def test_a_mixture_of_one_model_is_that_model(name):
+    loss = costs.loss_for("multi_label" if name == "multi_label" else "regression", name)
+    z, y = outputs_and_targets(name)
+    alone = costs.score(loss, z[1:2], y, None)
+    whole = costs.score(loss, z, y, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+    for key, value in vars(alone).items():
+        assert torch.allclose(value, getattr(whole, key), atol=1e-13)
+
+
+def test_mixed_tags_stay_finite_far_out():
+    z = torch.tensor([[[1e4, -1e4]], [[-1e4, 1e4]]])
+    found = costs.score(costs.MULTI_LABEL, z, torch.tensor([[1.0, 0.0]]), torch.tensor([0.5, 0.5]))
+    assert found.loss.tolist() == pytest.approx([math.log(2)])
+    one_sided = costs.score(costs.MULTI_LABEL, z[:1], torch.tensor([[0.0, 1.0]]), torch.ones(1))
+    assert one_sided.loss.tolist() == [1e4]
 
 
 def test_losses_stay_finite_far_out():

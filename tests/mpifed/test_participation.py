@@ -185,7 +185,25 @@ def test_partial_work_needs_local_steps(tmp_path, capfd):
     words[1] += "late: partial}"
     outcome = call([*TINY, *words, "--output", tmp_path / "run"], capfd)
     assert outcome.code == 2
-    assert "takes no local steps that could be cut short; allowed: miss" in outcome.err
+    assert "does not cut local steps short; allowed: miss" in outcome.err
+
+
+def test_fedadam_lets_late_clients_send_a_part_of_their_steps(tmp_path, capfd):
+    words = [*TINY, "algorithm=fedadam", "local.epochs=3", "--quiet"]
+    digests = []
+    for rate in (None, 0, 0.9):
+        late = [] if rate is None else [f"participation={stragglers(rate, 'partial')}"]
+        output = tmp_path / f"run-{rate}"
+        assert call([*words, *late, "--output", output], capfd).code == 0
+        digests.append(summary_of(output)["state_digest"])
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_one_gradient_step_cannot_be_cut_short(tmp_path, capfd):
+    late = f"participation={stragglers(0.5, 'partial')}"
+    outcome = call(["transport-fedadam", late, "--output", tmp_path / "run"], capfd)
+    assert outcome.code == 2
+    assert "takes one gradient step, which cannot be cut short; allowed: miss" in outcome.err
 
 
 @pytest.mark.mpi

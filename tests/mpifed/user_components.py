@@ -12,8 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.fedavg import FedAvg, FedAvgState
 from mpifed.algorithms.flix.flix import Flix
+from mpifed.algorithms.local import Local
 from mpifed.data.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.local import search
@@ -147,6 +149,16 @@ class Stepless(FedAvg):
     steps_locally = False
 
 
+class DeploysRows(Local):
+    """Local training that deploys a row for each client, not a model of its own."""
+
+    def __init__(self, model, local) -> None:
+        super().__init__(model, local)
+
+    def deploy(self, state, clients, draws):
+        return Predictor(state.models[:, 0])
+
+
 class FailingData(Synthetic):
     """Synthetic data that rank 1 cannot make."""
 
@@ -168,3 +180,21 @@ class LonelyRefusal(Synthetic):
 
 def wrong_hint(*, extent: Missing = 3) -> None:  # noqa: F821
     """Its annotation names nothing."""
+
+
+class HangingData(Synthetic):
+    """Synthetic data that rank 1 never has."""
+
+    def load(self, client_ids, dtype):
+        if world().rank == 1:
+            time.sleep(600)
+        return super().load(client_ids, dtype)
+
+
+class HangsEarly(FedAvg):
+    """FedAvg of which rank 1 never has scored its clients."""
+
+    def deploy(self, state, clients, draws):
+        if world().rank == 1:
+            time.sleep(600)
+        return super().deploy(state, clients, draws)

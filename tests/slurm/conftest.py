@@ -40,6 +40,13 @@ def blunt_slurm() -> Iterator[LocalSlurm]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def binding_slurm() -> Iterator[LocalSlurm]:
+    """One node that binds tasks to its two processors."""
+    with started(_root("c"), 21017, bind="yes", nodes=1, cpus=2) as found:
+        yield found
+
+
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that is never interrupted, on one rank and without SLURM."""

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from mpifed.jobs.__main__ import main
-from mpifed.supervision.guard import RANK_VARIABLES
+from mpifed.supervision.launcher import RANK_VARIABLES
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "scripts" / "slurm"
@@ -102,8 +102,8 @@ def started(root: Path, port: int, **settings: Any) -> Iterator[LocalSlurm]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
     variables = clean | named | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
     script = SCRIPTS / "start"
-    subprocess.run([script], env=variables, check=True, stdout=subprocess.DEVNULL, timeout=90)
     try:
+        subprocess.run([script], env=variables, check=True, stdout=subprocess.DEVNULL, timeout=90)
         yield LocalSlurm(variables | {"SLURM_CONF": str(root / "slurm.conf")})
     finally:
         subprocess.run([SCRIPTS / "stop", "--purge"], env=variables, check=True, timeout=90)

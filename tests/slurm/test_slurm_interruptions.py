@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -53,6 +54,41 @@ def test_a_signal_stops_requeues_and_resumes(
     assert "resumed from round-0000" in told(output)
     assert "4 ranks on n[1-2]" in events(output)
     assert summary(output)["ranks"] == 4
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_signal_while_the_launcher_starts_is_a_request_too(
+    launcher: str, slurm: LocalSlurm, whole: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    job = slurm.submit(output, "job.ranks=2", f"job.launcher={launcher}", "job.mpi=pmi2", pause=0)
+    until(lambda: " ranks on " in events(output), 60, lambda: told(output))
+    slurm.call("scancel", "--signal=USR1", "--batch", job)
+    assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", told(output)
+    assert "received USR1" in events(output)
+    same(output, whole)
+
+
+def test_a_later_life_that_cannot_begin_is_not_queued_again(
+    slurm: LocalSlurm, tmp_path: Path
+) -> None:
+    """Although the life before it was stopped in order, and has said so."""
+    output, python = tmp_path / "run", tmp_path / "python.sh"
+    python.write_text(
+        '#!/bin/bash\n[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || '
+        "{ echo \"ModuleNotFoundError: No module named 'mpifed'\" >&2; exit 1; }\n"
+        f'exec "{sys.executable}" "$@"\n'
+    )
+    python.chmod(0o700)
+    words = ["job.ranks=2", f"job.python={python}", f"job.mpirun={_mpirun()}"]
+    job = slurm.submit(output, *words)
+    reached(output, 10)
+    slurm.call("scancel", "--signal=USR1", "--batch", job)
+    known = slurm.wait(job, "FAILED", "COMPLETED")
+    assert (known["ExitCode"], known["Restarts"]) == ("1:0", "1"), told(output)
+    told_of = slurm.jobs("status", output)
+    assert "failed, restarted 1x (1 request), round " in told_of
+    assert "  ModuleNotFoundError: No module named 'mpifed'\n" in told_of
 
 
 def test_stop_stays_stopped_and_resume_goes_on_with_other_ranks(
@@ -108,11 +144,11 @@ def test_a_launcher_that_says_0_does_not_make_a_run_finished(
 
 def test_restarts_are_capped(slurm: LocalSlurm, tmp_path: Path) -> None:
     output = tmp_path / "run"
-    words = ["job.ranks=2", "job.mpirun=/bin/true", "job.max_restarts=1"]
+    words = ["job.ranks=2", "job.mpirun=/bin/true", "job.max_failures=1"]
     job = slurm.submit(output, *words)
     known = slurm.wait(job, "FAILED", "COMPLETED")
     assert (known["ExitCode"], known["Restarts"]) == ("76:0", "1")
-    assert "python -m mpifed.jobs resume goes on" in events(output)
+    assert "python -m mpifed.jobs resume continues it" in events(output)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

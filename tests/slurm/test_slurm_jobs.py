@@ -30,7 +30,9 @@ def test_two_nodes_with_four_ranks_each(
 
 def test_a_plugin_that_does_not_fit_is_told_loudly(slurm: LocalSlurm, tmp_path: Path) -> None:
     output = tmp_path / "run"
-    job = slurm.submit(output, "job.ranks=4", "job.launcher=srun", "job.mpi=none")
+    # job.mpi=none is refused beforehand; srun takes the last of two
+    words = ["job.ranks=4", "job.launcher=srun", "job.launcher_options=[--mpi=none]"]
+    job = slurm.submit(output, *words)
     known = slurm.wait(job, "FAILED", "COMPLETED")
     assert (known["JobState"], known["Restarts"]) == ("FAILED", "0"), told(output)
     # Open MPI refuses to start at all, in words of its own.
@@ -114,6 +116,38 @@ def test_the_environment_is_staged_to_every_node(slurm: LocalSlurm, tmp_path: Pa
     assert "mpifed-" not in left
 
 
+@pytest.mark.parametrize(("launcher", "each"), [("mpirun", 2), ("srun", 1)])
+def test_the_processors_of_a_node_are_shared_by_its_ranks(
+    launcher: str, each: int, binding_slurm: LocalSlurm, tmp_path: Path
+) -> None:
+    """Where SLURM binds tasks: srun gives each rank its own, mpirun leaves all to all of them."""
+    output, python = tmp_path / "run", tmp_path / "python.sh"
+    python.write_text(
+        "#!/bin/bash\n"
+        f'grep Cpus_allowed: /proc/self/status >"{tmp_path}/rank-${{PMI_RANK:-batch}}"\n'
+        f'exec "{sys.executable}" "$@"\n'
+    )
+    python.chmod(0o700)
+    words = ["job.ranks=2", f"job.launcher={launcher}", f"job.python={python}"]
+    mpirun = f"job.mpirun={Path(sys.executable).parent / 'mpirun'}"
+    job = binding_slurm.submit(output, *words, mpirun, rounds=2, pause=0)
+    binding_slurm.wait(job, "COMPLETED", "FAILED")
+    assert (output / "DONE").exists(), told(output)
+    masks = [int(path.read_text().split()[1], 16) for path in sorted(tmp_path.glob("rank-[01]"))]
+    assert [mask.bit_count() for mask in masks] == [each, each]
+    assert (masks[0] | masks[1]).bit_count() == 2
+
+
+def test_a_module_that_is_not_there_ends_the_job(slurm: LocalSlurm, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    job = slurm.submit(output, "job.ranks=2", "job.modules=[no-such/1]")
+    known = slurm.wait(job, "FAILED", "COMPLETED")
+    assert (known["ExitCode"], known["Restarts"]) == ("2:0", "0")
+    assert "the prologue failed with 127: module load -- no-such/1: " in events(output)
+    assert "module: command not found" in slurm.jobs("status", output)
+    assert not (output / "metrics.csv").exists()
+
+
 def test_ranks_see_the_gpus_of_the_job(slurm: LocalSlurm, tmp_path: Path) -> None:
     """Device files stand in for GPUs, so what is seen is the variable alone."""
     for mode, seen in (("all_visible", {"0,1"}), ("per_task", {"0", "1"})):
@@ -124,7 +158,13 @@ def test_ranks_see_the_gpus_of_the_job(slurm: LocalSlurm, tmp_path: Path) -> Non
             f'exec "{sys.executable}" "$@"\n'
         )
         python.chmod(0o700)
-        gpus = ["job.gpus_per_node=2", f"job.gpu_mode={mode}", "job.launcher=srun", "device=cpu"]
+        gpus = [
+            "job.gpus_per_node=2",
+            "job.gpu_type=fake",
+            f"job.gpu_mode={mode}",
+            "job.launcher=srun",
+            "device=cpu",
+        ]
         mine = [*gpus, f"job.python={python}", "job.nodes=1", "job.ranks_per_node=2"]
         job = slurm.submit(output, *mine, rounds=1, pause=0)
         slurm.wait(job, "COMPLETED", "FAILED")

@@ -1,8 +1,10 @@
+import clarabel
 import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from topologies import (
     MixingMatrix,
@@ -13,6 +15,7 @@ from topologies import (
     mixing_matrix,
     slem,
 )
+from topologies.fmmc import GAP_FLOOR
 from topologies.matrix import at_most_one
 
 
@@ -157,13 +160,75 @@ def test_a_stop_by_iterations_says_so_and_keeps_its_certificate():
     assert result.lower_bound <= 0.24 <= result.slem
 
 
+def solved_as_semidefinite(graph, self_loops):
+    """The least t with -t I <= W - J <= t I over admissible W, by an interior-point method."""
+    n, edges = len(graph), edge_array(graph)
+    loops = np.repeat(np.arange(n), 2).reshape(n, 2) if self_loops else edges[:0]
+    places = np.concatenate([edges, loops])
+    count = len(places)
+    upper = np.triu_indices(n)
+    order = np.lexsort(upper)  # the cone takes the upper triangle column by column
+    rows, cols = upper[0][order], upper[1][order]
+    position = {place: k for k, place in enumerate(zip(rows.tolist(), cols.tolist(), strict=True))}
+    scale = np.where(rows == cols, 1.0, np.sqrt(2))
+    at = [position[i, j] for i, j in places.tolist()]
+    weight = sparse.csc_array((scale[at], (at, np.arange(count))), shape=(len(rows), count))
+    identity = sparse.csc_array((rows == cols).astype(float)[:, None])
+    of_place = np.repeat(np.arange(count), np.where(places[:, 0] == places[:, 1], 1, 2))
+    nodes = np.concatenate([np.unique(place) for place in places])
+    sums = sparse.csc_array((np.ones(len(nodes)), (nodes, of_place)), shape=(n, count))
+    nothing = sparse.csc_array((n, 1)), sparse.csc_array((count, 1))
+    a = sparse.block_array(
+        [
+            [sums, nothing[0]],
+            [-sparse.eye_array(count), nothing[1]],
+            [weight, -identity],
+            [-weight, -identity],
+        ],
+        format="csc",
+    )
+    b = np.concatenate([np.ones(n), np.zeros(count), scale / n, -scale / n])
+    cones = [clarabel.ZeroConeT(n), clarabel.NonnegativeConeT(count)]
+    cones += [clarabel.PSDTriangleConeT(n), clarabel.PSDTriangleConeT(n)]
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    cost = np.append(np.zeros(count), 1.0)
+    empty = sparse.csc_array((count + 1, count + 1))
+    solution = clarabel.DefaultSolver(empty, cost, a, b, cones, settings).solve()
+    assert str(solution.status) == "Solved"
+    return solution.obj_val
+
+
 @pytest.mark.parametrize("self_loops", [True, False])
-def test_a_general_solver_finds_the_same(self_loops):
-    cvxpy = pytest.importorskip("cvxpy")
-    graph = er(20)
-    allowed = nx.to_numpy_array(graph, nodelist=range(20)) + self_loops * np.eye(20)
-    w = cvxpy.Variable((20, 20), symmetric=True)
-    constraints = [w >= 0, cvxpy.sum(w, axis=1) == 1, cvxpy.multiply(w, 1 - allowed) == 0]
-    problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.sigma_max(w - 1 / 20)), constraints)
-    problem.solve(solver="CLARABEL")
-    assert fmmc(graph, 1e-5, self_loops=self_loops).slem == pytest.approx(problem.value, abs=1e-4)
+@pytest.mark.parametrize(
+    "graph", [er(20), er(12, 0.3), nx.petersen_graph(), nx.lollipop_graph(5, 2)]
+)
+def test_a_general_solver_finds_the_same(graph, self_loops):
+    found = fmmc(graph, 1e-6, self_loops=self_loops)
+    assert found.slem == pytest.approx(solved_as_semidefinite(graph, self_loops), abs=1e-6)
+
+
+def bipartite(n, p, seed):
+    graph = nx.bipartite.random_graph(n, n, p, seed=seed)
+    assert nx.is_connected(graph)
+    return graph
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [bipartite(6, 0.5, 1), bipartite(10, 0.4, 2), bipartite(20, 0.3, 2), nx.path_graph(20)],
+)
+def test_graphs_that_cannot_mix_are_certified_soon(graph):
+    result = fmmc(graph, self_loops=False)
+    assert result.status == "converged"
+    assert result.iterations < 1500
+    assert result.slem == pytest.approx(1, abs=1e-10)
+    assert result.slem - result.lower_bound <= GAP_FLOOR
+
+
+@pytest.mark.parametrize("self_loops", [True, False])
+def test_a_tolerance_below_rounding_ends_at_the_floor(self_loops):
+    result = fmmc(er(20), 1e-15, self_loops=self_loops)
+    assert result.status == "rounding"
+    assert result.slem - result.lower_bound <= GAP_FLOOR
+    assert result.certified_gap > 1e-15

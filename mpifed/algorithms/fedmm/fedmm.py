@@ -64,6 +64,7 @@ class FedMM(Algorithm[Channel]):
     uses_model = False
     model_type = NoModel
     local_options = ()
+    averages_by = None
     compressors = "unbiased"
     steps_without_clients = True
     tasks = ("unlabelled", "classification", "regression")

@@ -57,6 +57,7 @@ class FedMMOT(Algorithm[ServerChannel]):
 
     tasks = ("unlabelled",)
     exchanges = ("server",)
+    averages_by = None
     compressors = "unbiased"
     steps_without_clients = True
     columns = ("l2_uvp", "cosine")

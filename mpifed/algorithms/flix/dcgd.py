@@ -69,6 +69,7 @@ class Dcgd(Descent[FlixState, ServerChannel]):
     """
 
     exchanges = ("server",)
+    averages_by = None
     compressors = "unbiased"
     refuse = staticmethod(refuse_compressed)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.algorithms.base import Algorithm, AnyChannel, Predictor
+from mpifed.algorithms.base import Algorithm, AnyChannel, Predictor, Weighting
 from mpifed.algorithms.flix import forecast, options
 from mpifed.algorithms.flix.earlier_run import stored_model, stored_optima
 from mpifed.algorithms.flix.line_search import watched_step
@@ -92,6 +92,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
     """
 
     step_option = "algorithm.step"
+    averages_by: Weighting = "clients"
     columns = ("objective", "objective_gap", "deployed_distance", "up_floats")
     refuse = staticmethod(options.refuse_flix)
 

@@ -116,6 +116,7 @@ class Diana(Descent[DianaState, ServerChannel]):
     """
 
     exchanges = ("server",)
+    averages_by = None
     compressors = "unbiased"
     refuse = staticmethod(refuse_compressed)
 

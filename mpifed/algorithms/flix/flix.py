@@ -55,8 +55,8 @@ class WholeMessages(MessageRule[FlixState, Channel]):
         x = channel.broadcast(state.model)
         g = objective.gradients(state.optima, x[:, 0], clients, draws)  # line 3
         moved = x - float(state.step) * g[:, None]
-        uniform = clients.equal_weights.float().double()  # rounded as in all runs before
-        return replace(state, model=channel.average(moved, uniform, before=state.model))  # line 4
+        weights = clients.equal_weights
+        return replace(state, model=channel.average(moved, weights, before=state.model))  # line 4
 
     def variance(self, exchange: Exchange, size: int) -> float:
         """Return omega; 0 under gossip and with error feedback, which make up for what is lost."""

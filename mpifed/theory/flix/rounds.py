@@ -6,6 +6,9 @@ import math
 
 from mpifed.theory.flix.quantities import Constants
 
+LARGEST_LOGARITHM = 700.0
+"""That of the largest numbers: what has grown by more is beyond any bound."""
+
 
 def dcgd_floor(c: Constants, step: float, noise: float) -> float:
     """Where E||x^k - x*||^2 of DCGD ends, at most (Theorem 3): 2 gamma noise / (mu_alpha n).
@@ -70,6 +73,21 @@ def rounds_until(start: float, accuracy: float, rate: float) -> int:
     return k
 
 
+def descent_rate(c: Constants) -> float:
+    """The factor by which a step of size 1 / L shrinks ||x - x*||^2, at most: 1 - mu_hat / l_hat.
+
+    0 where mu_hat = l_hat, also where rounding makes l_hat the smaller.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpifed.theory.flix import constants
+    >>> descent_rate(constants(np.ones(2), np.full(2, 4.0), strong=1.0))
+    0.75
+    """
+    return max(0.0, 1 - c.mu_hat / c.l_hat)
+
+
 def one_shot_alpha(c: Constants, variance: float, accuracy: float) -> float:
     """The largest equal alpha for which the one-shot average is accurate (Theorem 1).
 
@@ -131,7 +149,7 @@ def communications(c: Constants, variance: float, accuracy: float, alpha: float)
     if alpha <= one_shot_alpha(c, variance, accuracy):
         return 1
     start = alpha**2 * c.l_hat * variance / 2
-    return 1 + rounds_until(start, accuracy, 1 - c.mu_hat / c.l_hat)
+    return 1 + rounds_until(start, accuracy, descent_rate(c))
 
 
 def affordable_alpha(c: Constants, variance: float, accuracy: float, rounds: int) -> float:
@@ -151,9 +169,17 @@ def affordable_alpha(c: Constants, variance: float, accuracy: float, rounds: int
     Returns
     -------
     float
-        A q^(rounds - 1) with q = (1 - mu_hat / l_hat)^(-1/2), at most 1; 0 without a round.
+        A q^(rounds - 1) with q = (1 - mu_hat / l_hat)^(-1/2), at most 1; 0 without a round. Where
+        mu_hat = l_hat, one step after the average finds the minimiser: 1 from two rounds on.
     """
     if rounds == 0:
         return 0.0
-    q = (1 - c.mu_hat / c.l_hat) ** -0.5
-    return min(1.0, one_shot_alpha(c, variance, accuracy) * q ** (rounds - 1))
+    first, rate = one_shot_alpha(c, variance, accuracy), descent_rate(c)
+    if rounds == 1 or first == 0:
+        return min(1.0, first)
+    if rate == 0:
+        return 1.0
+    q = rate**-0.5
+    if (rounds - 1) * math.log(q) > LARGEST_LOGARITHM:
+        return 1.0
+    return min(1.0, first * q ** (rounds - 1))

@@ -133,6 +133,14 @@ def test_a_samples_code_does_not_depend_on_the_others(shape, seed, rows):
     assert torch.equal(codes(dictionary, z[rows], 0.2), together[rows])
 
 
+@pytest.mark.parametrize("count", [1, 8, 24, 32, 100, 500])
+def test_a_samples_code_does_not_depend_on_its_place(count):
+    """Also in the columns that are left over where a kernel computes 8 or 12 at a time."""
+    dictionary, z = problem(10, 15, 3, seed=1)
+    alone = codes(dictionary, z[:1], 0.1)
+    assert torch.equal(codes(dictionary, z[:1].repeat(count, 1), 0.1), alone.repeat(count, 1))
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     n_atoms=st.integers(1, 40),

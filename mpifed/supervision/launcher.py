@@ -1,0 +1,133 @@
+"""What a process learns of its launcher without MPI: its place in the job, and whether it lives.
+
+MPICH's and Intel's hydra and SLURM's pmi2 give every rank a connection to the process that watches
+over it, and the kernel remembers who made that connection. Elsewhere it is the parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import NoReturn
+
+from mpifed.errors import EXIT_FAILED
+
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+PR_SET_PDEATHSIG = 1
+
+CANCELLING = 10.0
+"""Seconds that ``scancel`` may take."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A process in its job, as the launcher's environment tells.
+
+    Attributes
+    ----------
+    rank, size : int
+        Its number, and how many there are; one where the launcher does not say.
+    here : int or None
+        How many of them are on this host, where the launcher says so.
+    job : str
+        Names the job on this host, alike for all its ranks.
+    process : int
+        The process that started the rank and watches over it.
+    """
+
+    rank: int
+    size: int
+    here: int | None
+    job: str
+    process: int
+
+    @property
+    def on_one_host(self) -> bool:
+        """Whether all ranks are on this host."""
+        return self.size == (self.here or 1)
+
+
+def launched_rank() -> int | None:
+    """The number of this process in its job, as far as the launcher tells; None without one."""
+    return _number(RANK_VARIABLES)
+
+
+def launched() -> Launch | None:
+    """What the launcher tells; None without one."""
+    rank = launched_rank()
+    if rank is None:
+        return None
+    size = _number(SIZE_VARIABLES) or 1
+    here = _number(LOCAL_SIZE_VARIABLES)
+    if here is None and _number(("SLURM_STEP_NUM_NODES",)) == 1:
+        here = size
+    process, job = _pmi_process(), os.environ.get("PMIX_NAMESPACE")
+    if process is not None:
+        job = f"pmi {process}"
+    elif job is None and "SLURM_STEP_ID" in os.environ:
+        job = f"step {os.environ.get('SLURM_JOB_ID')}.{os.environ['SLURM_STEP_ID']}"
+    return Launch(rank, size, here, job or f"parent {os.getppid()}", process or os.getppid())
+
+
+def _number(names: tuple[str, ...]) -> int | None:
+    values = (os.environ.get(name, "") for name in names)
+    return next((int(value) for value in values if value.isdecimal() and value.isascii()), None)
+
+
+def _pmi_process() -> int | None:
+    """The process that made the connection ``PMI_FD``, if there is one."""
+    number = _number(("PMI_FD",))
+    if number is None or sys.platform != "linux":
+        return None
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+        form = struct.Struct("3i")
+        made = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
+        return form.unpack(made)[0] or None  # zero: from another space of process numbers
+    return None
+
+
+def watch_process(process: int) -> int | None:
+    """A file descriptor that is readable once ``process`` has ended; None where there is none."""
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):
+            return os.pidfd_open(process)
+    return None
+
+
+def has_ended(watched: int | None) -> bool:
+    """Whether the process of ``watch_process`` has ended."""
+    return watched is not None and bool(select.select([watched], [], [], 0)[0])
+
+
+def die_with(parent: int) -> None:
+    """Lets this process be killed when ``parent`` ends, which has just started it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(EXIT_FAILED)
+
+
+def end_job() -> NoReturn:
+    """Has the launcher end the ranks of other hosts, which nothing else reaches before MPI.
+
+    Launchers let a job wait for ever for a process that leaves with code 1 before MPI has begun,
+    but end it where a signal has killed one. SLURM does so only if told (``--kill-on-bad-exit``).
+    """
+    step = os.environ.get("SLURM_STEP_ID")
+    if step is not None and _number(LOCAL_SIZE_VARIABLES) is None:
+        words = ["scancel", "--signal=KILL", f"{os.environ.get('SLURM_JOB_ID')}.{step}"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(words, check=False, capture_output=True, timeout=CANCELLING)
+    os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(EXIT_FAILED)

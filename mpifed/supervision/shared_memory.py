@@ -1,0 +1,70 @@
+"""Files in which MPI's ranks of one node share memory, and which they leave behind when killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+PLACE = "/dev/shm/"
+NAMES = ("mpich_shm_", "sm_segment.")
+"""How the files of MPICH and of Open MPI begin."""
+
+SETTLED = 60.0
+"""Seconds after which every rank of a job has opened the files of its node."""
+
+
+def segments_of(process: int) -> tuple[str, ...]:
+    """The files of shared memory that ``process`` has mapped."""
+    try:
+        maps = Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    paths = {line.split(maxsplit=5)[-1] for line in maps.splitlines() if PLACE in line}
+    return tuple(sorted(path for path in paths if _is_segment(path)))
+
+
+def _is_segment(path: str) -> bool:
+    return path.startswith(tuple(PLACE + name for name in NAMES)) and not path.endswith(")")
+
+
+def remove_segments(paths: Iterable[str]) -> None:
+    """Removes shared memory that MPI will not remove itself; ranks that still run keep theirs."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def remove_abandoned(now: float | None = None) -> None:
+    """Removes this user's files that no process uses: their job was killed with all its guards.
+
+    Parameters
+    ----------
+    now : float, optional
+        Seconds since the epoch. Files that were touched in the last ``SETTLED`` seconds stay, for
+        their job may just begin, in processes that cannot be seen from here.
+    """
+    latest = (time.time() if now is None else now) - SETTLED
+    left = {path for path in map(str, Path(PLACE).glob("*")) if _is_segment(path)}
+    left = {path for path in left if _is_older(path, latest)}
+    if left:
+        remove_segments(left - set(_in_use()))
+
+
+def _is_older(path: str, latest: float) -> bool:
+    with contextlib.suppress(OSError):
+        about = os.stat(path)
+        return about.st_uid == os.getuid() and about.st_mtime < latest
+    return False
+
+
+def _in_use() -> Iterable[str]:
+    """The files that any process has opened or mapped."""
+    for process in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            for file in os.listdir(f"/proc/{process}/fd"):
+                with contextlib.suppress(OSError):
+                    yield os.readlink(f"/proc/{process}/fd/{file}")
+        yield from segments_of(int(process))

@@ -1,0 +1,234 @@
+"""Whether this computer's kernels keep the promise of equal digests on any number of ranks.
+
+Some kernels round a row by how many there are, or by where in memory it begins, and so by which
+clients share a rank. Before the first round rank 0 repeats the calls that this run's results come
+from, in blocks of several sizes and at several addresses, and compares bits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.algorithms.fedmm.failures import FAILURES
+from mpifed.algorithms.fedmm.fedmm import FedMM
+from mpifed.algorithms.fedmm.samples import inputs_of
+from mpifed.algorithms.maml import Maml
+from mpifed.data.base import Shards
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.invariance import addresses_agree, blocks_agree, products_agree
+from mpifed.local.linear_objective import objective_of
+from mpifed.local.objective import Objective, Regulariser
+from mpifed.local.scoring import CHUNK
+from mpifed.local.solver import LocalSGD
+from mpifed.models.icnn import DenseICNN
+from mpifed.training.build import Setup
+
+ROWS = 20
+"""Rows of the largest block tried: enough for kernels that take 16 at a time."""
+
+NUMBERS = 1 << 21
+"""Numbers in the parameters, or in the inputs, of that block at most; 3 rows in any case."""
+
+PRODUCTS = 1 << 28
+"""Parameters times samples that are scored at most; 64 samples in any case."""
+
+CBWR = "AUTO,STRICT"
+"""The value of MKL_CBWR that the promise needs; ``mpifed/__init__.py`` sets it."""
+
+Trial = tuple[str, Callable[[], bool]]
+"""What is tried, in the plural, and whether its results agree."""
+
+
+def warning_of_kernels(setup: Setup, shards: Shards, seed: int) -> str | None:
+    """What to warn of: results of this run that depend on which clients share a rank.
+
+    Parameters
+    ----------
+    setup
+        The run; its algorithm is initialised.
+    shards
+        Those of the clients hosted here.
+    seed
+        Of the models and batches that are tried.
+
+    Returns
+    -------
+    str or None
+        One sentence with what to do about it; None where all results agree.
+    """
+    hosted = np.argsort(shards.train.counts, kind="stable")
+    clients = Clients(setup.federation, shards, hosted[shards.train.counts[hosted] > 0])
+    if setup.device.type != "cpu" or not len(clients):
+        return None
+    with torch.random.fork_rng(devices=[]):
+        varying = [name for name, agrees in _trials(setup, clients, Draws(seed, 1)) if not agrees()]
+    if not varying:
+        return None
+    return (
+        f"on this computer {' and '.join(varying)} depend on which clients share a rank, so "
+        f"digests may differ between numbers of ranks; {advice(products_agree(setup.dtype))}"
+    )
+
+
+def advice(
+    products: bool,
+    has_mkl: bool | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> str:
+    """What to do where results depend on which clients share a rank.
+
+    Parameters
+    ----------
+    products
+        Whether matrix products are the same at all addresses (``products_agree``).
+    has_mkl
+        Whether torch computes with MKL; None asks torch.
+    environment
+        Where MKL_CBWR is read from.
+
+    Returns
+    -------
+    str
+        The end of a sentence.
+    """
+    if products:
+        return (
+            "layers of another kind or another dtype may be computed by kernels that do not; else "
+            "compare digests of runs on the same number of ranks only"
+        )
+    if not (torch.backends.mkl.is_available() if has_mkl is None else has_mkl):
+        return (
+            "this torch was built without MKL, whose reproducible kernels are needed; install one "
+            "with MKL, or compare digests of runs on the same number of ranks only"
+        )
+    value = environment.get("MKL_CBWR")
+    if value != CBWR:
+        return f"MKL_CBWR is '{value}': unset it, or set it to {CBWR}"
+    return (
+        "MKL had computed before mpifed was imported: import mpifed before torch computes anything,"
+        f" or set MKL_CBWR={CBWR} before Python starts"
+    )
+
+
+def _trials(setup: Setup, clients: Clients, draws: Draws) -> Iterator[Trial]:
+    """The calls that reach results of this run; ``clients`` have samples, the smallest first."""
+    algorithm, model = setup.algorithm, setup.model
+    if isinstance(model, DenseICNN):
+        yield "the potential's gradients", lambda: _potentials_agree(model, clients, draws)
+    elif isinstance(algorithm, FedMM):
+        yield "the surrogate's statistics", lambda: _statistics_agree(algorithm, clients, draws)
+    elif not algorithm.uses_model:
+        x = clients.shards.train.x.flatten(1).double()[:CHUNK]
+        yield "matrix products", lambda: addresses_agree(lambda z: z.T @ z, x)
+    else:
+        yield "the model's outputs", lambda: _outputs_agree(setup, clients, draws)
+        yield "the model's gradients", lambda: _gradients_agree(setup, clients, draws)
+
+
+def _gradients_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
+    """Whether local SGD, or the exact risks of methods without it, step alike in any block."""
+    model = setup.model
+    inputs = int(clients.n_train[0]) * int(np.prod(clients.shards.train.x.shape[1:]))
+    count = min(ROWS, max(3, NUMBERS // max(1, model.n_parameters, inputs)))
+    # Clients of one size share a batch, so the smallest one goes in several times.
+    rows = np.resize(clients.rows[: max(1, count // 4)], count)
+    start = _models(setup, count, draws)
+    if setup.algorithm.local_options is None:
+        # So small a share of a client's local steps is one step.
+        some = Clients(clients.federation, clients.shards, rows, np.full(count, 1e-12))
+        solver = _solver(setup)
+
+        def step(part: slice) -> Tensor:
+            own = _part(some, part)
+            first = start[part, None]
+            return solver(first, solver.init(len(own), 1, setup.dtype), own, draws)[0]
+
+        return blocks_agree(step, count)
+    some = Clients(clients.federation, clients.shards, rows)
+
+    def risks(part: slice) -> tuple[Objective, Tensor]:
+        return objective_of(model, _part(some, part), Regulariser()), start[part]
+
+    def losses(part: slice) -> Tensor:
+        objective, at = risks(part)
+        return objective.losses(at)
+
+    def gradients(part: slice) -> Tensor:
+        objective, at = risks(part)
+        return objective.gradients(at)
+
+    def hessian_products(part: slice) -> Tensor:
+        objective, at = risks(part)
+        return objective.hessian_products(at, at)
+
+    calls = [losses, gradients]
+    if isinstance(setup.algorithm, Maml):
+        calls.append(hessian_products)
+    return all(blocks_agree(call, count) for call in calls)
+
+
+def _outputs_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
+    """Whether a client is scored alike wherever its models and samples are in memory."""
+    row, shards = clients.rows[-1], clients.shards
+    split = shards.test if shards.test.counts[row] else shards.train
+    models = _models(setup, setup.configuration.algorithm.get("n_components", 1), draws)
+    count = min(CHUNK, max(64, PRODUCTS // max(1, models.numel())))
+    samples = slice(*split.offsets[row : row + 2])
+    return addresses_agree(setup.model.shared_logits, models, split.x[samples][:count])
+
+
+def _statistics_agree(algorithm: FedMM, clients: Clients, draws: Draws) -> bool:
+    """Whether a client's statistics are the same beside those of any others."""
+    surrogate = algorithm.surrogate
+    split = algorithm.samples(_part(clients, slice(0, 4)), draws)
+    z, offsets = inputs_of(split, algorithm.with_target), split.offsets
+    if len(offsets) == 2:
+        # One client is cut in three, to see what it would meet beside others.
+        count = len(z)
+        offsets = np.unique([0, count // 5, count // 2, count])
+    theta = torch.from_numpy(surrogate.init(draws.stream("trial")))
+
+    def statistics(part: slice) -> Tensor:
+        cut = offsets[part.start : part.stop + 1]
+        return surrogate.statistics(z[cut[0] : cut[-1]], theta, cut - cut[0])
+
+    try:
+        return blocks_agree(statistics, len(offsets) - 1)
+    except FAILURES:
+        # What cannot be computed at all is left to the run.
+        return True
+
+
+def _potentials_agree(model: DenseICNN, clients: Clients, draws: Draws) -> bool:
+    """Whether gradients of a potential are the same wherever its parameters are in memory."""
+    x = clients.shards.train.x[slice(*clients.shards.train.offsets[clients.rows[0] :][:2])][:CHUNK]
+    parameters = torch.from_numpy(model.init(draws.stream("trial"))).to(x)
+
+    def gradients(parameters: Tensor, x: Tensor) -> Tensor:
+        point = model.at(parameters, x)
+        tangent = point.along(point.push())
+        return torch.cat([point.value_gradient(1.0), tangent.gradient(1.0)])
+
+    return addresses_agree(gradients, parameters, x)
+
+
+def _models(setup: Setup, count: int, draws: Draws) -> Tensor:
+    """``count`` models, each drawn anew: (count, P)."""
+    drawn = [setup.model.init(draws.stream(f"trial {k}")) for k in range(count)]
+    return torch.from_numpy(np.stack(drawn)).to(setup.dtype)
+
+
+def _solver(setup: Setup) -> LocalSGD:
+    longest = int(setup.dataset.description.n_train.max())
+    options = setup.configuration.local_options
+    return LocalSGD(setup.model, options, setup.horizon, longest, setup.device)
+
+
+def _part(clients: Clients, part: slice) -> Clients:
+    effort = None if clients.effort is None else clients.effort[part]
+    return Clients(clients.federation, clients.shards, clients.rows[part], effort)

@@ -1,0 +1,305 @@
+"""What a server's average is over, and how it weighs who takes part."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from commands import TINY, call, rows
+from convex import Run, quadratics, random_quadratics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from on_ranks import SMALL, unlike_one_rank
+
+from mpifed.algorithms.flix.flix import Flix
+from mpifed.algorithms.maml import Fomaml, Reptile
+from mpifed.components.registry import ALGORITHMS
+from mpifed.config.configuration import resolve, to_mapping
+from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
+from mpifed.errors import RunError
+from mpifed.exchange.compression.base import Identity
+from mpifed.exchange.server import Server
+from mpifed.federation.clients import Federation
+from mpifed.federation.participation import count_participants, inclusion, present
+from mpifed.mpi.communicator import Alone
+
+PREDICTS = (*TINY, "rounds=2", "evaluation.every=1")
+DESCRIBES = ("fedmm-homogeneous", "clients=4", "rounds=2", "data.samples=40", "evaluation.every=1")
+DESCRIBES = (*DESCRIBES, "participation=1.0")
+TRANSPORTS = ("data.dimension=2", "data.benchmark=gaussian", "clients=2", "rounds=2")
+TRANSPORTS = (*TRANSPORTS, "algorithm.pretraining=5", "local.batch_size=16", "evaluation.every=1")
+FLIX = ("algorithm.l2=0.1", "algorithm.local_iterations=50")
+WORDS = {
+    **dict.fromkeys(("local", "fedavg", "fedavg_ft", "fedem", "fedadam"), PREDICTS),
+    **dict.fromkeys(("fomaml", "maml", "reptile"), PREDICTS),
+    **dict.fromkeys(("flix", "dcgd", "diana"), (*PREDICTS, *FLIX)),
+    **dict.fromkeys(("fedmm", "fedmm_theta"), DESCRIBES),
+    "sa_ssmm": (*DESCRIBES, "clients=1", "compression=none"),
+    "fedmgs": (*DESCRIBES, "compression=none"),
+    "fedmm_ot": ("transport-fedmm-ot", *TRANSPORTS),
+    "fedadam on the transport benchmark": ("transport-fedadam", *TRANSPORTS),
+}
+
+
+def federation(counts, participation=1.0):
+    ids = np.arange(len(counts))
+    return Federation(Alone(), 0 * ids, ids < 0, np.asarray(counts), participation)
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_where_nobody_is_absent_all_are_the_participants(name, tmp_path, capfd):
+    words = [*WORDS[name], f"algorithm={name.split()[0]}", "--quiet"]
+    for over in ("participants", "all"):
+        done = call([*words, f"exchange.average_over={over}", "--output", tmp_path / over], capfd)
+        assert done.code == 0, done.err
+    assert rows(tmp_path / "all") == rows(tmp_path / "participants")
+
+
+def test_every_method_is_tried():
+    assert {name.split()[0] for name in WORDS} == {*ALGORITHMS}
+
+
+@settings(deadline=None, max_examples=50, derandomize=True)
+@given(
+    st.lists(st.integers(1, 1000), min_size=2, max_size=8),
+    st.floats(1e-3, 1e3),
+    st.data(),
+)
+def test_an_average_over_all_is_the_weighted_mean_whatever_the_weights_sum_to(counts, scale, data):
+    n = len(counts)
+    active = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    shares = np.array(counts) / sum(counts)
+    x = np.random.default_rng(0).normal(size=(n, 3))
+    before = np.array([1.0, -2.0, 3.0])
+    channel = Server(federation(counts), 0, average_over="all").at(1, active)
+    own = torch.from_numpy(shares[active] * scale)
+    found = channel.average(torch.from_numpy(x[active]), own, torch.from_numpy(before), scale)
+    everyone = np.where(active[:, None], x, before)
+    assert found.numpy() == pytest.approx(shares @ everyone, abs=1e-12)
+
+
+def test_weights_above_those_of_all_clients_are_refused():
+    channel = Server(federation([1] * 5), 0, average_over="all").at(1, np.arange(5) < 3)
+    x = torch.ones(3, 2, dtype=torch.float64)
+    with pytest.raises(RunError, match=r"weights of 3 participants sum to 3, .*clients.weights"):
+        channel.average(x, torch.ones(3, dtype=torch.float64), before=x[0])
+
+
+@pytest.mark.parametrize("kind", [Fomaml, Reptile])
+def test_meta_learners_move_the_share_of_those_who_take_part(kind):
+    """Half of the clients over all: half of the move that they would make among themselves."""
+    matrices, centres = [[[1.0]]] * 4, [[0.0], [1.0], [2.0], [3.0]]
+    ends = {}
+    for over in ("participants", "all"):
+        run = Run(kind, quadratics(matrices, centres, participation=0.5), inner_step=0.1)
+        run.server.average_over = over
+        ends[over] = float(run.go().x[0])
+    assert ends["participants"] != 0
+    assert ends["all"] == pytest.approx(ends["participants"] / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [3, 7, 10])
+def test_flix_over_all_converges_to_the_minimiser(n):
+    run = Run(Flix, random_quadratics(n=n, d=4), flix_alpha=0.7, start="zeros", step=0.2)
+    run.server.average_over = "all"
+    assert run.go(800).measured()["objective_gap"] < 1e-15
+    assert float((run.flix.model[0] - run.flix.reference).norm()) < 1e-13
+
+
+SKEWED = [80, 5, 5, 5, 5]
+"""One client with most of the samples."""
+
+
+def expected(estimate, participation, n):
+    """The expectation of ``estimate(active)`` over all draws of who takes part."""
+    p = inclusion(participation, n)
+    fixed = participation["name"] == "uniform"
+    total, weight = 0.0, 0.0
+    for drawn in itertools.product([False, True], repeat=n):
+        active, k = np.array(drawn), sum(drawn)
+        if fixed:
+            chance = (k == count_participants(participation["fraction"], n)) / math.comb(n, k)
+        else:
+            chance = p**k * (1 - p) ** (n - k)
+        if chance:
+            total, weight = total + chance * estimate(active), weight + chance
+    assert weight == pytest.approx(1)
+    return total
+
+
+PARTICIPATIONS = [
+    {"name": "uniform", "fraction": 0.2},
+    {"name": "uniform", "fraction": 0.6},
+    {"name": "bernoulli", "p": 0.3},
+    {"name": "dropout", "rate": 0.2, "recovery": 0.1},
+    {"name": "stragglers", "rate": 0.6, "late": "miss"},
+]
+
+
+@pytest.mark.parametrize("counts", [SKEWED, [3, 1, 4, 1, 5, 9], [7, 7, 7]])
+@pytest.mark.parametrize("participation", PARTICIPATIONS)
+@pytest.mark.parametrize("compressor", [None, Identity()])
+def test_unbiased_weights_have_the_mean_over_all_clients_as_expectation(
+    counts, participation, compressor
+):
+    n, shares = len(counts), np.array(counts) / sum(counts)
+    chosen = {**participation, "weights": "unbiased"}
+    server = Server(federation(counts, chosen), 0, None, compressor)
+    x = np.random.default_rng(0).normal(size=(n, 3))
+    before = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+
+    def average(active):
+        own, rows = torch.from_numpy(shares[active]), torch.from_numpy(x[active])
+        return server.at(1, active).average(rows, own, before).numpy()
+
+    def mean(active):
+        own, rows = torch.from_numpy(shares[active]), torch.from_numpy(x[active])
+        return server.at(1, active).mean(rows, own).numpy()
+
+    assert expected(average, chosen, n) == pytest.approx(shares @ x, abs=1e-12)
+    assert expected(mean, chosen, n) == pytest.approx(shares @ x, abs=1e-12)
+
+
+def test_renormalised_weights_count_a_large_client_for_less():
+    """Four clients at 1, and at 0 the one that has 80 % of the samples: the mean is 0.2."""
+    x, shares = np.array([[0.0], [1], [1], [1], [1]]), np.array(SKEWED) / 100
+    found = {}
+    for weights in ("renormalised", "unbiased"):
+        chosen = {"name": "uniform", "fraction": 0.2, "weights": weights}
+        server = Server(federation(SKEWED, chosen), 0)
+
+        def average(active, server=server):
+            own, rows = torch.from_numpy(shares[active]), torch.from_numpy(x[active])
+            before = torch.zeros(1, dtype=torch.float64)
+            return float(server.at(1, active).average(rows, own, before)[0])
+
+        found[weights] = expected(average, chosen, 5)
+    assert found == pytest.approx({"renormalised": 0.8, "unbiased": 0.2}, abs=1e-12)
+
+
+@pytest.mark.parametrize("participation", [0.2, {"name": "bernoulli", "p": 0.4}])
+def test_unbiased_weights_change_no_draw(participation):
+    plain = participation if isinstance(participation, dict) else {"name": "uniform"}
+    plain = plain if isinstance(participation, dict) else {**plain, "fraction": participation}
+    for k in range(1, 30):
+        one = present(participation, np.arange(9), 9, 3, k)
+        other = present({**plain, "weights": "unbiased"}, np.arange(9), 9, 3, k)
+        assert (one == other).all()
+
+
+def resolved(*words):
+    mapping = apply_overrides(read_experiment("synthetic-fedem"), parse_overrides(words))
+    return to_mapping(resolve(mapping))["participation"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["participation=0.2"], 0.2),
+        (["participation=0.2", "participation.weights=renormalised"], 0.2),
+        (["participation={name: uniform, fraction: 0.2}"], 0.2),
+        (
+            ["participation=0.2", "participation.weights=unbiased"],
+            {"name": "uniform", "fraction": 0.2, "weights": "unbiased"},
+        ),
+        (
+            ["participation={fraction: 0.2, weights: unbiased}"],
+            {"name": "uniform", "fraction": 0.2, "weights": "unbiased"},
+        ),
+        (
+            ["participation={name: bernoulli, p: 0.5}", "participation.weights=renormalised"],
+            {"name": "bernoulli", "p": 0.5},
+        ),
+        (
+            [
+                "participation.name=bernoulli",
+                "participation.p=0.5",
+                "participation.weights=unbiased",
+            ],
+            {"name": "bernoulli", "p": 0.5, "weights": "unbiased"},
+        ),
+    ],
+)
+def test_weights_go_with_every_participation(words, expected):
+    assert resolved(*words) == expected
+    assert resolved(*reversed(words)) == expected
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedem", "fedadam", "fomaml"])
+def test_an_unbiased_run_is_repeated_by_its_configuration(algorithm, tmp_path, capfd):
+    words = [*TINY, f"algorithm={algorithm}", "rounds=3", "evaluation.every=1", "--quiet"]
+    words += ["participation={name: bernoulli, p: 0.5}"]
+    one, other, plain = (tmp_path / name for name in ("one", "other", "plain"))
+    assert call([*words, "--output", plain], capfd).code == 0
+    assert call([*words, "participation.weights=unbiased", "--output", one], capfd).code == 0
+    assert call([one / "config.yaml", "--quiet", "--output", other], capfd).code == 0
+    assert rows(one) == rows(other)
+    assert rows(one)[-1]["state_digest"] != rows(plain)[-1]["state_digest"]
+    assert [row["up_bits"] for row in rows(one)] == [row["up_bits"] for row in rows(plain)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["exchange=gossip"], "participation.weights is 'unbiased', which is an average at a serv"),
+        (["exchange.average_over=all"], "in two ways; allowed: one of them"),
+        (["participation.weights=plain"], "participation.weights is 'plain'; "),
+        (["participation.p=0.5"], "participation.p"),
+    ],
+)
+def test_weights_that_do_not_apply_are_refused(words, said, tmp_path, capfd):
+    first = ["participation=0.5", "participation.weights=unbiased"]
+    first = first[: 1 if words[0].startswith("participation.weights") else 2]
+    done = call([*TINY, *first, *words, "--output", tmp_path / "run"], capfd)
+    assert done.code == 2
+    assert said in done.err
+    assert not (tmp_path / "run").exists()
+
+
+EQUAL = ("data={name: sine, split: 2, n_train: 10}", "model={name: mlp, hidden: [3]}", "clients=4")
+LARGE = "an average renormalised over participants counts large clients for less"
+UNREAD = "exchange.average_over=all changes nothing: dcgd"
+
+
+@pytest.mark.parametrize(
+    ("words", "remark"),
+    [
+        (["participation=0.5"], LARGE),
+        (["participation={name: dropout, rate: 0.1, recovery: 0.2}"], LARGE),
+        (["participation=0.5", "algorithm=fedadam"], LARGE),
+        (["participation=1.0"], None),
+        (["participation={name: stragglers, rate: 0.3, late: partial}"], None),
+        (["participation=0.5", "participation.weights=unbiased"], None),
+        (["participation=0.5", "exchange.average_over=all"], None),
+        (["participation=0.5", "exchange=gossip"], None),
+        (["participation=0.5", "algorithm=fomaml"], None),
+        (["participation=0.5", "algorithm=local"], None),
+        (["participation=0.5", "algorithm=dcgd", *FLIX], None),
+        (["participation=0.5", "algorithm=dcgd", *FLIX, "exchange.average_over=all"], UNREAD),
+        (["participation=0.5", *EQUAL], None),
+    ],
+)
+def test_the_log_remarks_on_weights(words, remark, tmp_path, capfd):
+    done = call([*TINY[:3], *words, "rounds=1", "--output", tmp_path / "run"], capfd)
+    assert done.code == 0, done.err
+    log = (tmp_path / "run" / "log.txt").read_text()
+    for sentence in (LARGE, UNREAD):
+        assert (sentence in log) == (sentence == remark)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedem", "fedadam"])
+@pytest.mark.parametrize(
+    "participation",
+    [{"name": "uniform", "fraction": 0.3}, {"name": "bernoulli", "p": 0.2}],
+)
+def test_ranks_agree_on_unbiased_weights(algorithm, participation, tmp_path):
+    overrides = {
+        **SMALL,
+        "algorithm": algorithm,
+        "participation": {**participation, "weights": "unbiased"},
+    }
+    assert unlike_one_rank(overrides, tmp_path) == []

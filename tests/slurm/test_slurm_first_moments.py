@@ -1,0 +1,30 @@
+"""A rank on one of two nodes that is killed before MPI has begun."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from local_slurm import HERE, LocalSlurm, ranks, told, until
+
+pytestmark = pytest.mark.slurm
+
+EARLY = HERE.parent / "mpifed" / "early"
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_a_rank_killed_before_mpi_has_begun_ends_the_job_on_all_nodes(
+    launcher: str, slurm: LocalSlurm, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    words = ["job.nodes=2", "job.ranks_per_node=2", f"job.launcher={launcher}"]
+    words += ["job.environment.EARLY=die:3:torch", f"job.environment.PYTHONPATH={EARLY}:{HERE}"]
+    job = slurm.submit(output, *words)
+    known = slurm.wait(job, "FAILED", "COMPLETED", "TIMEOUT", seconds=120)
+    assert known["JobState"] == "FAILED", told(output)
+    assert known["Restarts"] == "0"
+    (line,) = (line for line in told(output).splitlines() if "mpifed: rank" in line)
+    front = "mpifed: rank 3 on n2: before the first round: the process was killed by "
+    assert line.endswith(f"{front}{signal.SIGKILL.name} (out of memory?)"), line
+    until(lambda: not ranks(output), 60)

@@ -1,0 +1,67 @@
+"""Weights of edges in closed form, from the degrees or the Laplacian of a graph.
+
+The weight rules of weights.py are these, and fmmc.py tries them as candidates. Edges are int64
+[m, 2] on nodes 0 .. n-1; every function returns float64 [m].
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Edges = NDArray[np.int64]
+
+
+def degrees_of(n: int, edges: Edges) -> NDArray[np.int64]:
+    """Return int64 [n]: how many edges each node has.
+
+    >>> degrees_of(3, np.array([[0, 1], [1, 2]])).tolist()
+    [1, 2, 1]
+    """
+    return np.bincount(edges.ravel(), minlength=n)
+
+
+def larger_degrees(n: int, edges: Edges) -> NDArray[np.int64]:
+    """Return int64 [m]: the larger degree of each edge's ends."""
+    larger: NDArray[np.int64] = degrees_of(n, edges)[edges].max(axis=1, initial=0)
+    return larger
+
+
+def metropolis_hastings_weights(n: int, edges: Edges) -> Array:
+    """Return 1 / (1 + max(d_i, d_j)) of each edge (Xiao, Boyd and Kim 2007, section 3).
+
+    >>> metropolis_hastings_weights(3, np.array([[0, 1], [1, 2]])).round(3).tolist()
+    [0.333, 0.333]
+    """
+    return 1 / (1 + larger_degrees(n, edges))
+
+
+def max_degree_weights(n: int, edges: Edges) -> Array:
+    """Return 1 / (1 + d_max) for all edges."""
+    return np.full(len(edges), 1 / (1 + degrees_of(n, edges).max()))
+
+
+def best_constant_weights(n: int, edges: Edges, components: int = 1) -> Array:
+    """Return 2 / (l_2 + l_n) for all edges (Xiao and Boyd 2004, section 4.1).
+
+    l_1 <= ... <= l_n are the eigenvalues of the Laplacian; of a graph with several components the
+    smallest nonzero one takes the place of l_2.
+    """
+    if not len(edges):
+        return np.zeros(0)
+    spectrum = np.linalg.eigvalsh(laplacian(n, edges, np.ones(len(edges))))
+    return np.full(len(edges), 2 / (spectrum[components] + spectrum[-1]))
+
+
+def laplacian(n: int, edges: Edges, weights: Array) -> Array:
+    """Return the weighted Laplacian, float64 [n, n]: D - A for the ``weights`` [m] of the edges.
+
+    >>> laplacian(2, np.array([[0, 1]]), np.array([0.5])).tolist()
+    [[0.5, -0.5], [-0.5, 0.5]]
+    """
+    i, j = edges.T
+    matrix = np.zeros((n, n))
+    matrix[i, j] = matrix[j, i] = -weights
+    np.fill_diagonal(matrix, -matrix.sum(axis=1))
+    return matrix
