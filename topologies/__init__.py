@@ -12,39 +12,25 @@ Examples
 0.333333
 """
 
-from topologies.analysis import (
-    ConsensusRate,
-    consensus_rate,
-    diameter,
-    effective_neighbours,
-    mixing_time,
-    slem,
-    spectrum,
-)
+from topologies.analysis import diameter, effective_neighbours, slem, spectrum
 from topologies.catalogue import Entry, Parameter, TopologyError
 from topologies.communication import Communication, GossipRun, communication, gossip
+from topologies.consensus import ConsensusRate, consensus_rate, mixing_time
 from topologies.describe import describe
 from topologies.families import FAMILIES
 from topologies.fmmc import FmmcResult, fmmc
 from topologies.graphs import build_graph, check_graph_parameters, edge_array, parse_graph
 from topologies.matrix import MixingMatrix, Report, Violation
+from topologies.schedule_table import SCHEDULES
 from topologies.schedules import (
-    SCHEDULES,
     build_schedule,
     check_schedule,
     parse_schedule,
     prepare_schedule,
     restore_schedule,
 )
-from topologies.sequences import (
-    Drawn,
-    DropEdges,
-    DropNodes,
-    LocalRounds,
-    Periodic,
-    Schedule,
-    Static,
-)
+from topologies.sequences import Drawn, Periodic, Schedule, Static
+from topologies.thinning import DropEdges, DropNodes, LocalRounds
 from topologies.weights import (
     WEIGHTS,
     best_constant,

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from topologies import commands
 from topologies.catalogue import TopologyError
 from topologies.communication import MESSAGE_BYTES
+from topologies.listing import list_names
 from topologies.threads import one_thread
 from topologies.throughput import OVERLAYS
 
@@ -65,9 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_subparsers(required=True, metavar="COMMAND").add_parser
 
-    listing = add("list", help="the graph families, weight rules and schedules")
-    listing.add_argument("what", nargs="?", choices=["families", "weights", "schedules"])
-    _finish(listing, commands.list_names)
+    names = add("list", help="the graph families, weight rules and schedules")
+    names.add_argument("what", nargs="?", choices=["families", "weights", "schedules"])
+    _finish(names, list_names)
 
     show = add("show", help="one graph and what gossips on it")
     _graph(show)

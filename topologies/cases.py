@@ -12,7 +12,8 @@ import networkx as nx
 from topologies.catalogue import TopologyError, node_count, parse_spec
 from topologies.describe import describe
 from topologies.graphs import NODES, build_graph, parse_graph
-from topologies.schedules import SCHEDULES, build_schedule, parse_schedule
+from topologies.schedule_table import SCHEDULES
+from topologies.schedules import build_schedule, parse_schedule
 from topologies.sequences import Schedule
 from topologies.weights import check_weights
 

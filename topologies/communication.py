@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.analysis import ConsensusRate, consensus_rate, rounds_to
+from topologies.consensus import ConsensusRate, consensus_rate, rounds_to
 from topologies.matrix import ACTIVE, MixingMatrix
 from topologies.sequences import Schedule, as_schedule
 

@@ -10,13 +10,9 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.analysis import (
-    consensus_rate,
-    diameter,
-    effective_neighbours,
-    slem,
-)
+from topologies.analysis import diameter, effective_neighbours, slem
 from topologies.communication import MESSAGE_BYTES, communication, sampled_rounds
+from topologies.consensus import consensus_rate
 from topologies.matrix import ACTIVE, MixingMatrix
 from topologies.sequences import Schedule, as_schedule
 

@@ -29,6 +29,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from topologies.catalogue import TopologyError
+from topologies.dual_bound import feasible_bound
 from topologies.formulas import (
     best_constant_weights,
     larger_degrees,
@@ -263,37 +264,6 @@ def _balance(deviation: Array, z: Array, previous: Array, u: Array) -> float:
     primal = np.linalg.norm(deviation - z) * np.linalg.norm(u)
     dual = np.linalg.norm(z - previous) * np.linalg.norm(deviation)
     return 2.0 if primal > IMBALANCE * dual else 0.5 if dual > IMBALANCE * primal else 1.0
-
-
-def feasible_bound(pattern: Pattern, y: Array, z: Array) -> float:
-    """Return the lower bound of the dual pair (y, z), made feasible first.
-
-    Where z is too large for y, y is raised; then y is centred, z with it, and both are divided by
-    the norm of y. Lowering z instead gives a bound up to five times looser on dense graphs.
-
-    Parameters
-    ----------
-    pattern : Pattern
-        Where weights may be.
-    y : ndarray of float64, shape (n, n)
-        A nearly feasible Y, symmetric.
-    z : ndarray of float64, shape (n,)
-        A nearly feasible z.
-
-    Returns
-    -------
-    float
-        The bound, at least 0.
-    """
-    i, j = pattern.i, pattern.j
-    y = y.copy()
-    y[i, j] = y[j, i] = np.maximum(y[i, j], (z[i] + z[j]) / 2)
-    if pattern.self_loops:
-        np.fill_diagonal(y, np.maximum(y.diagonal(), z))
-    means = y.mean(axis=1)
-    y += means.mean() - means - means[:, None]
-    value = (z - 2 * means + means.mean()).sum()
-    return max(0.0, float(value / max(1.0, np.abs(np.linalg.eigvalsh(y)).sum())))
 
 
 def _slem(pattern: Pattern, weights: Array) -> float:

@@ -119,7 +119,7 @@ def stream(seed: int, purpose: str, k: int) -> np.random.Generator:
     TopologyError
         If k is below 1.
     """
-    words = [seed, zlib.crc32(purpose.encode()), _round(k)]
+    words = [seed, zlib.crc32(purpose.encode()), check_round(k)]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
 
 
@@ -128,7 +128,24 @@ def identity(n: int) -> MixingMatrix:
     return MixingMatrix(n, np.zeros((0, 2), dtype=np.int64), np.zeros(0))
 
 
-def _round(k: int) -> int:
+def check_round(k: int) -> int:
+    """Return the round k.
+
+    Parameters
+    ----------
+    k : int
+        The round.
+
+    Returns
+    -------
+    int
+        The round.
+
+    Raises
+    ------
+    TopologyError
+        If k is below 1.
+    """
     if k < 1:
         raise TopologyError(f"the round is {k}, but rounds are counted from 1")
     return k
@@ -165,7 +182,7 @@ class Static:
 
     def matrix(self, k: int) -> MixingMatrix:
         """Return the matrix, for any round k >= 1."""
-        _round(k)
+        check_round(k)
         return self.mixing
 
 
@@ -220,7 +237,7 @@ class Periodic:
 
     def matrix(self, k: int) -> MixingMatrix:
         """Return W^k for the round k >= 1."""
-        return self.matrices[(_round(k) - 1) % len(self.matrices)]
+        return self.matrices[(check_round(k) - 1) % len(self.matrices)]
 
 
 @dataclass(frozen=True)
@@ -255,132 +272,6 @@ class Drawn:
     def matrix(self, k: int) -> MixingMatrix:
         """Return W^k for the round k >= 1."""
         return self.draw(stream(self.seed, "draw", k))
-
-
-@dataclass(frozen=True)
-class Partial:
-    """Base class of ``inner`` with some edges removed in each round.
-
-    The weights of removed edges are added to the self-weights of both ends. Matrices that are not
-    symmetric then lose their column sums, and gossip its mean.
-
-    Attributes
-    ----------
-    inner : Schedule
-        The complete schedule.
-    """
-
-    inner: Schedule
-    period = None
-
-    @property
-    def n(self) -> int:
-        """The number of nodes."""
-        return self.inner.n
-
-    @property
-    def tau(self) -> int:
-        """That of ``inner``."""
-        return self.inner.tau
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether every matrix is symmetric."""
-        return self.inner.symmetric
-
-    @property
-    def doubly_stochastic(self) -> bool:
-        """Whether every matrix is doubly stochastic: only if symmetric."""
-        return self.inner.symmetric
-
-
-@dataclass(frozen=True)
-class DropNodes(Partial):
-    """``inner`` with each node absent with the given probability, independently in every round.
-
-    Attributes
-    ----------
-    probability : float
-        The probability of absence, in [0, 1].
-    seed : int
-        The seed of all draws.
-    """
-
-    probability: float
-    seed: int
-
-    def matrix(self, k: int) -> MixingMatrix:
-        """Return W^k for the round k >= 1."""
-        present = stream(self.seed, "drop_nodes", k).random(self.n) >= self.probability
-        return self.inner.matrix(k).restricted_to(present)
-
-
-@dataclass(frozen=True)
-class DropEdges(Partial):
-    """``inner`` with each edge lost with the given probability, independently in every round.
-
-    Attributes
-    ----------
-    probability : float
-        The probability of loss, in [0, 1].
-    seed : int
-        The seed of all draws.
-    """
-
-    probability: float
-    seed: int
-
-    def matrix(self, k: int) -> MixingMatrix:
-        """Return W^k for the round k >= 1."""
-        matrix = self.inner.matrix(k)
-        draws = stream(self.seed, "drop_edges", k).random(len(matrix.edges))
-        return matrix.with_edges(draws >= self.probability)
-
-
-@dataclass(frozen=True)
-class LocalRounds:
-    """``inner`` with local rounds: only every ``every``-th round communicates.
-
-    Attributes
-    ----------
-    inner : Schedule
-        The schedule of the rounds that communicate.
-    every : int
-        The number of rounds from one to the next.
-    """
-
-    inner: Schedule
-    every: int
-
-    @property
-    def n(self) -> int:
-        """The number of nodes."""
-        return self.inner.n
-
-    @property
-    def period(self) -> int | None:
-        """``every`` times that of ``inner``, if it has one."""
-        return None if self.inner.period is None else self.every * self.inner.period
-
-    @property
-    def tau(self) -> int:
-        """``every`` times that of ``inner``."""
-        return self.every * self.inner.tau
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether every matrix is symmetric."""
-        return self.inner.symmetric
-
-    @property
-    def doubly_stochastic(self) -> bool:
-        """Whether every matrix is doubly stochastic."""
-        return self.inner.doubly_stochastic
-
-    def matrix(self, k: int) -> MixingMatrix:
-        """Return W^k for the round k >= 1: the identity in local rounds."""
-        turn, rest = divmod(_round(k), self.every)
-        return identity(self.n) if rest else self.inner.matrix(turn)
 
 
 def as_schedule(source: MixingMatrix | Schedule) -> Schedule:

@@ -23,7 +23,8 @@ from mpifed.command import Parser
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError
 from mpifed.report import paired
 from mpifed.report.figure import Wanted, draw_figure, series
-from mpifed.report.grid import WantedGrid, draw_grid, grids
+from mpifed.report.grid import draw_grid, grids
+from mpifed.report.grid_tables import WantedGrid
 from mpifed.report.groups import Group, group_runs
 from mpifed.report.reading import find_runs
 from mpifed.report.tables import csv_text, markdown, terminal

@@ -55,3 +55,27 @@ MEASURES = {
     "cosine": Measure("Cosine of the map with the optimal one", "Cosine", log=False),
 }
 """Columns that validation and some algorithms add."""
+
+LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
+"""Words in the names of columns whose best value is the largest; others have the least."""
+
+
+def larger_is_better(column: str) -> bool:
+    """Return whether the best value of ``column`` is the largest one.
+
+    Parameters
+    ----------
+    column : str
+        A column of metrics.csv.
+
+    Returns
+    -------
+    bool
+        True for accuracies, recalls and cosines, but not their deviations.
+
+    Examples
+    --------
+    >>> larger_is_better("test_accuracy"), larger_is_better("train_loss")
+    (True, False)
+    """
+    return any(word in column for word in LARGER_IS_BETTER) and not column.endswith("_std")

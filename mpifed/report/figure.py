@@ -18,8 +18,9 @@ import numpy as np
 
 from mpifed.config.filenames import safe
 from mpifed.errors import InputError, closest
-from mpifed.report.groups import leaves
+from mpifed.report.columns import larger_is_better
 from mpifed.report.keys import differing, label, naturally
+from mpifed.report.labels import leaves
 from mpifed.report.lines import FEW_POINTS, GREY, STYLE, look
 from mpifed.report.reading import Run, read_columns
 
@@ -37,8 +38,6 @@ PROGRESS = {
 FLOOR = 1e-16
 """Where a logarithmic axis ends: gaps of float64 below it are noise."""
 
-LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
-"""Words in the names of columns whose best value is the largest; others have the least."""
 
 ACROSS = 3  # panels in a row
 DOTS = 110  # an inch
@@ -280,24 +279,3 @@ def best(s: Series, column: str) -> float:
         The x.
     """
     return float(s.x[np.argmax(s.y) if larger_is_better(column) else np.argmin(s.y)])
-
-
-def larger_is_better(column: str) -> bool:
-    """Return whether the best value of ``column`` is the largest one.
-
-    Parameters
-    ----------
-    column : str
-        A column of metrics.csv.
-
-    Returns
-    -------
-    bool
-        True for accuracies, recalls and cosines, but not their deviations.
-
-    Examples
-    --------
-    >>> larger_is_better("test_accuracy"), larger_is_better("train_loss")
-    (True, False)
-    """
-    return any(word in column for word in LARGER_IS_BETTER) and not column.endswith("_std")

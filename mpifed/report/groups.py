@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from mpifed.report.labels import data_title, distinct_labels, leaves, method_title
 from mpifed.report.reading import Run
-
-TITLES = {
-    "apfl": "APFL",
-    "clustered": "Clustered FL",
-    "dcgd": "DCGD",
-    "diana": "DIANA",
-    "ditto": "Ditto",
-    "fedadam": "FedAdam",
-    "fedavg": "FedAvg",
-    "fedavg_ft": "FedAvg+",
-    "fedem": "FedEM",
-    "fedmgs": "FedMGS",
-    "fedmm": "FedMM",
-    "fedmm_ot": "FedMM-OT",
-    "fedmm_theta": "FedMM-Θ",
-    "fedprox": "FedProx",
-    "flix": "FLIX",
-    "fomaml": "FO-MAML",
-    "l2gd": "L2GD",
-    "local": "Local",
-    "mocha": "MOCHA",
-    "pfedme": "pFedMe",
-    "reptile": "Reptile",
-    "sa_ssmm": "SA-SSMM",
-    "scaffold": "SCAFFOLD",
-}
-"""Algorithms as the papers print them; any other keeps its name."""
 
 DATA_KEYS = ("data.", "clients")
 # These change no number of a run, or (seed) are what a group averages over.
@@ -53,8 +24,6 @@ NO_DIFFERENCE = (
     "experiment",
     "algorithm.optima_from",
 )
-# Values that a label leaves out because they are the usual ones.
-USUAL = {"exchange.schedule.name": "static"}
 
 
 @dataclass(frozen=True)
@@ -203,8 +172,8 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     method_parts = [
         {k: v for k, v in f.items() if not k.startswith((*DATA_KEYS, *NO_DIFFERENCE))} for f in flat
     ]
-    datas = _labels([_data_title(run.config) for run in runs], data_parts)
-    methods = _labels([_method_title(run.config) for run in runs], method_parts)
+    datas = distinct_labels([data_title(run.config) for run in runs], data_parts)
+    methods = distinct_labels([method_title(run.config) for run in runs], method_parts)
     seeds: dict[tuple[str, str], dict[str, Run]] = {}
     notes = []
     for run, data, method in zip(runs, datas, methods, strict=True):
@@ -232,82 +201,3 @@ def _unfinished(run: Run) -> str:
     if run.diverged:
         return f"{run.path} diverged: evaluated until round {run.rounds} of {planned}"
     return f"{run.path} is unfinished: evaluated at round {run.rounds} of {planned}"
-
-
-def _data_title(config: dict[str, Any]) -> str:
-    data = config["data"]
-    if isinstance(data.get("path"), str):
-        return Path(data["path"]).stem
-    return f"{data['name']}-{data['variant']}" if "variant" in data else str(data["name"])
-
-
-def _method_title(config: dict[str, Any]) -> str:
-    name = config["algorithm"]["name"]
-    gossip = "D-" if config["exchange"]["name"] == "gossip" else ""
-    return gossip + TITLES.get(name, name)
-
-
-def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
-    """Return the leaves of a configuration under dotted keys, as text.
-
-    Parameters
-    ----------
-    tree : Any
-        A configuration, or a part of it.
-    prefix : str, default ''
-        The dotted key of the part.
-
-    Returns
-    -------
-    dict of str to str
-        The values, as JSON where they are not text.
-
-    Examples
-    --------
-    >>> leaves({"rounds": 5, "data": {"name": "digits"}})
-    {'rounds': '5', 'data.name': 'digits'}
-    """
-    if isinstance(tree, dict):
-        found: dict[str, str] = {}
-        for key, value in tree.items():
-            found |= leaves(value, f"{prefix}.{key}" if prefix else str(key))
-        return found
-    return {prefix: tree if isinstance(tree, str) else json.dumps(tree, default=str)}
-
-
-def _labels(titles: list[str], parts: list[dict[str, str]]) -> list[str]:
-    """Return ``titles``, each with what distinguishes it from equal ones: 'FedEM, lr=0.1'."""
-    labels = []
-    for title, part in zip(titles, parts, strict=True):
-        same = [p for t, p in zip(titles, parts, strict=True) if t == title]
-        labels.append(", ".join([title, *_differences(part, same)]))
-    return labels
-
-
-def _differences(part: dict[str, str], same: Sequence[dict[str, str]]) -> list[str]:
-    """Return what distinguishes ``part``: 'lr=0.1', and components as 'erdos_renyi p=0.05'.
-
-    An option of a component is compared only where that component is used: a ring has no p.
-    """
-    words: list[str] = []
-    named = ""  # the section whose component the last word names
-    for key, value in part.items():
-        section = key.rpartition(".")[0]
-        is_name = key == f"{section}.name"
-        alike = [p for p in same if is_name or _name(p, section) == _name(part, section)]
-        # No component where others have one: what replaces it is named by another key.
-        absent = value == "null" and any(f"{key}.name" in other for other in same)
-        if absent or USUAL.get(key) == value or all(p.get(key) == value for p in alike):
-            continue
-        if is_name and section:
-            words.append(value)
-            named = section
-        elif section == named and words:
-            words[-1] += f" {key.rpartition('.')[2]}={value}"
-        else:
-            words.append(f"{key.split('.', 1)[-1]}={value}")
-    return words
-
-
-def _name(part: dict[str, str], section: str) -> str | None:
-    return part.get(f"{section}.name")

@@ -16,7 +16,8 @@ import numpy as np
 from mpifed.errors import InputError, closest
 from mpifed.report.groups import Curve, Group, mean_and_deviation
 from mpifed.report.reading import Run
-from mpifed.report.tables import ACCURACY, DECILE, bits, markdown_header, markdown_row
+from mpifed.report.tables import ACCURACY, DECILE, markdown_header, markdown_row
+from mpifed.report.units import bits
 
 
 def minus(group: Group, other: Group, column: str, factor: float = 1.0) -> Curve:

@@ -16,7 +16,8 @@ from mpifed.report.groups import Curve, Group
 from mpifed.report.lines import GREY, STYLE, Line, Look, draw_lines, look, new_axes
 from mpifed.report.measures import measured
 from mpifed.report.paired import minus, partner
-from mpifed.report.tables import ACCURACY, bit_prefix
+from mpifed.report.tables import ACCURACY
+from mpifed.report.units import bit_prefix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

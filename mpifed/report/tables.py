@@ -12,6 +12,7 @@ from rich.table import Table
 from mpifed.report import consensus, measures
 from mpifed.report.columns import MEASURES
 from mpifed.report.groups import Group
+from mpifed.report.units import bits
 
 CAPTION = (
     "Test accuracy in per cent: average over clients / bottom decile (the ⌈T/10⌉-th smallest of T "
@@ -20,7 +21,6 @@ CAPTION = (
 DEVIATION = " ± is the standard deviation over seeds."
 SENT = "Sent is what all clients together would have sent up and down in the simulated federation."
 ACCURACY, DECILE = "test_accuracy", "test_accuracy_p10"
-PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
@@ -163,53 +163,6 @@ def terminal(groups: Sequence[Group]) -> Table:
         )
         before = group.data
     return table
-
-
-def bits(value: float) -> str:
-    """Return a number of bits with its unit.
-
-    Parameters
-    ----------
-    value : float
-        The number of bits; NaN gives a dash.
-
-    Returns
-    -------
-    str
-        Such as '1.45 Gbit'.
-
-    Examples
-    --------
-    >>> bits(1.45e9)
-    '1.45 Gbit'
-    """
-    if math.isnan(value):
-        return "–"
-    unit, prefix = bit_prefix(value)
-    return f"{value / unit:.3g} {prefix}bit"
-
-
-def bit_prefix(value: float) -> tuple[float, str]:
-    """Return the unit in which ``value`` is a number from 1 to 999, and its prefix.
-
-    Parameters
-    ----------
-    value : float
-        A number of bits.
-
-    Returns
-    -------
-    tuple of float and str
-        Such as (1e9, 'G').
-
-    Examples
-    --------
-    >>> bit_prefix(2.5e6)
-    (1000000.0, 'M')
-    """
-    power = int(math.log10(value) // 3) if value >= 1 else 0
-    power = min(power, len(PREFIXES) - 1)
-    return 1000.0**power, PREFIXES[power]
 
 
 def _distinct(values: Sequence[str]) -> list[str]:

@@ -20,7 +20,8 @@ from mpifed.report.consensus import measured
 from mpifed.report.groups import group_runs
 from mpifed.report.lines import LINE_HEIGHT, spread
 from mpifed.report.reading import find_runs
-from mpifed.report.tables import bits, markdown
+from mpifed.report.tables import markdown
+from mpifed.report.units import bits
 
 FEDAVG = {"name": "fedavg"}
 LOCAL = {"name": "local"}
