@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.catalogue import check_memory
 from topologies.consensus import ConsensusRate, consensus_rate, rounds_to
 from topologies.matrix import ACTIVE, MixingMatrix
 from topologies.sequences import Schedule, as_schedule
@@ -177,6 +178,7 @@ def gossip(
     True
     """
     schedule = as_schedule(source)
+    check_memory(16 * (schedule.n * width + rounds), f"{rounds} rounds of {width} entries a node")
     rate = consensus_rate(schedule)
     x = np.random.default_rng(seed).standard_normal((schedule.n, width))
     start = x.mean(axis=0)
