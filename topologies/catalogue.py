@@ -279,10 +279,19 @@ def node_count(owner: str, n: Any) -> int:
 
 
 def check_memory(needed: float, what: str) -> None:
-    """Refuse what would take more memory than there is, before it is made.
+    """Refuse what would take more memory than is available, before it is made.
 
-    Raises:
-        TopologyError: the sentence that ``what`` begins.
+    Parameters
+    ----------
+    needed : float
+        The memory in bytes.
+    what : str
+        The beginning of the message: what needs it.
+
+    Raises
+    ------
+    TopologyError
+        If there is not so much memory.
     """
     lacking = beyond_memory(needed)
     if lacking is not None:

@@ -50,10 +50,22 @@ def read_matrix(path: str | Path) -> MixingMatrix:
 
 
 def read_numbers(path: str | Path) -> NDArray[np.float64]:
-    """Return the numbers in a CSV file: float64 [rows, columns].
+    """Return the numbers in a CSV file.
 
-    Raises:
-        TopologyError: if the file cannot be read, or holds anything else.
+    Parameters
+    ----------
+    path : str | Path
+        The file.
+
+    Returns
+    -------
+    ndarray of float64, shape (rows, columns)
+        The numbers.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read, is empty or has anything but numbers.
     """
     text = read_text(path, "table of numbers")
     if not text.strip():
@@ -135,14 +147,28 @@ def graphml(n: int | None = None, path: str = "") -> nx.Graph:
 def read_graphml(path: str | Path, what: str) -> nx.Graph:
     """Return the graph of a GraphML file, with its labels and attributes.
 
-    Raises:
-        TopologyError: if the file cannot be read, or is not GraphML; ``what`` is what it is called.
+    Parameters
+    ----------
+    path : str | Path
+        The file.
+    what : str
+        What the file is, for messages.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or is not GraphML.
     """
     text = read_text(path, what)
     try:
         return nx.read_graphml(io.BytesIO(text.encode()))
     except Exception as error:  # the XML parser's and networkx's errors have no common base
-        raise TopologyError(f"{str(path)!r} is no GraphML file: {error}") from error
+        raise TopologyError(f"{str(path)!r} is not a GraphML file: {error}") from error
 
 
 def matrix(n: int | None = None, path: str = "") -> nx.Graph:
@@ -232,8 +258,22 @@ def _relabelled(graph: nx.Graph, n: int | None, source: str) -> nx.Graph:
 def read_text(path: str | Path, what: str) -> str:
     """Return the text of a file.
 
-    Raises:
-        TopologyError: if it cannot be read; ``what`` is what it is called.
+    Parameters
+    ----------
+    path : str | Path
+        The file, in UTF-8.
+    what : str
+        What the file is, for messages.
+
+    Returns
+    -------
+    str
+        The text.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or is too large for the memory.
     """
     try:
         content = read_bytes(path)
