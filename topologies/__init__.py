@@ -20,7 +20,7 @@ from topologies.describe import describe
 from topologies.families import FAMILIES
 from topologies.fmmc import FmmcResult, fmmc
 from topologies.graphs import build_graph, check_graph_parameters, edge_array, parse_graph
-from topologies.matrix import MixingMatrix, Report, Violation
+from topologies.matrix import MixingMatrix
 from topologies.schedule_table import SCHEDULES
 from topologies.schedules import (
     build_schedule,
@@ -31,6 +31,7 @@ from topologies.schedules import (
 )
 from topologies.sequences import Drawn, Periodic, Schedule, Static
 from topologies.thinning import DropEdges, DropNodes, LocalRounds
+from topologies.validation import Report, Violation
 from topologies.weights import (
     WEIGHTS,
     best_constant,

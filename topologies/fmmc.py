@@ -30,6 +30,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from topologies.catalogue import TopologyError
 from topologies.dual_bound import feasible_bound
+from topologies.edges import at_most_one
 from topologies.formulas import (
     best_constant_weights,
     larger_degrees,
@@ -37,7 +38,6 @@ from topologies.formulas import (
     metropolis_hastings_weights,
 )
 from topologies.graphs import edge_array
-from topologies.matrix import at_most_one
 from topologies.projections import (
     ROW_TOLERANCE,
     Multipliers,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.catalogue import TopologyError
-from topologies.files import check_directory
+from topologies.writing import check_directory
 
 PICTURES = (".png", ".pdf", ".svg")
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from topologies.matrix import node_sums
+from topologies.edges import node_sums
 
 Array = NDArray[np.float64]
 

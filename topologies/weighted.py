@@ -16,8 +16,9 @@ import numpy as np
 
 from topologies.catalogue import TopologyError
 from topologies.graphs import draw_graph
-from topologies.matrix import IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
+from topologies.matrix import MixingMatrix
 from topologies.sequences import Arrays, Drawn, Periodic, Schedule, Static
+from topologies.validation import IMPORT_TOLERANCE, NEGATIVE
 from topologies.weights import mixing_matrix
 
 Rule = tuple[str, Mapping[str, Any]]

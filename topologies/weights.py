@@ -11,6 +11,7 @@ import networkx as nx
 import numpy as np
 
 from topologies.catalogue import Entry, Parameter, TopologyError, find, read_parameters
+from topologies.edges import at_most_one
 from topologies.fmmc import fmmc
 from topologies.formulas import (
     best_constant_weights,
@@ -19,7 +20,8 @@ from topologies.formulas import (
     metropolis_hastings_weights,
 )
 from topologies.graphs import edge_array
-from topologies.matrix import ACTIVE, IMPORT_TOLERANCE, MixingMatrix, at_most_one
+from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.validation import IMPORT_TOLERANCE
 
 
 def metropolis_hastings(graph: nx.Graph) -> MixingMatrix:

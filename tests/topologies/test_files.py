@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 
 from topologies import MixingMatrix, TopologyError, build_graph, mixing_matrix
-from topologies.files import read_matrix, write_matrix
+from topologies.files import read_matrix
 from topologies.finite_time import one_peer_exponential
+from topologies.writing import write_matrix
 
 
 @pytest.mark.parametrize(
