@@ -13,6 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from topologies import commands
@@ -28,6 +29,9 @@ LONGEST = 500
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command of ``python -m topologies``.
+
+    The program name in messages is that of the command that started it: ``python -m topologies``,
+    or a script that has it as a subcommand.
 
     Parameters
     ----------
@@ -73,7 +77,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python -m topologies",
+        prog=_program(),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -134,6 +138,11 @@ def _parser() -> argparse.ArgumentParser:
     throughput.add_argument("--csv", metavar="FILE")
     _finish(throughput, commands.cycle_times)
     return parser
+
+
+def _program() -> str:
+    started = Path(sys.argv[0]).name
+    return "python -m topologies" if started.endswith(".py") else f"{started} topologies"
 
 
 def _graph(parser: argparse.ArgumentParser) -> None:

@@ -156,7 +156,7 @@ class MixingMatrix:
         return dense
 
     def neighbours(self, i: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the nodes whose messages node i receives, int64, ascending, and its weights for them."""
+        """Return the nodes whose messages node i receives, ascending, and its weights for them."""
         rows = self._neighbour_weights
         part = slice(rows.indptr[i], rows.indptr[i + 1])
         return rows.indices[part].astype(np.int64), rows.data[part]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.command import Parser
+from mpifed.command import Parser, program
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, closest
 from mpifed.jobs.printing import complain, say
 
@@ -269,7 +269,7 @@ def _place(known: Any, tasks: Sequence[int]) -> Path:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="python -m mpifed.jobs",
+        prog=program("jobs"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -1,16 +1,15 @@
 """Where the templates, the shell library and the site files are.
 
-They live in ``jobs/`` of the repository; installing mpifed puts a copy beside this module.
+They live in ``jobs/`` of the repository. This package has links to them, so that they are found
+beside this module whether it is installed or not.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
-FOLDERS = ("templates", "lib", "sites", "examples")
 
-
-def folder(name: str) -> Path:
-    """The directory ``name``, one of ``FOLDERS``."""
-    beside = Path(__file__).parent / name
-    return beside if beside.is_dir() else Path(__file__).parents[2] / "jobs" / name
+def folder(name: Literal["templates", "lib", "sites", "examples"]) -> Path:
+    """Return the directory ``name``."""
+    return Path(__file__).parent / name

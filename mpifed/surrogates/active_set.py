@@ -152,7 +152,7 @@ def face_minimum(
     problem : Quadratic
         The lasso.
     signs : ndarray, shape (K, samples)
-        S.
+        s.
     c : ndarray, shape (K, samples)
         Dᵀ z.
     around : ndarray, shape (K, samples), optional

@@ -38,7 +38,7 @@ class Surrogate(Protocol):
     Attributes
     ----------
     size : int
-        Q, the length of s.
+        q, the length of s.
     n_parameters : int
         The length of theta.
     """

@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
-from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Description
 from mpifed.surrogates import lasso
 from mpifed.surrogates.base import each_row, padded
@@ -41,7 +41,7 @@ class Dictionary:
     Attributes
     ----------
     dimension : int
-        P, the length of a sample.
+        p, the length of a sample.
     n_atoms : int
         K.
     codes : Codes
@@ -49,7 +49,7 @@ class Dictionary:
     code_penalty : float
         Its factor lambda.
     ridge : float | None
-        Eta; None for atoms in the unit ball.
+        eta; None for atoms in the unit ball.
     factor : float
         The factor of 1/2 ||Z - theta h||^2 in the loss: 1, or 2 as printed.
     tolerance : float
@@ -199,35 +199,34 @@ class Dictionary:
 def dictionary(
     data: Description,
     *,
-    n_atoms: Annotated[int, AtLeast(1)] = 15,
+    n_atoms: Annotated[int, Ge(1)] = 15,
     codes: Codes = "lasso",
-    code_penalty: Annotated[float, Above(0)] = 0.1,
+    code_penalty: Annotated[float, Gt(0)] = 0.1,
     atoms: Literal["ridge", "unit_ball"] = "ridge",
-    atom_penalty: Annotated[float, Above(0)] = 0.2,
+    atom_penalty: Annotated[float, Gt(0)] = 0.2,
     objective: Literal["half", "as_printed"] = "half",
-    tolerance: Annotated[float, Above(0)] = 1e-8,
+    tolerance: Annotated[float, Gt(0)] = 1e-8,
 ) -> Dictionary:
     """Dictionary learning; ridge or nonnegative codes make it matrix factorisation.
 
     Parameters
     ----------
     data : Description
-        The data, whose samples have p numbers.
-    n_atoms : int, default 15
-        K, the number of atoms.
-    codes : Codes, default 'lasso'
-        Chi(h) = lambda ||h||_1 ("lasso"; "nonnegative" with h >= 0), or lambda / 2 ||h||^2
-        ("ridge").
-    code_penalty : float, default 0.1
-        Lambda.
-    atoms : {'ridge', 'unit_ball'}, default 'ridge'
-        G: eta ||theta||^2 ("ridge"), or atoms of norm at most 1 ("unit_ball").
-    atom_penalty : float, default 0.2
-        Eta; without effect for "unit_ball".
-    objective : {'half', 'as_printed'}, default 'half'
-        The squared error with the factor 1/2, or without it as in the paper's equations 14 to 17.
-    tolerance : float, default 1e-08
-        The relative duality gap of lasso codes.
+        What the samples are.
+    n_atoms : int
+        Number K of columns of theta.
+    codes : {'lasso', 'ridge', 'nonnegative'}
+        Penalty of a code h: lambda ||h||_1, lambda / 2 ||h||^2, or lambda ||h||_1 with h >= 0.
+    code_penalty : float
+        The lambda of ``codes``.
+    atoms : {'ridge', 'unit_ball'}
+        Whether atoms have a penalty eta ||theta||^2, or lie in the unit ball.
+    atom_penalty : float
+        The eta of ``atoms: ridge``.
+    objective : {'half', 'as_printed'}
+        Factor of ||z - theta h||^2: 1 / 2 as in equation 28, or 1 as in equations 14 to 17.
+    tolerance : float
+        Accuracy of the codes.
 
     Returns
     -------

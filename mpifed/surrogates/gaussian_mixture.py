@@ -24,9 +24,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
-from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.surrogates.base import client_means, each_row, padded
@@ -66,13 +66,13 @@ class GaussianMixture:
     Attributes
     ----------
     dimension : int
-        P.
+        p.
     weights : Tensor, shape (L,)
         The known weights, or the initial ones if they are learnt.
     covariances : Tensor, shape (L, p, p)
         The known covariances, or the initial ones.
     ridge : float
-        Lambda.
+        lambda.
     learn_all : bool
         Whether covariances and weights are learnt too.
     covariance_floor : float
@@ -290,34 +290,34 @@ class GaussianMixture:
 def gaussian_mixture(
     data: Description,
     *,
-    components: Annotated[int, AtLeast(1)] = 3,
-    weights: list[Annotated[float, Above(0)]] | None = None,
+    components: Annotated[int, Ge(1)] = 3,
+    weights: list[Annotated[float, Gt(0)]] | None = None,
     covariances: list[list[list[float]]] | None = None,
-    ridge: Annotated[float, AtLeast(0)] = 0.01,
+    ridge: Annotated[float, Ge(0)] = 0.01,
     learn: Literal["means", "all"] = "means",
-    covariance_floor: Annotated[float, Above(0)] = 1e-6,
-    init_scale: Annotated[float, Above(0)] = 1.0,
+    covariance_floor: Annotated[float, Gt(0)] = 1e-6,
+    init_scale: Annotated[float, Gt(0)] = 1.0,
 ) -> GaussianMixture:
-    """Gaussian mixture by expectation maximisation.
+    """Gaussian mixture.
 
     Parameters
     ----------
     data : Description
-        The data, whose samples have p numbers.
-    components : int, default 3
-        L, the number of components.
-    weights : list[float], optional
-        The weights, L numbers with sum 1; equal ones by default.
-    covariances : list[list[list[float]]], optional
-        The covariances, L matrices of p x p; the identity by default.
-    ridge : float, default 0.01
-        Lambda, the penalty on the means.
-    learn : {'means', 'all'}, default 'means'
-        Whether means alone are learnt or all parameters.
-    covariance_floor : float, default 1e-06
-        The least eigenvalue of a learnt covariance.
-    init_scale : float, default 1.0
-        The standard deviation of the initial means.
+        What the samples are.
+    components : int
+        Number of Gaussians.
+    weights : list of float, optional
+        Their probabilities. None makes all equal.
+    covariances : list of matrices, optional
+        Their covariances. None is the identity for each.
+    ridge : float
+        Weight of the penalty on the means.
+    learn : {'means', 'all'}
+        Whether covariances and weights are learnt too.
+    covariance_floor : float
+        Least eigenvalue of a covariance that is learnt.
+    init_scale : float
+        Standard deviation of the first means.
 
     Returns
     -------

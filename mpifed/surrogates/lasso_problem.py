@@ -177,7 +177,7 @@ def duality_gaps(
     h : ndarray, shape (K, samples)
         The codes.
     g : ndarray, shape (K, samples)
-        C - G h = Dᵀ r, for the residual r.
+        c - G h = Dᵀ r, for the residual r.
     c : ndarray, shape (K, samples)
         Dᵀ z.
     energy : ndarray, shape (samples,)

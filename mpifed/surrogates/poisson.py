@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
-from mpifed.components.schema import Above
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.surrogates.base import client_means, each_row
@@ -39,11 +39,11 @@ class Poisson:
     Attributes
     ----------
     penalty_rate : float
-        Lambda.
+        lambda.
     shape : float
-        A, the shape of the Gamma law of exp(h).
+        a, the shape of the Gamma law of exp(h).
     rate : float
-        B, its rate.
+        b, its rate.
     mean : float | None
         E Z over all clients; NaN if it is still to be measured, None if it is part of s.
     counts_in_posterior : bool
@@ -213,10 +213,10 @@ class Poisson:
 def poisson(
     data: Description,
     *,
-    penalty_rate: Annotated[float, Above(0)] = 0.5,
-    shape: Annotated[float, Above(0)] = 2.0,
-    rate: Annotated[float, Above(0)] = 3.0,
-    mean: Annotated[float, Above(0)] | Literal["measured"] | None = None,
+    penalty_rate: Annotated[float, Gt(0)] = 0.5,
+    shape: Annotated[float, Gt(0)] = 2.0,
+    rate: Annotated[float, Gt(0)] = 3.0,
+    mean: Annotated[float, Gt(0)] | Literal["measured"] | None = None,
     posterior: Literal["exact", "as_printed"] = "exact",
 ) -> Poisson:
     """Poisson counts with a Gamma random effect.
@@ -224,17 +224,17 @@ def poisson(
     Parameters
     ----------
     data : Description
-        The data, with one count per sample.
-    penalty_rate : float, default 0.5
-        Lambda, the rate of the prior.
-    shape : float, default 2.0
-        A, the shape of the Gamma law.
-    rate : float, default 3.0
-        B, its rate.
-    mean : float | Literal['measured'], optional
-        E Z over all clients: a number, "measured" before the first round, or None to have it in s.
-    posterior : {'exact', 'as_printed'}, default 'exact'
-        Whether the posterior is exact or as printed, without exp(Z h).
+        What the samples are.
+    penalty_rate : float
+        The lambda of the penalty on theta.
+    shape : float
+        Shape of the Gamma distribution of exp(h).
+    rate : float
+        Rate of that distribution.
+    mean : float or 'measured', optional
+        E Z over all clients, a number or measured before the first round. None has E Z in s.
+    posterior : {'exact', 'as_printed'}
+        Posterior of h: the exact one, or that of equations 6 and 43, which drop exp(Z h).
 
     Returns
     -------

@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
-from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
@@ -120,13 +120,13 @@ class QuadraticSurrogate:
     Attributes
     ----------
     n_parameters : int
-        D.
+        d.
     rho : float
         The step; NaN if it is to be 1 / L with the measured L.
     loss : SmoothLoss
         The loss.
     regulariser : Regulariser
-        G.
+        g.
     measured : bool
         Whether rho is 1 / L.
     smoothness : float
@@ -292,33 +292,32 @@ def quadratic(
     data: Description,
     *,
     loss: Literal["least_squares", "logistic"] = "least_squares",
-    rho: Annotated[float, Above(0)] | None = None,
+    rho: Annotated[float, Gt(0)] | None = None,
     regularisation: Literal["none", "l1", "ridge", "box", "ball", "group"] = "none",
-    strength: Annotated[float, AtLeast(0)] = 0.1,
-    radius: Annotated[float, Above(0)] = 1.0,
-    group_size: Annotated[int, AtLeast(1)] = 1,
+    strength: Annotated[float, Ge(0)] = 0.1,
+    radius: Annotated[float, Gt(0)] = 1.0,
+    group_size: Annotated[int, Ge(1)] = 1,
 ) -> QuadraticSurrogate:
     """Proximal gradient on linear or logistic regression.
 
-    The target is the label or the single target of a sample, or the last column of unlabelled
-    samples.
+    The target is the label or the single target of a sample, the last column of unlabelled ones.
 
     Parameters
     ----------
     data : Description
-        The data.
-    loss : {'least_squares', 'logistic'}, default 'least_squares'
-        The loss.
+        What the samples are.
+    loss : {'least_squares', 'logistic'}
+        Loss of the linear predictor.
     rho : float, optional
-        The step; None takes 1 / L, for the L of the mean loss of all clients.
-    regularisation : {'none', 'l1', 'ridge', 'box', 'ball', 'group'}, default 'none'
-        G.
-    strength : float, default 0.1
-        The factor of l1, ridge and group.
-    radius : float, default 1.0
-        The bound of box and ball.
-    group_size : int, default 1
-        The length of the groups of group.
+        Step of the proximal gradient. None is 1 / L, for the L of the mean loss of all clients.
+    regularisation : {'none', 'l1', 'ridge', 'box', 'ball', 'group'}
+        The term whose proximal map is taken.
+    strength : float
+        Weight of ``l1``, ``ridge`` and ``group``.
+    radius : float
+        Size of the ``box`` and the ``ball``.
+    group_size : int
+        Coordinates of a ``group``.
 
     Returns
     -------

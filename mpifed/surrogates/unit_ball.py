@@ -47,7 +47,7 @@ class Trial:
     Attributes
     ----------
     multipliers : Tensor, shape (K,)
-        Nu.
+        nu.
     factor : Tensor, shape (K, K)
         The Cholesky factor of s1 + diag(nu).
     atoms : Tensor, shape (K, p)
@@ -55,7 +55,7 @@ class Trial:
     squares : Tensor, shape (K,)
         Their squared norms.
     value : float
-        Phi(nu).
+        phi(nu).
     """
 
     multipliers: Tensor

@@ -19,9 +19,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from mpifed.components.schema import AtLeast
 from mpifed.errors import InputError
 from mpifed.models.icnn import DenseICNN, dense_icnn
 from mpifed.random import stream
@@ -146,11 +146,11 @@ def gaussian_benchmark(
     Parameters
     ----------
     source_mean : ndarray, shape (d,)
-        M_P.
+        m_P.
     source_covariance : ndarray, shape (d, d)
         S_P, symmetric and positive definite.
     target_mean : ndarray, shape (d,)
-        M_Q.
+        m_Q.
     target_covariance : ndarray, shape (d, d)
         S_Q, symmetric and positive definite.
 
@@ -249,7 +249,7 @@ def find_benchmark(
     seed: int,
     *,
     benchmark: Name = "auto",
-    dimension: Annotated[int, AtLeast(1)] = 16,
+    dimension: Annotated[int, Ge(1)] = 16,
     raw: str | None = None,
 ) -> Benchmark:
     """Return a transport problem by name.

@@ -16,7 +16,7 @@ def l2_uvp(mapped: Tensor, benchmark: Benchmark, x: Tensor) -> float:
     Parameters
     ----------
     mapped : Tensor, shape (B, d)
-        M(x).
+        m(x).
     benchmark : Benchmark
         The benchmark, with the optimal map m*.
     x : Tensor, shape (B, d)
@@ -37,7 +37,7 @@ def cosine(mapped: Tensor, benchmark: Benchmark, x: Tensor) -> float:
     Parameters
     ----------
     mapped : Tensor, shape (B, d)
-        M(x).
+        m(x).
     benchmark : Benchmark
         The benchmark, with the optimal map m*.
     x : Tensor, shape (B, d)

@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import MultipleOf
 
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.fedavg import FedAvg, FedAvgState
@@ -137,6 +138,10 @@ class Deaf:
         return before
 
 
+def unknown_bound(data, *, width: Annotated[int, MultipleOf(2)] = 2):
+    """A model whose bound mpifed would not check."""
+
+
 class NeedsAll(FedAvg):
     """FedAvg that refuses partial participation."""
 
@@ -188,7 +193,7 @@ class LonelyRefusal(Synthetic):
         communicator.barrier()
 
 
-def wrong_hint(*, extent: Missing = 3) -> None:  # noqa: F821
+def wrong_hint(*, extent: Missing = 3) -> None:
     """Its annotation names nothing."""
 
 
