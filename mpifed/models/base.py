@@ -1,7 +1,7 @@
-"""What a model is to the rest of mpifed.
+"""Base classes of models.
 
 A model is a function of *rows* of parameters: R copies, each a flat vector of ``n_parameters``
-numbers, each with its own batch. What its outputs mean is said in ``losses``.
+numbers, each with its own batch of B samples. ``mpifed.models.losses`` says what outputs mean.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from mpifed.models.losses import CROSS_ENTROPY, Loss
 
 
 class Parametrised(Contract, kind="model"):
-    """Base class of whatever a run is given as its model, also of what predicts nothing.
+    """Base class of everything that a run can be given as its model, predictors or not.
 
     Attributes
     ----------
     loss : Loss
-        What it is trained with; a classifier unless said otherwise.
+        Training loss; the cross-entropy of a classifier by default.
     """
 
     loss: Loss = CROSS_ENTROPY
@@ -29,19 +29,34 @@ class Parametrised(Contract, kind="model"):
     @property
     @abstractmethod
     def n_parameters(self) -> int:
-        """Numbers in one copy."""
+        """Number of parameters P of one copy."""
 
 
 class Model(Parametrised, kind="model"):
-    """Base class of parametrised families of predictors."""
+    """Base class of parametrised predictors.
+
+    Subclasses evaluate many copies at once and differentiate by rows. The result of a row must not
+    depend on other rows, so that a run gives the same numbers on any number of ranks.
+    """
 
     @abstractmethod
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """Return initial parameters, float64 (n_parameters,)."""
+        """Return initial parameters.
+
+        Parameters
+        ----------
+        generator : numpy.random.Generator
+            Source of the random numbers.
+
+        Returns
+        -------
+        numpy.ndarray
+            float64 (n_parameters,).
+        """
 
     @abstractmethod
     def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs of R copies, each on inputs of its own.
+        """Return the outputs of R copies, each on its own inputs.
 
         Parameters
         ----------

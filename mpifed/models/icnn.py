@@ -1,8 +1,8 @@
-"""Input-convex networks, whose gradients are the maps of optimal transport.
+"""Input-convex networks, whose gradients are optimal transport maps.
 
 The network is DenseICNN of Korotin et al. 2021 ("Wasserstein-2 generative networks"): every layer
-sees the input through convex quadratics of rank one, and each layer's output through weights that
-are not negative, so that the value is convex in the input. Gradients in the parameters of functions
+receives the input through convex quadratics of rank one and the layer below through weights >= 0,
+so that the value is convex in the input. Gradients in the parameters of functions
 of ``push``, the gradient in the input, need second derivatives; they are written out here, as one
 pass forward along a direction and one backward.
 """
@@ -33,15 +33,25 @@ class DenseICNN(Parametrised):
     """f(x) = <w, z_L> + strong_convexity / 2 ||x||^2, convex in x where W_l and w are >= 0.
 
     z_1 = q_1(x) and z_l = celu(W_l z_{l-1} + q_l(x)), q_l(x)_j = <a_lj, x>^2 + <b_lj, x> + c_lj.
-    ``hidden`` are the widths of z_1 .. z_L, together H. Parameters are one flat vector: all a
-    (H x dimension, row by row), all b (H x dimension), all c (H), W_2 .. W_L (row by row), w.
+    Parameters are one flat vector: all a and all b (H x dimension each, row by row), all c (H),
+    W_2 .. W_L (row by row), w.
+
+    Attributes
+    ----------
+    dimension : int
+        Number of inputs d.
+    hidden : tuple of int
+        Widths of z_1 .. z_L, together H.
+    strong_convexity : float
+        Factor of ||x||^2 / 2.
+    problem : object
+        Transport problem of the data, or None.
     """
 
     dimension: int
     hidden: tuple[int, ...]
     strong_convexity: float = 1e-4
     problem: Any = None
-    """The transport problem of the data it was made for, if any."""
 
     @property
     def width(self) -> int:
@@ -50,7 +60,7 @@ class DenseICNN(Parametrised):
 
     @property
     def n_skip(self) -> int:
-        """Numbers in a, b and c, which may have any sign; those after them may not be negative."""
+        """Number of entries of a, b and c, which may have any sign; all after them must be >= 0."""
         return self.width * (2 * self.dimension + 1)
 
     @property
@@ -59,19 +69,19 @@ class DenseICNN(Parametrised):
         return self.n_skip + sum(a * b for a, b in pairs) + self.hidden[-1]
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """Everything from N(0, 0.1^2), then ``convexify``: float64 (n_parameters,)."""
+        """Draw all parameters from N(0, 0.1^2), then ``convexify``: float64 (n_parameters,)."""
         values = generator.normal(0, INIT_STD, self.n_parameters)
         np.maximum(values[self.n_skip :], 0, out=values[self.n_skip :])
         return values
 
     def convexify(self, parameters: Tensor) -> Tensor:
-        """The nearest parameters (n_parameters,) for which f is convex: W_l and w cut off at 0."""
+        """Return the nearest parameters for which f is convex, (P,): W_l and w cut off at 0."""
         nearest = parameters.clone()
         nearest[self.n_skip :].clamp_(min=0)
         return nearest
 
     def at(self, parameters: Tensor, x: Tensor) -> Evaluation:
-        """f at the points x (B, dimension), for its value and its derivatives."""
+        """Evaluate f at the points x (B, dimension) with parameters (n_parameters,)."""
         skip, bias, convex, final = self._split(parameters)
         products = skip @ x.T
         roots = products[: self.width]
@@ -91,11 +101,11 @@ class DenseICNN(Parametrised):
         return Evaluation(self, parameters, x, roots, tuple(states), tuple(slopes), adjoint)
 
     def value(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """f(x): (n_parameters,) and (B, dimension) to (B,)."""
+        """Return f(x), (B,), for parameters (n_parameters,) and x (B, dimension)."""
         return self.at(parameters, x).value()
 
     def push(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """The gradient of f in x: (n_parameters,) and (B, dimension) to (B, dimension)."""
+        """Return the gradient of f in x, (B, dimension); for the arguments see ``value``."""
         return self.at(parameters, x).push()
 
     def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor, list[Tensor], Tensor]:
@@ -111,10 +121,22 @@ class DenseICNN(Parametrised):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """f at B points: what the derivatives share. Features come before points in all but x.
+    """f at B points, with what its derivatives share.
 
-    ``roots`` are <a_lj, x> (H, B), ``states`` the z_l, ``slopes`` celu' of z_2 .. z_L and
-    ``adjoint`` the derivatives of f in q_l(x) (H, B).
+    Attributes
+    ----------
+    model, parameters
+        The network, and its parameters (n_parameters,).
+    x : Tensor
+        The points, (B, dimension). In all other tensors features come before points.
+    roots : Tensor
+        <a_lj, x>, (H, B).
+    states : tuple of Tensor
+        z_1 .. z_L.
+    slopes : tuple of Tensor
+        celu' at the layers 2 .. L.
+    adjoint : Tensor
+        Derivatives of f in q_l(x), (H, B).
     """
 
     model: DenseICNN
@@ -126,19 +148,19 @@ class Evaluation:
     adjoint: Tensor
 
     def value(self) -> Tensor:
-        """f(x), (B,)."""
+        """Return f(x), (B,)."""
         final = self.model._split(self.parameters)[-1]
         return final @ self.states[-1] + self.model.strong_convexity / 2 * self.x.square().sum(1)
 
     def push(self) -> Tensor:
-        """The gradient of f in x, (B, dimension)."""
+        """Return the gradient of f in x, (B, dimension)."""
         quadratic, linear = self.model._split(self.parameters)[0].chunk(2)
         pushed = self.model.strong_convexity * self.x
         pushed.addmm_((self.adjoint * self.roots).T, quadratic, alpha=2)
         return pushed.addmm_(self.adjoint.T, linear)
 
     def value_gradient(self, weight: float) -> Tensor:
-        """The gradient of weight * sum_b f(x_b) in the parameters, (n_parameters,)."""
+        """Return the gradient of weight * sum_b f(x_b) in the parameters, (n_parameters,)."""
         gradient = torch.empty_like(self.parameters)
         skip, bias, convex, final = self.model._split(gradient)
         torch.mm(torch.cat([2 * self.adjoint * self.roots, self.adjoint]), self.x, out=skip)
@@ -151,15 +173,15 @@ class Evaluation:
         return gradient.mul_(weight)
 
     def along(self, v: Tensor) -> Tangent:
-        """Derivatives of D = sum_b <v_b, push(x_b)> for constant directions v (B, dimension)."""
+        """Differentiate D = sum_b <v_b, push(x_b)> for constant directions v (B, dimension)."""
         skip, _, convex, _ = self.model._split(self.parameters)
         products = skip @ v.T
         roots = products[: self.model.width]
         inputs = torch.addcmul(products[self.model.width :], self.roots, roots, value=2)
         first, *rest = inputs.split(self.model.hidden)
         moves, bends = [first], []
-        # D is how fast sum_b f(x_b) changes along v: f is followed forward with its derivative,
-        # and the derivatives of D in q_l(x) backward. celu'' is celu' below 0 and 0 above.
+        # D is the derivative of sum_b f(x_b) along v: one pass forward computes the tangents of
+        # z_l, one backward the derivatives of D in q_l(x). celu'' is celu' below 0 and 0 above.
         for weight, slope, u, level in zip(
             convex, self.slopes, rest, self.adjoint.split(self.model.hidden)[1:], strict=True
         ):
@@ -179,8 +201,16 @@ class Evaluation:
 class Tangent:
     """Derivatives of D = sum_b <v_b, push(x_b)>, which are second derivatives of f.
 
-    ``roots`` are <a_lj, v> (H, B), ``moves`` the derivatives of z_l along v, and ``adjoint`` those
-    of D in q_l(x) (H, B).
+    Attributes
+    ----------
+    point, v
+        f at the points, and the directions (B, dimension).
+    roots : Tensor
+        <a_lj, v>, (H, B).
+    moves : tuple of Tensor
+        Derivatives of z_1 .. z_L along v.
+    adjoint : Tensor
+        Derivatives of D in q_l(x), (H, B).
     """
 
     point: Evaluation
@@ -190,7 +220,7 @@ class Tangent:
     adjoint: Tensor
 
     def gradient(self, value_weight: float = 0.0) -> Tensor:
-        """The gradient of D + value_weight * sum_b f(x_b) in the parameters, (n_parameters,)."""
+        """Return the gradient of D + value_weight * sum_b f(x_b) in the parameters, (P,)."""
         point, model = self.point, self.point.model
         adjoint = self.adjoint
         if value_weight:
@@ -216,7 +246,7 @@ class Tangent:
         return gradient
 
     def curvature(self) -> Tensor:
-        """The gradient of D in x, which is the Hessian of f at x_b times v_b: (B, dimension)."""
+        """Return the gradient of D in x, the Hessian of f at x_b times v_b: (B, dimension)."""
         point, model = self.point, self.point.model
         quadratic, linear = model._split(point.parameters)[0].chunk(2)
         mixed = (self.adjoint * point.roots).addcmul_(point.adjoint, self.roots)
@@ -231,10 +261,10 @@ def dense_icnn(
     hidden: list[Annotated[int, Ge(1)]] | None = None,
     strong_convexity: Annotated[float, Ge(0)] = 1e-4,
 ) -> DenseICNN:
-    """Convex potential of optimal transport; widths as in the Wasserstein-2 benchmark.
+    """Make a convex potential with the widths of the Wasserstein-2 benchmark.
 
     ``hidden`` null is [max(2 d, 64), max(2 d, 64), max(d, 32)] for dimension d (published code of
-    Korotin et al. 2021). Raises ``InputError`` for an empty list.
+    Korotin et al. 2021). Raises ``InputError`` for an empty list and for more than 1000 layers.
     """
     if hidden is not None and not hidden:
         raise InputError("model.hidden is []; it must have at least one width")

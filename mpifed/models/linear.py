@@ -20,7 +20,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Linear(Model):
-    """logits = W x + b; parameters are W (outputs x inputs, row by row), then b (outputs)."""
+    """logits = W x + b; parameters are W (outputs x inputs, row by row), then b (outputs).
+
+    Attributes
+    ----------
+    n_inputs : int
+        Numbers in a sample, all axes together.
+    n_outputs : int
+        Rows of W; 1 for two classes.
+    bias : bool
+        Whether there is a b.
+    loss : Loss
+        Training loss.
+
+    Examples
+    --------
+    >>> Linear(3, 2).n_parameters
+    8
+    >>> Linear(3, 2).logits(torch.ones(1, 8), torch.ones(1, 1, 3))
+    tensor([[[4., 4.]]])
+    """
 
     n_inputs: int
     n_outputs: int
@@ -29,16 +48,17 @@ class Linear(Model):
 
     @property
     def n_parameters(self) -> int:
+        """Number of entries of W and b."""
         return self.n_outputs * (self.n_inputs + self.bias)
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """Uniform on +-1/sqrt(inputs), torch's default for a linear layer."""
+        """Draw uniformly from +-1/sqrt(inputs), torch's default for linear layers: float64 (P,)."""
         return generator.uniform(-1, 1, self.n_parameters) / math.sqrt(self.n_inputs)
 
     def _split(
         self, parameters: Float[Tensor, "rows size"]
     ) -> tuple[Float[Tensor, "rows outputs inputs"], Float[Tensor, "rows biases 1"]]:
-        """W (R, outputs, inputs) and b (R, outputs, 1); b has no rows of its own without bias."""
+        """W (R, outputs, inputs) and b (R, outputs, 1); b is (R, 0, 1) without bias."""
         size = self.n_outputs * self.n_inputs
         weight = parameters[:, :size].view(-1, self.n_outputs, self.n_inputs)
         return weight, parameters[:, size:].unsqueeze(-1)

@@ -1,13 +1,13 @@
-"""What a model's outputs cost, and whether they are right, for each task.
+"""Losses and hits of a model's outputs, for each task.
 
 * classification: binary problems have one output, the logit of label 1; problems with K > 2 classes
-  K logits; ``y`` is int64 (..., B);
+  have K logits; ``y`` is int64 (..., B);
 * multi_label: q independent sigmoids, the loss is the mean of their q cross-entropies;
 * regression: the mean of the q squared errors, or half their sum; ``y`` is floating (..., B, q).
 
-The elementwise functions used here were chosen because a CPU computes them alike wherever in a
-tensor an element stands (``softplus`` and a softmax over any but the last axis are not so), which
-is what lets a client's result not depend on its neighbours in a block;
+All functions on outputs work elementwise or on the last axis. They were chosen because a CPU
+computes them alike at any position in a tensor, which does not hold for ``softplus`` or for a
+softmax over another axis. A client's result therefore does not depend on its neighbours in a block;
 ``tests/mpifed/test_blocks.py`` checks it.
 """
 
@@ -23,20 +23,30 @@ from torch import Tensor
 
 LossName = Literal["auto", "squared", "half_squared"]
 TOP = 5
-"""Guesses that recall at 5 counts (Gasanov et al. 2021, section 5.3)."""
+"""Number of guesses in recall at 5 (Gasanov et al. 2021, section 5.3)."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss and the measure that goes with it.
+    """A loss and the measure that belongs to it.
 
-    ``samples(outputs, y)`` gives the loss per sample, (..., B, outputs) to (..., B), and
-    ``slopes(outputs, y)`` its derivative, shape of ``outputs``.
-    ``hits(outputs, y, mixture, losses)`` says how much of ``measure`` each sample earns, and how
-    much it could: two (B,), from outputs (M, B, outputs), mixture weights (M,) or None where M is
-    1, and the losses of the deployed predictor (B,). ``of_mixture(outputs, y, mixture)`` are these
-    losses, (B,), for the prediction sum_m pi_m h_m; None where that is -log sum_m pi_m
-    exp(-loss_m), as for probabilities of classes.
+    Attributes
+    ----------
+    name : str
+        Name of the loss.
+    measure : {'accuracy', 'recall_at_5'} or None
+        What ``hits`` counts; None for regressions.
+    samples : callable
+        ``samples(outputs, y)``: loss of each sample, (..., B, outputs) to (..., B).
+    slopes : callable
+        ``slopes(outputs, y)``: derivative of ``samples``, shape of ``outputs``.
+    hits : callable
+        ``hits(outputs, y, mixture, losses)``: what each sample scores on ``measure``, and the
+        most it could, (B,) each. ``outputs`` is (M, B, outputs), ``mixture`` (M,) or None where
+        M is 1, ``losses`` the losses of the deployed predictor, (B,).
+    of_mixture : callable or None
+        ``of_mixture(outputs, y, mixture)``: loss (B,) of the prediction sum_m pi_m h_m. None
+        where it is -log sum_m pi_m exp(-loss_m), as for probabilities of classes.
     """
 
     name: str
@@ -49,10 +59,18 @@ class Loss:
 
 @dataclass(frozen=True)
 class Score:
-    """What predictions on B samples are worth, each (B,).
+    """Loss, likelihood and hits of predictions on B samples.
 
-    ``loss`` is that of the deployed predictor, ``nll`` the negative log-likelihood of the mixture
-    up to a constant, ``hits`` what each sample earns of the measure and ``possible`` what it could.
+    Attributes
+    ----------
+    loss : Tensor
+        Loss of the deployed predictor, (B,).
+    nll : Tensor
+        Negative log-likelihood of the mixture of distributions, up to a constant, (B,).
+    hits : Tensor
+        What each sample scores on the measure, (B,).
+    possible : Tensor
+        The most that it could score, (B,).
     """
 
     loss: Tensor
@@ -62,7 +80,26 @@ class Score:
 
 
 def loss_for(task: str, name: LossName = "auto") -> Loss:
-    """The loss of a task; ``name`` chooses between those of a regression."""
+    """Return the loss of a task.
+
+    Parameters
+    ----------
+    task : str
+        A task of ``mpifed.data.base.Task``.
+    name : {'auto', 'squared', 'half_squared'}
+        Which of the two losses of a regression; other tasks have one.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> loss_for("regression", "half_squared").name
+    'half_squared'
+    >>> loss_for("classification").measure
+    'accuracy'
+    """
     if task == "multi_label":
         return MULTI_LABEL
     if task == "regression":
@@ -71,25 +108,25 @@ def loss_for(task: str, name: LossName = "auto") -> Loss:
 
 
 def score(loss: Loss, outputs: Tensor, y: Tensor, mixture: Tensor | None) -> Score:
-    """How good the predictor sum_m pi_m h_m is (Marfoq et al. 2021, eq. 5) on B samples.
+    """Evaluate the predictor sum_m pi_m h_m (Marfoq et al. 2021, eq. 5) on B samples.
 
     Parameters
     ----------
-    loss
-        The loss of the task.
-    outputs
+    loss : Loss
+        Loss of the task.
+    outputs : Tensor
         Outputs of M models, (M, B, outputs).
-    y
+    y : Tensor
         Targets, (B, ...).
-    mixture
+    mixture : Tensor or None
         Weights pi, (M,), or None where M is 1.
 
     Returns
     -------
     Score
         Its ``nll`` is -log sum_m pi_m exp(-loss_m), the likelihood of the mixture of distributions
-        that FedEM maximises (eq. 6). Its ``loss`` is the same for classes, where probabilities
-        are mixed, but not for numbers or tags, where the loss of a mean is no mean of losses.
+        that FedEM maximises (eq. 6). Its ``loss`` is the same for classes, where probabilities are
+        mixed. It differs for regressions and tags: there the loss of the mixed prediction is taken.
     """
     losses = loss.samples(outputs, y.expand(len(outputs), *y.shape))
     if mixture is None:
@@ -102,7 +139,7 @@ def score(loss: Loss, outputs: Tensor, y: Tensor, mixture: Tensor | None) -> Sco
 
 
 def likelihood_differs(loss: Loss) -> bool:
-    """Whether a mixture's loss as a predictor is another than its negative log-likelihood."""
+    """Return whether the loss of a mixed prediction differs from the mixture's likelihood."""
     return loss.of_mixture is not None
 
 
@@ -113,24 +150,30 @@ def _mixed_nll(losses: Tensor, mixture: Tensor) -> Tensor:
 
 
 def sigmoid(z: Tensor) -> Tensor:
-    """1 / (1 + exp(-z)); overflow of exp gives the right limit, 0."""
+    """Return 1 / (1 + exp(-z)); overflow of exp gives the right limit, 0."""
     return 1 / (1 + torch.exp(-z))
 
 
 def logistic(z: Tensor, y: Tensor) -> Tensor:
-    """-log of the probability that a logit ``z`` gives to ``y`` in {0, 1}; elementwise."""
+    """Return -log of the probability that a logit ``z`` gives to ``y`` in {0, 1}; elementwise.
+
+    Examples
+    --------
+    >>> logistic(torch.tensor([0.0, 50.0]), torch.tensor([1.0, 1.0]))
+    tensor([0.6931, 0.0000])
+    """
     return z.clamp(min=0) - z * y + torch.log1p(torch.exp(-z.abs()))
 
 
 def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """-log p(y | x) per sample: (..., B, outputs) and (..., B) to (..., B)."""
+    """Return -log p(y | x) of each sample: (..., B, outputs) and (..., B) to (..., B)."""
     if outputs.shape[-1] == 1:
         return logistic(outputs[..., 0], y)
     return -torch.log_softmax(outputs, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
 def cross_entropy_slopes(outputs: Tensor, y: Tensor) -> Tensor:
-    """d cross_entropy / d outputs."""
+    """Return the derivative of ``cross_entropy`` in the outputs, shape of ``outputs``."""
     if outputs.shape[-1] == 1:
         return sigmoid(outputs) - y.unsqueeze(-1)
     slopes = torch.softmax(outputs, -1)
@@ -140,7 +183,7 @@ def cross_entropy_slopes(outputs: Tensor, y: Tensor) -> Tensor:
 def right_labels(
     outputs: Tensor, y: Tensor, mixture: Tensor | None, losses: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Whether the most probable label is ``y``."""
+    """Return whether the most probable label is ``y``, and ones: bool (B,) each."""
     binary = outputs.shape[-1] == 1
     if mixture is None:
         right = (outputs[0, :, 0] > 0 if binary else outputs[0].argmax(-1)) == y
@@ -155,7 +198,10 @@ def right_labels(
 def tags_recalled(
     outputs: Tensor, y: Tensor, mixture: Tensor | None, losses: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """How many of a sample's tags are among the ``TOP`` likeliest, and how many it has."""
+    """Return how many of a sample's tags are among the ``TOP`` likeliest, and how many it has.
+
+    Both are (B,). With fewer than ``TOP`` tags in all, every one counts as found.
+    """
     scores = outputs[0]
     if mixture is not None:
         scores = (sigmoid(outputs) * mixture[:, None, None]).sum(0)
@@ -166,28 +212,34 @@ def tags_recalled(
 def nothing_to_hit(
     outputs: Tensor, y: Tensor, mixture: Tensor | None, losses: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A regression is never simply right."""
+    """Return zeros, (B,) each: a regression has no hits."""
     nothing = outputs.new_zeros(len(y))
     return nothing, nothing
 
 
 def squared(outputs: Tensor, y: Tensor) -> Tensor:
-    """The mean of the squared errors, (..., B)."""
+    """Return the mean of the squared errors over the targets: (..., B, q) to (..., B).
+
+    Examples
+    --------
+    >>> squared(torch.tensor([[1.0, 3.0]]), torch.zeros(1, 2))
+    tensor([5.])
+    """
     return (outputs - y).square().mean(-1)
 
 
 def half_squared(outputs: Tensor, y: Tensor) -> Tensor:
-    """Half the sum of the squared errors, (..., B)."""
+    """Return half the sum of the squared errors over the targets: (..., B, q) to (..., B)."""
     return (outputs - y).square().sum(-1) / 2
 
 
 def mixed_tags(outputs: Tensor, y: Tensor, mixture: Tensor) -> Tensor:
-    """The mean over tags of the cross-entropy of sum_m pi_m p_m, (B,)."""
+    """Return the mean over tags of the cross-entropy of sum_m pi_m p_m, (B,)."""
     return _mixed_nll(logistic(outputs, y.expand(len(outputs), *y.shape)), mixture).mean(-1)
 
 
 def mixed_output(outputs: Tensor, mixture: Tensor) -> Tensor:
-    """sum_m pi_m h_m, (B, outputs), added component by component."""
+    """Return sum_m pi_m h_m, (B, outputs), added component by component."""
     return reduce(torch.add, (outputs * mixture[:, None, None]).unbind(0))
 
 

@@ -21,13 +21,28 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
 MOST_LAYERS = 1000
-"""Hidden layers at most: nothing is learnt through more without connections that skip some."""
+"""Largest number of hidden layers: deeper networks without skip connections do not train."""
 
 
 @dataclass(frozen=True)
 class Mlp(Model):
-    """Layers of ``sizes`` [inputs, hidden ..., outputs]; parameters are W, b of each layer in
-    order.
+    """Dense layers with an activation between them; parameters are W, b of each layer in order.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Widths [inputs, hidden ..., outputs].
+    activation : {'relu', 'tanh'}
+        Function between layers.
+    loss : Loss
+        Training loss.
+    initial : {'uniform', 'normal'}
+        Distribution of the initial parameters; see ``init``.
+
+    Examples
+    --------
+    >>> Mlp((3, 4, 2)).n_parameters  # (3 + 1) * 4 + (4 + 1) * 2
+    26
     """
 
     sizes: tuple[int, ...]
@@ -37,12 +52,14 @@ class Mlp(Model):
 
     @property
     def n_parameters(self) -> int:
+        """Number of weights and biases of all layers."""
         return sum((a + 1) * b for a, b in zip(self.sizes, self.sizes[1:], strict=False))
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """Each layer uniform on +-1/sqrt(its inputs), torch's default for a linear layer.
+        """Draw each layer uniformly from +-1/sqrt(its inputs), torch's default for a linear layer.
 
         ``initial: normal`` draws every number from N(0, 1) (Gasanov et al. 2021, published code).
+        float64 (n_parameters,).
         """
         if self.initial == "normal":
             return generator.standard_normal(self.n_parameters)

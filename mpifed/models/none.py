@@ -10,15 +10,22 @@ from mpifed.models.base import Parametrised
 
 @dataclass(frozen=True)
 class NoModel(Parametrised):
-    """A model without parameters; nothing is predicted. ``data`` is what there is to learn from."""
+    """A model without parameters, which predicts nothing.
+
+    Attributes
+    ----------
+    data : Description
+        The data that the algorithm learns from.
+    """
 
     data: Description
 
     @property
     def n_parameters(self) -> int:
+        """Always 0."""
         return 0
 
 
 def none(data: Description) -> NoModel:
-    """No predictor: what fedmm and its kin train is an algorithm's own."""
+    """No predictor: what fedmm and its kin train belongs to the algorithm."""
     return NoModel(data)

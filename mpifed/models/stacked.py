@@ -1,8 +1,9 @@
-"""Any torch module as a model of stacked parameters.
+"""Torch modules as models of stacked parameters.
 
 ``stack(module)`` turns a ``torch.nn.Module`` into a ``Model``: its parameters become one flat row,
-and ``torch.func.vmap`` runs R rows with R batches at once. This is how a user's own network,
-``model.name=package.module:build``, is trained; ``linear`` and ``mlp`` are written out instead.
+and ``torch.func.vmap`` runs R rows with R batches at once. Networks of users,
+``model.name=package.module:build``, are trained this way; ``linear`` and ``mlp`` have their own
+formulas instead.
 """
 
 from __future__ import annotations
@@ -31,7 +32,22 @@ def autograd_gradient(
     y: Shaped[Tensor, "rows batch *targets"],
     weights: Float[Tensor, "rows batch"],
 ) -> Float[Tensor, "rows size"]:
-    """``Model.gradient`` by automatic differentiation of ``logits``."""
+    """``Model.gradient`` by automatic differentiation of ``logits``.
+
+    Parameters
+    ----------
+    logits : callable
+        ``Model.logits``.
+    loss : Loss
+        Loss of each sample.
+    parameters, x, y, weights : Tensor
+        As for ``Model.gradient``.
+
+    Returns
+    -------
+    Tensor
+        (R, n_parameters).
+    """
     with torch.enable_grad():
         leaf = parameters.detach().requires_grad_()
         total = (loss.samples(logits(leaf, x), y) * weights).sum()
@@ -40,7 +56,17 @@ def autograd_gradient(
 
 @dataclass(frozen=True)
 class StackedModule(Model):
-    """A ``torch.nn.Module`` without buffers, as a ``Model``; see ``stack``."""
+    """A ``torch.nn.Module`` without buffers, as a ``Model``; see ``stack``.
+
+    Attributes
+    ----------
+    module : torch.nn.Module
+        The network, for one copy and one batch.
+    shapes : dict of str to torch.Size
+        Shapes of its parameters by name, in the order of the flat row.
+    loss : Loss
+        Training loss.
+    """
 
     module: torch.nn.Module
     shapes: dict[str, torch.Size]
@@ -48,10 +74,22 @@ class StackedModule(Model):
 
     @property
     def n_parameters(self) -> int:
+        """Number of entries of all parameters of the module."""
         return sum(shape.numel() for shape in self.shapes.values())
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """What the module's own ``reset_parameters`` draw, from a torch seed drawn here."""
+        """Draw by the ``reset_parameters`` of the module's parts, from a torch seed drawn here.
+
+        Parameters
+        ----------
+        generator : numpy.random.Generator
+            Draws the seed. Torch's global state is restored afterwards.
+
+        Returns
+        -------
+        numpy.ndarray
+            float64 (n_parameters,).
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(generator.integers(2**63)))
             for part in self.module.modules():
@@ -90,7 +128,29 @@ class StackedModule(Model):
 
 
 def stack(module: torch.nn.Module, loss: Loss = CROSS_ENTROPY) -> StackedModule:
-    """``module`` as a model; refuses buffers (running statistics), which rows cannot hold."""
+    """Turn a module into a model.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network, which takes a batch (B, *input_shape).
+    loss : Loss
+        Training loss.
+
+    Returns
+    -------
+    StackedModule
+
+    Raises
+    ------
+    InputError
+        Where the module has buffers (running statistics), which rows cannot hold.
+
+    Examples
+    --------
+    >>> stack(torch.nn.Linear(3, 2)).n_parameters
+    8
+    """
     buffers = [name for name, _ in module.named_buffers()]
     if buffers:
         raise InputError(
