@@ -1,1 +1,1 @@
-"""How clients compute: many models as one tensor, many clients in one step."""
+"""Local computations of clients: SGD, empirical risks and optima, for many clients at once."""

@@ -1,8 +1,8 @@
-"""What makes a client's arithmetic the same in any block, and functions that test whether it is.
+"""Arithmetic of a client that is the same in any block, and functions that test whether it is.
 
 mpifed asks MKL for reproducible kernels before torch starts (``mpifed/__init__.py``): a product
-then does not depend on where in memory its operands begin. It still depends on its shape, which is
-why rows are never computed alone (``never_alone``) and columns come in multiples of ``COLUMNS``.
+then does not depend on where in memory its operands begin. It still depends on its shape. Therefore
+rows are never computed alone (``never_alone``) and columns come in multiples of ``COLUMNS``.
 ``training.kernels`` tests the calls of a run.
 """
 
@@ -19,8 +19,8 @@ LANES = 32
 COLUMNS = 96
 """Columns of a float64 product that are samples of several clients are padded to multiples of this.
 
-A kernel computes a tile of columns at a time, 12 with AVX2 and 8, 16, 24 or 48 with AVX-512; what
-is left over goes to another kernel, which rounds otherwise.
+A kernel computes a tile of columns at a time, 12 with AVX2 and 8, 16, 24 or 48 with AVX-512. The
+remaining columns are computed by another kernel, which rounds differently.
 """
 
 ALIGNMENT = 64
@@ -28,9 +28,26 @@ ALIGNMENT = 64
 
 
 def never_alone(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-    """``function(*rows)``, row by row, of at least one row.
+    """Return ``function(*rows)``, computed row by row, with at least two rows in the call.
 
-    A batch of one reaches another kernel, which rounds otherwise, so a single row goes in twice.
+    A batch of one reaches another kernel, which rounds differently; a single row is passed twice.
+
+    Parameters
+    ----------
+    function : callable
+        Computes (R, ...) from tensors whose first axis is R.
+    *rows : Tensor
+        (R, ...) each, R at least 1.
+
+    Returns
+    -------
+    Tensor
+        (R, ...).
+
+    Examples
+    --------
+    >>> never_alone(lambda rows: rows.sum(1), torch.tensor([[1.0, 2.0]]))
+    tensor([3.])
     """
     if len(rows[0]) > 1:
         return function(*rows)
@@ -38,19 +55,24 @@ def never_alone(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
 
 
 def blocks_agree(function: Callable[[slice], Tensor], rows: int) -> bool:
-    """Whether ``function`` computes rows alike in every block.
+    """Return whether ``function`` computes rows alike in every block.
 
     Parameters
     ----------
-    function
+    function : callable
         The result of a block of rows, given as a slice of 0 .. ``rows``: (rows of the block, ...).
-    rows
-        How many there are, at least 1.
+    rows : int
+        Number of rows, at least 1.
 
     Returns
     -------
     bool
         True if rows computed in smaller blocks are those of the largest, bit for bit.
+
+    Examples
+    --------
+    >>> blocks_agree(lambda block: torch.arange(8.0)[block], 8)
+    True
     """
     whole = function(slice(0, rows))
     edges = {(0, 1), (rows - 1, rows), (0, 2), (1, min(4, rows)), (rows // 2, rows)}
@@ -59,14 +81,14 @@ def blocks_agree(function: Callable[[slice], Tensor], rows: int) -> bool:
 
 
 def addresses_agree(function: Callable[..., Tensor], *operands: Tensor) -> bool:
-    """Whether ``function(*operands)`` is the same wherever in memory ``operands`` begin.
+    """Return whether ``function(*operands)`` is the same wherever in memory ``operands`` begin.
 
     Parameters
     ----------
-    function
-        Of tensors with the shapes of ``operands``.
-    operands
-        What it is called with; copies are shifted by some numbers from an aligned address.
+    function : callable
+        Takes tensors with the shapes of ``operands``.
+    *operands : Tensor
+        Its arguments; copies are shifted by some numbers from an aligned address.
 
     Returns
     -------
@@ -85,7 +107,7 @@ def addresses_agree(function: Callable[..., Tensor], *operands: Tensor) -> bool:
 
 
 def products_agree(dtype: torch.dtype) -> bool:
-    """Whether matrix products of ``dtype`` are the same wherever in memory their operands begin.
+    """Return whether products of ``dtype`` are the same wherever in memory their operands begin.
 
     They are with MKL's reproducible kernels, and with few others.
     """
@@ -103,4 +125,5 @@ def _shifted(operand: Tensor, by: int) -> Tensor:
 
 
 def _same(found: Tensor, expected: Tensor) -> bool:
+    """Whether both tensors are equal entry by entry, NaN included."""
     return torch.allclose(found, expected, rtol=0, atol=0, equal_nan=True)

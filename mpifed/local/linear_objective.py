@@ -30,7 +30,7 @@ SPARSE_BELOW = 0.25
 """Share of non-zero inputs below which sparse products are faster; scripts/bench measures it."""
 
 REMEMBERED = 4
-"""Sets of clients whose objectives are kept: with partial participation every round has its own."""
+"""Sets of clients whose objectives are kept; with partial participation every round has another."""
 
 EIGENVALUES_UP_TO = 2000
 """Columns up to which the largest eigenvalue comes from a dense solver, not from Lanczos."""
@@ -43,16 +43,16 @@ def objective_of(
     split: Split | None = None,
     sparse: bool | None = None,
 ) -> Objective:
-    """f_i of ``clients`` on ``split`` (None: their training samples), by the fastest way.
+    """Return f_i of ``clients`` on ``split`` (None: their training samples), by the fastest way.
 
-    ``sparse`` forces the way of a linear model; None decides by the share of non-zero inputs of
-    every client on its own.
+    ``sparse`` chooses sparse products for a linear model, or stacked ones; None decides for each
+    client by its share of non-zero inputs.
     """
     split = clients.shards.train if split is None else split
     stacked = StackedObjective(model, clients, regulariser, split)
     if not isinstance(model, Linear) or sparse is False:
         return stacked
-    # Decided client by client, so that it cannot depend on who else lives here.
+    # Decided client by client, so that it does not depend on the other clients of the rank.
     chosen = np.array([bool(sparse) or _density(split, row) < SPARSE_BELOW for row in clients.rows])
     if chosen.all():
         return SparseObjective(model, clients, regulariser, split)
@@ -69,9 +69,9 @@ def objective_of(
 
 
 class Objectives:
-    """The objectives of sets of clients, each made once; a few sets are remembered.
+    """Objectives of sets of clients, each made once; those of a few sets are kept.
 
-    ``choose`` picks the samples from the hosted clients' shards; None: all for training.
+    ``choose`` selects samples from the hosted training shards; None is all of them.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Objectives:
         self._split: Split | None = None
 
     def __call__(self, clients: Clients) -> Objective:
-        """f_i of ``clients``, which are always of the same shards."""
+        """Return f_i of ``clients``, which must have the same shards in every call."""
         key = clients.rows.tobytes()
         if key not in self._made:
             if len(self._made) >= REMEMBERED:
@@ -104,7 +104,7 @@ def _density(split: Split, row: int) -> float:
 
 @dataclass(frozen=True)
 class MixedObjective:
-    """Some clients one way, some another."""
+    """f_i of clients, some of them sparse; ``parts`` has (positions, objective) of each kind."""
 
     clients: Clients
     parts: list[tuple[Tensor, Any]]
@@ -130,7 +130,7 @@ class MixedObjective:
 
 @dataclass(frozen=True)
 class SparseObjective:
-    """f_i of a linear model by sparse products."""
+    """f_i of a linear model by sparse products, on the samples ``split`` of hosted clients."""
 
     model: Linear
     clients: Clients
@@ -146,7 +146,7 @@ class SparseObjective:
 
     @cached_property
     def forward(self) -> scipy.sparse.csr_array:
-        """All A_i as one block-diagonal matrix."""
+        """All A_i as one block-diagonal matrix, (samples, clients x columns)."""
         if not self.designs:
             return scipy.sparse.csr_array((0, 0))
         return scipy.sparse.csr_array(scipy.sparse.block_diag(self.designs, format="csr"))
@@ -192,7 +192,7 @@ class SparseObjective:
         return back + self.regulariser.gradient(parameters)
 
     def shared_slopes(self, parameters: Tensor) -> Tensor:
-        """The slopes of every sample's loss, times 1 / m_i, (samples, outputs)."""
+        """Return the slopes of every sample's loss, times 1 / m_i, (samples, outputs)."""
         slopes = self.model.loss.slopes(self._outputs(parameters), self.labels)
         return slopes * self._share
 
@@ -208,7 +208,7 @@ class SparseObjective:
         return self._back(turned * self._share, len(parameters)) + own
 
     def _back(self, shared: Tensor, clients: int) -> Tensor:
-        """A_i' times slopes that their share 1 / m_i is in, as rows of parameters."""
+        """A_i' times slopes that contain the factor 1 / m_i, as rows of parameters."""
         columns = torch.from_numpy(self.backward @ shared.numpy())
         return rows_of(self.model, columns.view(clients, -1, self.model.n_outputs))
 
@@ -218,13 +218,13 @@ def _part(split: Split, row: int) -> slice:
 
 
 def design(model: Linear, split: Split, row: int) -> np.ndarray:
-    """A_i of one client, (m_i, columns): its inputs, and a column of ones where there is a bias."""
+    """Return A_i of one client, (m_i, columns): its inputs, and a column of ones for the bias."""
     x = split.x[_part(split, row)].flatten(1).cpu().numpy()
     return np.hstack([x, np.ones((len(x), 1), x.dtype)]) if model.bias else x
 
 
 def columns_of(model: Linear, parameters: Tensor) -> Tensor:
-    """W' of each row of parameters, the bias as its last row: (R, P) to (R, columns, outputs)."""
+    """Return W' of each row, the bias as its last row: (R, P) to (R, columns, outputs)."""
     size = model.n_outputs * model.n_inputs
     weight = parameters[:, :size].view(-1, model.n_outputs, model.n_inputs)
     if model.bias:
@@ -233,17 +233,17 @@ def columns_of(model: Linear, parameters: Tensor) -> Tensor:
 
 
 def rows_of(model: Linear, columns: Tensor) -> Tensor:
-    """The inverse of ``columns_of``."""
+    """Invert ``columns_of``: (R, columns, outputs) to (R, P)."""
     weight = columns[:, : model.n_inputs].transpose(1, 2).flatten(1)
     return torch.cat([weight, columns[:, -1]], 1) if model.bias else weight
 
 
 def smoothness(model: Model, clients: Clients, regulariser: Regulariser) -> Tensor:
-    """L_i of each client's f_i, float64 (clients,): the Lipschitz constants of the gradients.
+    """Return L_i, float64 (clients,): the Lipschitz constants of the gradients of f_i.
 
-    Gasanov et al. 2021, section 5.1, for logistic regression: lambda_max(A'A) / (4 m) + lambda;
-    least squares without the 4 (with the mean of q squares: times 2 / q), q sigmoids with q beside
-    m, softmax 1/2. Raises ``InputError`` for other models, whose constant nobody knows.
+    Gasanov et al. 2021, section 5.1: c lambda_max(A'A) / m + lambda, with c = 1/4 for logistic
+    regression, 1/2 for softmax, 1 / (4 q) for q sigmoids, 1 for half the sum of squares and 2 / q
+    for the mean of q squares. Raises ``InputError`` for other models, whose L_i are not known.
     """
     if not isinstance(model, Linear):
         raise InputError(
@@ -283,7 +283,7 @@ def _largest_eigenvalue(a: np.ndarray) -> float:
 def hessian(
     model: Linear, split: Split, row: int, parameters: Tensor, regulariser: Regulariser
 ) -> Tensor:
-    """The Hessian of f_i at ``parameters`` (P,), float64 (P, P), for models with one output."""
+    """Return the Hessian of f_i at ``parameters`` (P,), float64 (P, P), for one output."""
     a = torch.from_numpy(design(model, split, row).astype(np.float64))
     z = a @ columns_of(model, parameters[None].double())[0, :, 0]
     if model.loss is CROSS_ENTROPY or model.loss is MULTI_LABEL:

@@ -1,6 +1,6 @@
 """Which samples a client visits in which order, for many clients at once.
 
-``draw_orders`` gives every (client, component) its own sequence of samples; ``plan`` cuts these
+``draw_orders`` draws a sequence of samples for every (client, component); ``plan`` cuts these
 sequences into minibatches and arranges clients in blocks that step together. A plan depends only on
 shard sizes, so one serves every round with the same participants.
 """
@@ -19,10 +19,18 @@ from mpifed.random import shuffles, uniforms
 
 @dataclass(frozen=True)
 class Work:
-    """How much a client does in a round, each int64 (clients,).
+    """Amount of work of each client in a round.
 
-    ``samples`` n_t, ``steps`` minibatches in all, ``per_epoch`` minibatches in one pass, ``drawn``
-    samples in one pass: n_t, or more where every minibatch is whole.
+    Attributes
+    ----------
+    samples : numpy.ndarray
+        Training samples n_t, int64 (clients,), as all attributes.
+    steps : numpy.ndarray
+        Minibatches in the round.
+    per_epoch : numpy.ndarray
+        Minibatches in one pass.
+    drawn : numpy.ndarray
+        Samples in one pass: n_t, or more where every minibatch is full.
     """
 
     samples: np.ndarray
@@ -32,11 +40,21 @@ class Work:
 
     @property
     def epochs(self) -> np.ndarray:
-        """Passes begun."""
+        """Number of passes begun, int64 (clients,)."""
         return -(-self.steps // self.per_epoch)
 
     def shortened(self, effort: np.ndarray) -> Work:
-        """The first steps only, a share ``effort`` of them, float64 in (0, 1]; at least one."""
+        """Return the first steps only, a share ``effort`` of them, at least one.
+
+        Parameters
+        ----------
+        effort : numpy.ndarray
+            Share of each client, float64 (clients,) in (0, 1].
+
+        Returns
+        -------
+        Work
+        """
         steps = np.ceil(effort * self.steps).astype(np.int64).clip(min=1)
         return replace(self, steps=np.minimum(steps, self.steps))
 
@@ -48,11 +66,32 @@ def work_of(
     steps: int | None,
     sampling: Sampling = "shuffled",
 ) -> Work:
-    """``epochs`` passes in minibatches of ``batch_size``; or ``steps`` minibatches, if given.
+    """Return the work of ``epochs`` passes, or of ``steps`` minibatches where given.
 
-    The last minibatch of a shuffled pass is what is left of the samples. By ``uniform`` sampling
-    each has ``batch_size`` samples, or n_t where that is less (Marfoq et al. 2021, Alg. 2,
-    line 17).
+    The last minibatch of a shuffled pass holds the samples that are left. With ``uniform`` sampling
+    each has ``batch_size`` samples, at most n_t (Marfoq et al. 2021, Alg. 2, line 17).
+
+    Parameters
+    ----------
+    n_train : numpy.ndarray
+        Training samples, int64 (clients,).
+    batch_size : int
+        Samples of a minibatch.
+    epochs : int
+        Passes over a client's samples.
+    steps : int or None
+        Minibatches, in place of ``epochs``.
+    sampling : {'shuffled', 'uniform'}
+        How samples are drawn; see ``draw_orders``.
+
+    Returns
+    -------
+    Work
+
+    Examples
+    --------
+    >>> work_of(np.array([5, 8]), 4, epochs=3, steps=None).steps
+    array([6, 6])
     """
     per_epoch = -(-n_train // batch_size)
     total = per_epoch * epochs if steps is None else np.full_like(per_epoch, steps)
@@ -62,10 +101,16 @@ def work_of(
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a block: its clients ``first`` to ``last`` each take minibatch ``number``.
+    """One step of a block: clients ``first`` to ``last`` each take minibatch ``number``.
 
-    Clients are counted in the sorted order of the plan; ``slots`` are the entries of the plan's
-    tables that belong to the step.
+    Attributes
+    ----------
+    number : int
+        Minibatch of the round, from 0.
+    first, last : int
+        Range of clients, in the sorted order of the plan.
+    slots : slice
+        Entries of the plan's tables that belong to the step.
     """
 
     number: int
@@ -78,9 +123,16 @@ class Step:
 class Plan:
     """Minibatches of all active clients, padded, in the order in which they are visited.
 
-    ``order`` sorts clients by decreasing number of steps; ``steps`` go block by block. Each step
-    has (clients x components x width) slots. ``place`` (int64, one per slot) is the position in the
-    sequences of ``draw_orders``; ``scale`` is 1 / (samples in the minibatch), 0 for the padding.
+    Attributes
+    ----------
+    order : numpy.ndarray
+        Clients by decreasing number of steps, int64 (clients,).
+    steps : list of Step
+        All steps, block by block; each has (clients x components x width) slots.
+    place : Tensor
+        Position in the sequences of ``draw_orders``, int64 (slots,).
+    scale : Tensor
+        1 / (samples in the minibatch), 0 on padding, (slots,).
     """
 
     order: np.ndarray
@@ -98,10 +150,31 @@ def plan(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Plan:
-    """Minibatches padded to ``width``, clients in blocks of ``block``.
+    """Arrange minibatches, padded to one width, in blocks of clients.
 
-    Sorted by their number of steps, the clients of a block that still step are always its first, so
-    one whose epochs are over costs nothing.
+    Clients are sorted by their number of steps. Those of a block that still step are then its first
+    ones, so that a client that has finished costs nothing.
+
+    Parameters
+    ----------
+    work : Work
+        Work of each client.
+    batch_size : int
+        Samples of a minibatch.
+    width : int
+        Slots of a minibatch, at least ``batch_size`` or the largest shard.
+    components : int
+        Models that each client trains.
+    block : int
+        Clients in a block.
+    dtype : torch.dtype
+        Type of ``Plan.scale``.
+    device : torch.device
+        Where the tables are kept.
+
+    Returns
+    -------
+    Plan
     """
     order = np.argsort(-work.steps, kind="stable")
     lengths = work.drawn * work.epochs
@@ -134,12 +207,26 @@ def plan(
 def draw_orders(
     keys: np.ndarray, starts: np.ndarray, work: Work, components: int, sampling: Sampling
 ) -> Tensor:
-    """The sequences of sample rows: int64, client by client, component by component, epoch by
-    epoch.
+    """Draw the sequences of sample rows, by client, then component, then epoch.
 
-    ``keys`` is uint64 (clients,), ``starts`` the first row of each client's shard. ``shuffled``
-    makes each epoch a fresh permutation; ``uniform`` draws every sample independently, so that
-    each minibatch is whole (Alg. 2, line 17).
+    Parameters
+    ----------
+    keys : numpy.ndarray
+        Keys of the clients' random numbers, uint64 (clients,).
+    starts : numpy.ndarray
+        First row of each client's shard, int64 (clients,).
+    work : Work
+        Work of each client.
+    components : int
+        Models that each client trains.
+    sampling : {'shuffled', 'uniform'}
+        ``shuffled`` draws a new permutation in each epoch, ``uniform`` every sample independently,
+        so that each minibatch is full (Marfoq et al. 2021, Alg. 2, line 17).
+
+    Returns
+    -------
+    Tensor
+        Rows of the hosted training samples, int64.
     """
     epochs = work.epochs
     passes = np.repeat(np.arange(len(keys)), epochs * components)

@@ -1,11 +1,11 @@
-"""Every hosted client's empirical risk, exactly: value and gradient over its whole shard at once.
+"""Empirical risks of the hosted clients: exact values and gradients over whole shards.
 
     f_i(w) = (1 / m_i) sum_j loss(w; s_ij) + r(w)
 
-``LocalSGD`` steps on minibatches of these; methods that need the whole of them (FLIX, DCGD, DIANA,
-the MAML family) ask here. Clients are stacked: those whose shards are equally long, up to padding,
-are one batched product; linear models on sparse data are one sparse product for all clients
-(``linear_objective``). A client's numbers do not depend on who shares its rank.
+``LocalSGD`` steps on minibatches of these; methods that need the whole risk (FLIX, DCGD, DIANA, the
+MAML family) use this module. Clients are stacked: those with equally long shards, up to padding,
+form one batched product; linear models on sparse data form one sparse product for all clients
+(``linear_objective``). A client's numbers do not depend on the other clients of its rank.
 """
 
 from __future__ import annotations
@@ -34,24 +34,37 @@ class Regulariser:
     """r(w): ``l2`` is (strength / 2) ||w||^2; ``nonconvex`` is strength sum_j w_j^2 / (1 + w_j^2).
 
     The second is in the published code of FLIX, not in its paper.
+
+    Attributes
+    ----------
+    kind : {'l2', 'nonconvex'}
+    strength : float
+        lambda; 0 for no regulariser.
+
+    Examples
+    --------
+    >>> Regulariser("l2", 2.0).value(torch.tensor([[1.0, 2.0]]))
+    tensor([5.])
     """
 
     kind: Literal["l2", "nonconvex"] = "l2"
     strength: float = 0.0
 
     def value(self, rows: Tensor) -> Tensor:
-        """r of each row, (R, P) to (R,)."""
+        """Return r of each row, (R, P) to (R,)."""
         squares = rows.square()
         if self.kind == "l2":
             return squares.sum(1) * (self.strength / 2)
         return (squares / (1 + squares)).sum(1) * self.strength
 
     def gradient(self, rows: Tensor) -> Tensor:
+        """Return the gradient of r at each row, (R, P)."""
         if self.kind == "l2":
             return rows * self.strength
         return rows * (2 * self.strength) / (1 + rows.square()).square()
 
     def hessian_diagonal(self, rows: Tensor) -> Tensor:
+        """Return the diagonal of the Hessian of r at each row, (R, P); all other entries are 0."""
         if self.kind == "l2":
             return torch.full_like(rows, self.strength)
         squares = rows.square()
@@ -59,11 +72,12 @@ class Regulariser:
 
     @property
     def smoothness(self) -> float:
-        """The Lipschitz constant of the gradient."""
+        """Lipschitz constant of the gradient."""
         return self.strength if self.kind == "l2" else 2 * self.strength
 
     @property
     def strong_convexity(self) -> float:
+        """Smallest second derivative of r; negative where r is not convex."""
         return self.strength if self.kind == "l2" else -self.strength / 2
 
 
@@ -72,24 +86,32 @@ class Objective(Protocol):
 
     @property
     def clients(self) -> Clients:
-        """Whose risks these are."""
+        """The clients whose risks these are."""
 
     def losses(self, parameters: Tensor) -> Tensor:
-        """f_i(w_i), (clients, P) to float64 (clients,)."""
+        """Return f_i(w_i), (clients, P) to float64 (clients,)."""
 
     def gradients(self, parameters: Tensor) -> Tensor:
-        """Gradients of f_i at w_i, (clients, P) to (clients, P)."""
+        """Return the gradients of f_i at w_i, (clients, P) to (clients, P)."""
 
     def hessian_products(self, parameters: Tensor, directions: Tensor) -> Tensor:
-        """The Hessians of f_i at w_i times ``directions``, all (clients, P)."""
+        """Return the Hessians of f_i at w_i times ``directions``, all (clients, P)."""
 
 
 @dataclass(frozen=True)
 class Group:
     """Clients whose shards have the same padded width, as one batch.
 
-    ``members`` are positions among the objective's clients; ``x`` (members, width, *input_shape),
-    ``y`` (members, width, ...), ``weights`` (members, width): 1 / m_i on samples, 0 on padding.
+    Attributes
+    ----------
+    members : Tensor
+        Positions among the objective's clients, int64 (members,).
+    x : Tensor
+        (members, width, *input_shape).
+    y : Tensor
+        (members, width, ...).
+    weights : Tensor
+        1 / m_i on samples, 0 on padding, (members, width).
     """
 
     members: Tensor
@@ -100,7 +122,18 @@ class Group:
 
 @dataclass(frozen=True)
 class StackedObjective:
-    """f_i by the model's own batched gradient, for any model."""
+    """f_i by the model's batched gradient, for any model.
+
+    Attributes
+    ----------
+    model : Model
+    clients : Clients
+        The clients whose risks these are.
+    regulariser : Regulariser
+        Added to every f_i.
+    split : Split
+        Samples of all hosted clients.
+    """
 
     model: Model
     clients: Clients
@@ -109,7 +142,7 @@ class StackedObjective:
 
     @cached_property
     def groups(self) -> list[Group]:
-        """The shards, padded and stacked once."""
+        """Shards, padded and stacked once."""
         counts = self.split.counts[self.clients.rows]
         widths = -(-counts // LANES) * LANES
         return [
@@ -162,6 +195,7 @@ class StackedObjective:
             return torch.autograd.grad(gradient, leaf, directions)[0]
 
     def _group(self, members: np.ndarray, width: int) -> Group:
+        """Pad and stack the shards of ``members`` to one ``width``."""
         rows = self.clients.rows[members]
         starts, counts = self.split.offsets[rows], self.split.counts[rows]
         place = np.arange(width)
@@ -180,7 +214,13 @@ def _parts(members: np.ndarray, width: int, split: Split) -> list[np.ndarray]:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """The Euclidean norm of each row, float64 (R,)."""
+    """Return the Euclidean norm of each row, float64 (R,).
+
+    Examples
+    --------
+    >>> row_norms(torch.tensor([[3.0, 4.0]]))
+    tensor([5.], dtype=torch.float64)
+    """
     return rows.double().square().sum(1).sqrt()
 
 
@@ -191,7 +231,26 @@ def sampled_gradients(
     parameters: Tensor,
     samples: list[np.ndarray],
 ) -> Tensor:
-    """Gradients of f_i on the samples drawn: ``samples[i]`` are rows of the training split."""
+    """Return gradients of f_i on samples that were drawn.
+
+    Parameters
+    ----------
+    model : Model
+        The model of all clients.
+    clients : Clients
+        The clients whose gradients are computed.
+    regulariser : Regulariser
+        Added to every f_i.
+    parameters : Tensor
+        w_i, (clients, P).
+    samples : list of numpy.ndarray
+        Rows of the training split for each client, int64.
+
+    Returns
+    -------
+    Tensor
+        (clients, P).
+    """
     part = chosen(clients.shards.train, samples)
     every = Clients(clients.federation, clients.shards, np.arange(len(samples)))
     return StackedObjective(model, every, regulariser, part).gradients(parameters)

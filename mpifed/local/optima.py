@@ -1,9 +1,9 @@
-"""Pure local models: x_i = argmin f_i, which every client finds alone (Gasanov et al. 2021, 3.1).
+"""Pure local models x_i = argmin f_i, which every client finds alone (Gasanov et al. 2021, 3.1).
 
-Gradient descent is the paper's, for all clients at once; L-BFGS and Newton's method are for those
-who want the minimiser itself, and ``stochastic_optima`` is the published code's way. Non-convex f_i
-have several minima: which one is found is decided by where the solver starts, and the one found is
-part of the run's state.
+Gradient descent is the paper's solver and runs for all clients at once. L-BFGS and Newton's method
+find the minimiser to high accuracy, and ``stochastic_optima`` follows the published code. A
+non-convex f_i has several minima; the start decides which one is found, and it is part of the
+state of the run.
 """
 
 from __future__ import annotations
@@ -29,15 +29,33 @@ from mpifed.models.linear import Linear
 Solver = Literal["gd", "lbfgs", "newton", "published_code"]
 Start = Literal["zeros", "shared", "independent"]
 FIRST_SMOOTHNESS = 0.1
-"""Where a line search begins to guess L (published code of FLIX)."""
+"""First L of a line search (published code of FLIX)."""
 MOST_SMOOTHNESS = 2.0**40
+"""Last L of a line search."""
 
 
 def local_starts(
     model: Model, clients: Clients, draws: Draws, start: Start, dtype: torch.dtype
 ) -> Tensor:
-    """Where the clients' solvers start, (clients, P): at zeros, all at one draw, or each at its
-    own.
+    """Return the points where the clients' solvers start.
+
+    Parameters
+    ----------
+    model : Model
+        The model of all clients.
+    clients : Clients
+        The clients hosted here.
+    draws : Draws
+        Random numbers of the first points.
+    start : {'zeros', 'shared', 'independent'}
+        Zeros, one draw for all clients, or a draw for each.
+    dtype : torch.dtype
+        Floating-point type of models.
+
+    Returns
+    -------
+    Tensor
+        (clients, P).
     """
     if start == "zeros" or not len(clients):
         return torch.zeros(len(clients), model.n_parameters, dtype=dtype)
@@ -49,8 +67,14 @@ def local_starts(
 
 
 def usual_tolerance(l2: float) -> float:
-    """Gradient norms at which solvers stop: 1e-6 (Gasanov et al. 2021), or 1e-3 without the
-    regulariser, which is the published code's: the paper has none.
+    """Return the gradient norm at which solvers stop by default.
+
+    It is 1e-6 with a regulariser (Gasanov et al. 2021) and 1e-3 without, as in the published code.
+
+    Examples
+    --------
+    >>> usual_tolerance(l2=0.1), usual_tolerance(l2=0.0)
+    (1e-06, 0.001)
     """
     return 1e-6 if l2 > 0 else 1e-3
 
@@ -65,11 +89,38 @@ def local_optima(
     tolerance: float,
     most_iterations: int,
 ) -> tuple[Tensor, Tensor]:
-    """x_i and ||grad f_i(x_i)||, (clients, P) and float64 (clients,), from ``start`` (clients, P).
+    """Minimise the f_i; not collective. The log reports progress now and then.
 
-    Each client stops where its gradient is below ``tolerance``, or after ``most_iterations``.
-    ``newton`` is for linear models with one output. Not collective; the log tells now and then how
-    far it is. Raises ``StopRequested`` where this rank has been asked to stop.
+    Parameters
+    ----------
+    model : Model
+        The model of all clients.
+    clients : Clients
+        The clients hosted here.
+    regulariser : Regulariser
+        Added to every f_i.
+    start : Tensor
+        First points, (clients, P).
+    draws : Draws
+        Random numbers of ``published_code``.
+    solver : {'gd', 'lbfgs', 'newton', 'published_code'}
+        ``newton`` is for linear models with one output.
+    tolerance : float
+        Norm of the gradient below which a client stops.
+    most_iterations : int
+        Largest number of iterations of a client.
+
+    Returns
+    -------
+    optima : Tensor
+        x_i, (clients, P).
+    norms : Tensor
+        ||grad f_i(x_i)||, float64 (clients,).
+
+    Raises
+    ------
+    StopRequested
+        Where this rank has been asked to stop.
     """
     if not len(clients):
         return start.clone(), torch.zeros(0, dtype=torch.float64)
@@ -111,7 +162,7 @@ def _descend(
     guess = smoothness(model, clients, regulariser) if known else _first_guess(len(start))
     left, objective = np.arange(len(clients)), None
     for iteration in range(most_iterations + 1):
-        # Rebuilt as clients finish, so that the last ones do not carry the others along.
+        # Rebuilt as clients finish, so that finished ones are not computed any longer.
         if objective is None or len(left) <= len(objective.clients) // 2:
             some = Clients(clients.federation, clients.shards, clients.rows[left])
             objective, here = objective_of(model, some, regulariser), torch.from_numpy(left)
@@ -133,6 +184,7 @@ def _descend(
 
 
 def _first_guess(count: int) -> Tensor:
+    """Where the line search of every client begins, float64 (count,): L before it is halved."""
     return torch.full((count,), 2 * FIRST_SMOOTHNESS, dtype=torch.float64)
 
 
@@ -146,7 +198,7 @@ def _searched(
         moved = x - gradients / guess[:, None].to(x)
         short = (objective.losses(moved) >= before) & (guess < MOST_SMOOTHNESS)
         if not short.any():
-            # Where not even a tiny step decreases f, the client stays.
+            # Where even the shortest step does not decrease f, the client keeps its point.
             stuck = guess >= MOST_SMOOTHNESS
             return torch.where(stuck[:, None], x, moved), guess
         guess = torch.where(short, 2 * guess, guess)
@@ -155,6 +207,8 @@ def _searched(
 def _lbfgs(
     objective: Objective, start: Tensor, tolerance: float, most: int, told: Callable[..., None]
 ) -> Tensor:
+    """L-BFGS of scipy for one client, from ``start`` (P,)."""
+
     def value(w: np.ndarray) -> tuple[float, np.ndarray]:
         row = torch.from_numpy(w).to(start)[None]
         return float(objective.losses(row)[0]), objective.gradients(row)[0].double().numpy()
@@ -190,8 +244,8 @@ def _newton(
 ) -> Tensor:
     """Newton's method, halving the step until f decreases.
 
-    It also stops where neither f nor the norm of its gradient falls any more: all that is left
-    there is rounding.
+    It also stops where neither f nor the norm of its gradient falls any more, which is the limit of
+    rounding.
     """
     split, row = alone.shards.train, int(alone.rows[0])
 
@@ -207,7 +261,7 @@ def _newton(
             break
         told(iteration, norm=partial(float, norm))
         curvature = hessian(model, split, row, x, regulariser)
-        # Without strong convexity the Hessian may be singular: the least-norm step then.
+        # Without strong convexity the Hessian may be singular; this is then the least-norm step.
         step = torch.linalg.lstsq(curvature, gradient[:, None], driver="gelsd").solution[:, 0]
         moved = _halved(objective, x, step, start, value)
         there = at(moved)
@@ -218,6 +272,7 @@ def _newton(
 
 
 def _halved(objective: Objective, x: Tensor, step: Tensor, like: Tensor, before: float) -> Tensor:
+    """x less the longest of ``step`` / 2^k that does not increase f; x where there is none."""
     scale = 1.0
     while scale > 2.0**-40:
         moved = x - scale * step

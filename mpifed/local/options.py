@@ -62,9 +62,26 @@ class LocalOptions:
 
 
 def unread(given: LocalOptions, read: Collection[str]) -> dict[str, Any]:
-    """What the section ``given`` sets although it is not among ``read``.
+    """Return the options that the section ``given`` sets although they are not among ``read``.
 
-    Not ``lr_horizon``, which a run that goes on to more rounds sets by itself.
+    ``lr_horizon`` is left out: a run that is continued for more rounds sets it by itself.
+
+    Parameters
+    ----------
+    given : LocalOptions
+        The section of a configuration.
+    read : collection of str
+        Names of the options that the algorithm reads.
+
+    Returns
+    -------
+    dict
+        Values of those that differ from their defaults, by name.
+
+    Examples
+    --------
+    >>> unread(LocalOptions(lr=0.5, epochs=2), read=["lr"])
+    {'epochs': 2}
     """
     plain = LocalOptions()
     return {

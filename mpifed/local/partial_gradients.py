@@ -1,4 +1,4 @@
-"""Some coordinates of every client's gradient, for those who send no others."""
+"""Some coordinates of every client's gradient, for compressors that send only these."""
 
 from __future__ import annotations
 
@@ -16,10 +16,24 @@ from mpifed.sparse_rows import places, taken
 def partial_gradients(
     objective: Objective, parameters: Tensor, columns: np.ndarray
 ) -> Tensor | None:
-    """The gradients of f_i at w_i, (clients, P), in ``columns``, int64 (clients, k): (clients, k).
+    """Return some coordinates of the gradients of f_i at w_i.
 
-    Bit for bit those of ``objective.gradients``; sparse products of one output go back for these
-    columns alone. None where a number in another column may not be finite.
+    They are bit for bit those of ``objective.gradients``. With sparse products and one output only
+    these columns are computed.
+
+    Parameters
+    ----------
+    objective : Objective
+        The f_i.
+    parameters : Tensor
+        w_i, (clients, P).
+    columns : numpy.ndarray
+        Coordinates of each client, int64 (clients, k).
+
+    Returns
+    -------
+    Tensor or None
+        (clients, k); None where another coordinate may be infinite or NaN.
     """
     if not isinstance(objective, SparseObjective) or objective.model.n_outputs > 1:
         whole = objective.gradients(parameters)
@@ -27,7 +41,7 @@ def partial_gradients(
     slopes = objective.shared_slopes(parameters)
     if not math.isfinite(float(slopes.sum())):
         return None
-    # With one output the parameters stand in the order of the design's columns.
+    # With one output the parameters have the order of the design's columns.
     at = places(columns, parameters.shape[1])
     back = torch.from_numpy(objective.backward[at.ravel()] @ slopes.numpy()).view(columns.shape)
     return back.add_(objective.regulariser.gradient(taken(parameters, columns)))

@@ -13,11 +13,25 @@ from mpifed.random import shuffles
 def batches(
     clients: Clients, draws: Draws, purpose: str, size: int | np.ndarray
 ) -> list[np.ndarray]:
-    """Rows of ``clients.shards.train``, int64, for each client: ``size`` of its own at random, one
-    number or int64 (clients,).
+    """Draw training samples of each client, without replacement.
 
-    Without replacement; a client with fewer gives all. A client's rows depend on ``purpose``, the
-    seed, the round and itself.
+    The rows of a client depend on ``purpose``, the seed, the round and the client alone.
+
+    Parameters
+    ----------
+    clients : Clients
+        The clients that draw.
+    draws : Draws
+        Random numbers of the round.
+    purpose : str
+        Name of the stream.
+    size : int or numpy.ndarray
+        Samples of a client, one number or int64 (clients,). A client with fewer gives all.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        Rows of ``clients.shards.train`` for each client, int64.
     """
     counts = clients.n_train
     order = shuffles(draws.client_keys(purpose, clients.ids), counts)
@@ -30,7 +44,20 @@ def batches(
 
 
 def chosen(train: Split, samples: list[np.ndarray]) -> Split:
-    """The split of the rows ``samples`` of ``train``, an array of them (int64) for each client."""
+    """Return the split that consists of some rows of ``train``.
+
+    Parameters
+    ----------
+    train : Split
+        Where the rows are taken from.
+    samples : list of numpy.ndarray
+        Rows of ``train`` for each client, int64.
+
+    Returns
+    -------
+    Split
+        Its i-th client has ``samples[i]``.
+    """
     rows = torch.from_numpy(np.concatenate(samples) if samples else np.zeros(0, np.int64))
     offsets = np.concatenate([[0], np.cumsum([len(drawn) for drawn in samples])]).astype(np.int64)
     return Split(train.x.index_select(0, rows), train.y.index_select(0, rows), offsets)

@@ -1,6 +1,6 @@
 """Losses and hits of many clients' samples, client by client.
 
-One call per client, on its own samples and nothing else, makes the result independent of who shares
+Each call has samples of one client only. The result then does not depend on the other clients of
 the rank, whatever kernel the library picks for a shape.
 """
 
@@ -23,10 +23,23 @@ CHUNK = 8192
 
 
 def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarray) -> Tensor:
-    """-log p_m(s) of every sample under every component: (M, samples of the split).
+    """Return -log p_m(s) of every sample under every component.
 
-    ``parameters`` is (M, P), or one such row per client of ``rows`` (positions in the split).
-    Samples of other clients are left at some finite value.
+    Parameters
+    ----------
+    model : Model
+        The model of all clients.
+    parameters : Tensor
+        (M, P) for all clients, or (len(rows), M, P).
+    split : Split
+        Samples of the hosted clients.
+    rows : numpy.ndarray
+        Positions of clients in the split, int64.
+
+    Returns
+    -------
+    Tensor
+        (M, samples of the split). Samples of other clients have some finite value.
     """
     components, shared = parameters.shape[-2], parameters.dim() == 2
     logits = None
@@ -45,10 +58,18 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
 
 @dataclass(frozen=True)
 class ClientScores:
-    """What predictors are worth to clients, each float64 (clients,).
+    """Scores of the clients' predictors, each float64 (clients,); see ``losses.Score``.
 
-    ``loss`` and ``nll`` are means over a client's samples, NaN without any, ``hits`` and
-    ``possible`` sums; see ``losses.Score``.
+    Attributes
+    ----------
+    loss : numpy.ndarray
+        Mean loss of the deployed predictor, NaN without samples.
+    nll : numpy.ndarray
+        Mean negative log-likelihood of the mixture, NaN without samples.
+    hits : numpy.ndarray
+        Sum of what the samples score.
+    possible : numpy.ndarray
+        Sum of the most that they could.
     """
 
     loss: np.ndarray
@@ -64,9 +85,25 @@ def client_scores(
     split: Split,
     rows: np.ndarray,
 ) -> ClientScores:
-    """How good the predictors of the clients of ``rows`` are on their samples of ``split``.
+    """Evaluate the clients' predictors on their samples of a split.
 
-    ``parameters_of(i)`` is (M, P) and ``mixture_of(i)`` (M,) or None, for the i-th of ``rows``.
+    Parameters
+    ----------
+    model : Model
+        The model of all clients.
+    parameters_of : callable
+        Parameters (M, P) of the i-th of ``rows``.
+    mixture_of : callable
+        Mixture weights (M,) of the i-th of ``rows``, or None where M is 1.
+    split : Split
+        Samples of the hosted clients.
+    rows : numpy.ndarray
+        Positions of clients in the split, int64.
+
+    Returns
+    -------
+    ClientScores
+        In the order of ``rows``.
     """
     loss, nll = np.full((2, len(rows)), np.nan)
     hits, possible = np.zeros((2, len(rows)))
@@ -89,11 +126,12 @@ def client_scores(
 
 
 def _chunks(begin: int, end: int) -> list[slice]:
+    """The rows ``begin`` to ``end`` in slices of at most ``CHUNK``."""
     return [slice(a, min(a + CHUNK, int(end))) for a in range(int(begin), int(end), CHUNK)]
 
 
 def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:
-    """Mean of ``values`` (M, samples) over each client's samples: (len(rows), M), in float64."""
+    """Return the means of ``values`` (M, samples) over clients' samples, float64 (len(rows), M)."""
     if not len(rows):
         return torch.empty(0, len(values), dtype=torch.float64)
     sums = np.add.reduceat(values.double().cpu().numpy(), split.offsets[:-1], axis=1)

@@ -1,6 +1,4 @@
-"""A long search of clients on their own, seen from outside: it tells how far it is, and can be
-stopped.
-"""
+"""Progress and interruption of a long search that clients do alone."""
 
 from __future__ import annotations
 
@@ -19,7 +17,13 @@ log = logging.getLogger("mpifed")
 
 
 class Search:
-    """The search for the optima of ``clients``, all that are hosted here."""
+    """Reports in the log on the search for the optima of ``clients``, and stops it on request.
+
+    Parameters
+    ----------
+    clients : Clients
+        All clients hosted here.
+    """
 
     def __init__(self, clients: Clients) -> None:
         self._count = len(clients)
@@ -28,10 +32,21 @@ class Search:
         self._told = time.monotonic()
 
     def at(self, iteration: int, left: int, norm: Callable[[], Any]) -> None:
-        """Called at every iteration; ``left`` clients have not finished, and ``norm()`` is their
-        largest gradient norm.
+        """Report an iteration; every iteration calls it.
 
-        Raises ``StopRequested`` where this rank has been asked to stop.
+        Parameters
+        ----------
+        iteration : int
+            Number of the iteration.
+        left : int
+            Clients that have not finished.
+        norm : callable
+            Returns their largest gradient norm; called only where a line is written.
+
+        Raises
+        ------
+        StopRequested
+            Where this rank has been asked to stop.
         """
         heed()
         now = time.monotonic()

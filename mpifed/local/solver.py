@@ -1,9 +1,8 @@
-"""Local SGD over all clients of a rank at once (the LocalSolver of Marfoq et al. 2021, Alg. 2 and
-4).
+"""Local SGD over all clients of a rank at once (LocalSolver of Marfoq et al. 2021, Alg. 2 and 4).
 
-Rows (client, component) are stacked and stepped together, block by block, a block being small
-enough for its minibatches to stay in the processor's cache. Minibatches are padded to a width that
-every rank shares, never to the block, and a client's arithmetic does not depend on who else is in
+Rows (client, component) are stacked and stepped together, block by block; a block is small enough
+for its minibatches to stay in the processor's cache. Minibatches are padded to a width that all
+ranks share, whatever the block, and a client's arithmetic does not depend on the other clients of
 its block: the result is bit for bit the same for any blocks.
 """
 
@@ -37,8 +36,12 @@ BLOCK_BYTES = 3 << 20
 class OptimizerState:
     """What SGD keeps on a client between rounds.
 
-    ``momentum`` (clients, components, parameters), empty in the last axis without momentum;
-    ``epochs`` int64 (clients,), local epochs done so far.
+    Attributes
+    ----------
+    momentum : Tensor
+        v, (clients, components, P); (clients, components, 0) without momentum.
+    epochs : Tensor
+        Local epochs done so far, int64 (clients,).
     """
 
     momentum: Tensor = state.client()
@@ -46,12 +49,26 @@ class OptimizerState:
 
 
 class LocalSGD:
-    """SGD with momentum and weight decay on each client's own samples.
+    """SGD with momentum and weight decay on each client's samples.
 
-    One step on row (t, m) with minibatch I:
+    One step on row (t, m) with minibatch I, where q = 1 without sample weights:
         g = (1 / |I|) sum_{i in I} q_i(m) grad l(theta; s_i) + weight_decay theta
         v <- momentum v + g;   theta <- theta - lr v
-    with q = 1 where no sample weights are given.
+
+    Parameters
+    ----------
+    model : Model
+        What is trained.
+    options : LocalOptions
+        The section ``local`` of the configuration.
+    horizon : int
+        R of the schedules, unless ``options.lr_horizon`` is set.
+    longest : int
+        Largest shard of all clients, on any rank, in samples.
+    device : torch.device
+        Where the models are trained.
+    purpose : str
+        Name of the stream from which minibatches are drawn.
     """
 
     def __init__(
@@ -63,9 +80,6 @@ class LocalSGD:
         device: torch.device,
         purpose: str = "minibatches",
     ) -> None:
-        """``longest`` is the largest shard of any client, on whatever rank; ``purpose`` names the
-        stream that the minibatches are drawn from.
-        """
         self.model, self.options = model, options
         self.device, self.purpose = device, purpose
         self.horizon, self.longest = options.lr_horizon or horizon, longest
@@ -76,7 +90,21 @@ class LocalSGD:
         self._buffer: Tensor | None = None
 
     def init(self, n_clients: int, components: int, dtype: torch.dtype) -> OptimizerState:
-        """Zero buffers for ``n_clients``."""
+        """Return zero buffers.
+
+        Parameters
+        ----------
+        n_clients : int
+            Clients hosted here.
+        components : int
+            Models that each client trains.
+        dtype : torch.dtype
+            Floating-point type of models.
+
+        Returns
+        -------
+        OptimizerState
+        """
         size = self.model.n_parameters if self.options.momentum else 0
         return OptimizerState(
             torch.zeros(n_clients, components, size, dtype=dtype, device=self.device),
@@ -92,11 +120,27 @@ class LocalSGD:
         weights: Float[Tensor, "components samples"] | None = None,
         step_scale: Float[np.ndarray, " clients"] | None = None,
     ) -> tuple[Float[Tensor, "clients components size"], OptimizerState]:
-        """Trains every row of ``start`` on its client's shard.
+        """Train every row of ``start`` on its client's shard.
 
-        ``start`` is (clients, components, parameters). ``weights`` is q, (components,
-        hosted training samples), or None for ones. ``step_scale`` (clients,) multiplies the
-        learning rate. Returns the trained rows and the new optimizer state.
+        Parameters
+        ----------
+        start : Tensor
+            First parameters, (clients, components, P).
+        optimizer : OptimizerState
+            State after the client's last round.
+        clients : Clients
+            The participants hosted here.
+        draws : Draws
+            Random numbers of the round.
+        weights : Tensor, optional
+            q, (components, hosted training samples). None is ones.
+        step_scale : numpy.ndarray, optional
+            Factors of the learning rate, (clients,).
+
+        Returns
+        -------
+        tuple of Tensor and OptimizerState
+            The trained rows, (clients, components, P), and the new state.
         """
         options = self.options
         work = work_of(
@@ -178,6 +222,7 @@ class LocalSGD:
         return torch.index_select(x, 0, samples, out=self._buffer[: len(samples)])
 
     def _plan(self, clients: Clients, work: Work, components: int, dtype: torch.dtype) -> Plan:
+        """The plan of these clients and this work; the last few are kept."""
         key = (clients.rows.tobytes() + work.steps.tobytes(), components)
         if key not in self._plans:
             if len(self._plans) >= 4:

@@ -1,8 +1,8 @@
-"""Pure local models as the published code of FLIX finds them: SGD on a random part of the samples.
+"""Pure local models as in the published code of FLIX: SGD on random parts of the samples.
 
-Each step takes 70 % of a client's samples. A client with validation samples stops where its loss on
-these has not fallen for 200 steps and keeps the best of them; one without where its gradient is
-small and its loss on all samples is as well. The paper has gradient descent instead (``optima``).
+Each step takes 70 % of a client's samples. A client with validation samples stops after 200 steps
+without a smaller validation loss, and keeps its best point. A client without stops where both its
+gradient and its loss on all samples are small. The paper has gradient descent instead (``optima``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from mpifed.local.search import Search
 from mpifed.models.base import Model
 
 STEP = 1e-2
+"""Step size."""
 PART = 0.7
+"""Share of a client's samples in a step."""
 SMALL_LOSS = 1e-4
 """A loss below it is small."""
 PATIENCE = 200
@@ -39,16 +41,45 @@ def stochastic_optima(
     most_steps: int,
     search: Search,
 ) -> Tensor:
-    """x_i, (clients, P), from ``start`` (clients, P), after at most ``most_steps`` steps.
+    """Minimise the f_i by SGD on parts of the samples; not collective.
 
-    Which samples a client's step takes depends on the seed, the step and the client alone.
+    The samples of a client's step depend on the seed, the step and the client alone.
+
+    Parameters
+    ----------
+    model : Model
+        The model of all clients.
+    clients : Clients
+        The clients hosted here.
+    regulariser : Regulariser
+        Added to every f_i.
+    start : Tensor
+        First points, (clients, P).
+    draws : Draws
+        Random numbers of the parts.
+    tolerance : float
+        Norm of the gradient below which it is small.
+    most_steps : int
+        Largest number of steps of a client.
+    search : Search
+        Reports progress.
+
+    Returns
+    -------
+    Tensor
+        x_i, (clients, P).
+
+    Raises
+    ------
+    StopRequested
+        Where this rank has been asked to stop.
     """
     x, found, watch = start.clone(), start.clone(), Watch.begun(len(clients))
     here = left = np.arange(len(clients))
     some, objectives = clients, _objectives(model, clients, regulariser)
     running = np.ones(len(here), bool)
     for step in range(most_steps + 1):
-        # Rebuilt as clients finish, so that the last ones do not carry the others along.
+        # Rebuilt as clients finish, so that finished ones are not computed any longer.
         if len(left) <= len(here) // 2:
             some = Clients(clients.federation, clients.shards, clients.rows[left])
             objectives = _objectives(model, some, regulariser)
@@ -69,13 +100,22 @@ def stochastic_optima(
 
 @dataclass(frozen=True)
 class Watch:
-    """The least validation loss of each client, and the steps since, both (clients,)."""
+    """Validation losses during the search; both arrays are updated in place.
+
+    Attributes
+    ----------
+    least : numpy.ndarray
+        Least validation loss of each client, float64 (clients,).
+    since : numpy.ndarray
+        Steps since then, int64 (clients,).
+    """
 
     least: np.ndarray
     since: np.ndarray
 
     @classmethod
     def begun(cls, count: int) -> Watch:
+        """Return the state before the first step of ``count`` clients."""
         return cls(np.full(count, np.inf), np.zeros(count, np.int64))
 
 
@@ -88,6 +128,7 @@ def _objectives(
 
 
 def _largest_norm(objective: Objective, x: Tensor, here: np.ndarray, running: np.ndarray) -> Tensor:
+    """The largest gradient norm of the clients that still run."""
     return row_norms(objective.gradients(x[here]))[torch.from_numpy(running)].max()
 
 
@@ -100,7 +141,7 @@ def _judged(
     watch: Watch,
     tolerance: float,
 ) -> np.ndarray:
-    """Who has finished, bool (len(here),); notes in ``found`` what is to be kept so far."""
+    """Which clients have finished, bool (len(here),); ``found`` gets their best points so far."""
     training, validation = objectives
     validates = clients.shards.val.counts[clients.rows] > 0
     done = np.zeros(len(here), bool)

@@ -118,6 +118,11 @@ def mlp(
         Loss of a regression: the mean squared error (auto, squared), or half the sum of squares.
     initial : {'uniform', 'normal'}
         First parameters: uniform on +-1/sqrt(inputs), torch's default, or N(0, 1).
+
+    Raises
+    ------
+    InputError
+        Where ``hidden`` has more than 1000 layers.
     """
     widths = [64] if hidden is None else hidden
     if len(widths) > MOST_LAYERS:
