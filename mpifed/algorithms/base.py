@@ -1,4 +1,4 @@
-"""What an algorithm is to the engine: the base class of all of them, and what they share."""
+"""Base class of algorithms, as the engine sees them, and what several of them share."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ Weighting = Literal["samples", "clients"] | None
 
 @dataclass(frozen=True)
 class Predictor:
-    """What clients deploy: a mixture of M models each.
+    """What clients deploy: a mixture of M models each; ``check_predictor`` refuses other shapes.
 
-    ``parameters`` is (M, P), the same for all, or (clients, M, P); None where nothing is predicted.
-    A model for each client is (clients, 1, P). ``mixture`` is (clients, M), or None where M is 1;
-    other shapes are refused (``check_predictor``). ``results`` are further numbers of each
-    client, (clients, ...), that ``clients.h5`` shows.
+    Attributes
+    ----------
+    parameters : Tensor or None
+        (M, P) for all clients, or (clients, M, P), also where M is 1; None if nothing is predicted.
+    mixture : Tensor or None
+        Weights (clients, M), or None where M is 1.
+    results : mapping of str to Tensor
+        Further numbers of each client, (clients, ...), for ``clients.h5``.
     """
 
     parameters: Tensor | None
@@ -38,30 +42,31 @@ class Predictor:
     results: Mapping[str, Tensor] = field(default_factory=dict)
 
     def parameters_of(self, client: int) -> Tensor:
+        """Return the models of a client, (M, P)."""
         assert self.parameters is not None
         return self.parameters if self.parameters.dim() == 2 else self.parameters[client]
 
     def mixture_of(self, client: int) -> Tensor | None:
+        """Return the weights of a client, (M,), or None."""
         return None if self.mixture is None else self.mixture[client]
 
 
 def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> None:
-    """Refuses a predictor whose shapes do not say which models a client deploys.
+    """Refuse a predictor whose shapes do not say which models a client deploys.
 
     Parameters
     ----------
-    predictor
+    predictor : Predictor
         What ``deploy`` or ``adapt`` returned.
-    n_clients
-        The clients that it was asked for.
-    n_parameters
+    n_clients : int
+        Number of clients for which it was asked.
+    n_parameters : int
         P, the numbers in one model.
 
     Raises
     ------
     RunError
-        Names the shapes that came and those that are allowed. (clients, P) without a mixture is
-        one of them: it may not be read as as many models that all clients share.
+        Where they do not; (clients, P) must not be read as M = clients models for all.
     """
     came, mixture = predictor.parameters, predictor.mixture
     if came is not None:
@@ -90,13 +95,11 @@ def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> 
 class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     """Base class of federated algorithms.
 
-    Where the type matters, ``Algorithm[ServerChannel]`` is a method for servers alone and
-    ``Algorithm[Channel]`` one for any exchange, which cannot ``send``.
-
-    The first two parameters of a subclass are the model and the local solver, its keyword-only
-    parameters are its options. A state is a frozen dataclass (``mpifed.state``) whose tensors are
-    never changed in place. The engine calls the methods in this order; all are collective, that is,
-    every rank calls them, also one without a client:
+    ``Algorithm[ServerChannel]`` is a method for servers alone, ``Algorithm[Channel]`` one for any
+    exchange, which cannot ``send``. The first two parameters of a subclass are the model and the
+    local solver, its keyword-only parameters are its options. A state is a frozen dataclass
+    (``mpifed.state``) whose tensors are never changed in place. The engine calls the methods in
+    this order; all are collective, that is, every rank calls them, also one without a client:
 
     1. ``inspect``, where the run begins and is not resumed;
     2. ``init``;
@@ -111,13 +114,13 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     Attributes
     ----------
     exchanges : tuple of str or None
-        Names of the exchanges that the algorithm goes with, such as ``("server",)``; None for any.
+        Names of the exchanges that the algorithm supports, such as ``("server",)``; None for any.
     compressors : {"any", "unbiased", "none"}
         Which compressors its messages may go through.
     communicates : bool
         False if it sends nothing: it is then run without the configured exchange.
     uses_model : bool
-        False if it trains something else than the configured model.
+        False if it does not train the configured model.
     steps_locally : bool
         True if clients take local steps that can be cut short (``participation.late=partial``).
     steps_without_clients : bool
@@ -133,11 +136,10 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     local_options : tuple of str or None (instance)
         Options of the section ``local`` that it reads; None for all of them.
     averages_by : {"samples", "clients"} or None (instance)
-        Whether a server's average weighs clients by their samples, or alike; None where the method
-        adds messages itself, with weights 1 / p for those who take part with probability p.
+        Weights of a server's average, by samples or all alike; None where the method adds messages
+        itself, with weights 1 / p for participation with probability p.
     deploys_mixtures : bool (instance)
-        True if predictors are mixtures of several models, whose likelihood is recorded beside the
-        loss where the two differ.
+        True if predictors are mixtures, whose likelihood is recorded where it is not the loss.
     model_type : type or tuple of type
         What its model must be an instance of; ``Model`` is what predicts.
     """
@@ -234,10 +236,7 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
         return {}
 
     def learnt(self, state: Any, exchange: Exchange) -> dict[str, Tensor]:
-        """Return what was learnt and belongs to no client, by name and in its own shape.
-
-        ``clients.h5`` has it in the group ``learnt``.
-        """
+        """Return what was learnt and belongs to no client, by name, as ``clients.h5`` shows it."""
         return {}
 
     @abstractmethod
@@ -259,7 +258,7 @@ def initial_models(
     dtype: torch.dtype,
     per_client: bool,
 ) -> Tensor:
-    """``count`` models as shared state; drawn once for all, or anew by every client."""
+    """Return ``count`` initial models as shared state; drawn once for all, or by every client."""
     if not per_client:
         return exchange.spread(_draw(model, count, draws, -1, dtype))
     rows = [_draw(model, count, draws, int(client), dtype) for client in clients.ids]
@@ -274,7 +273,7 @@ def _draw(model: Model, count: int, draws: Draws, client: int, dtype: torch.dtyp
 
 
 def refuse_per_client(configuration: Any, option: str) -> str | None:
-    """Refuses models drawn by every client where a server holds the only copy."""
+    """Return why models drawn by every client do not fit a server with its single copy, or None."""
     if (
         configuration.algorithm.options[option] == "per_client"
         and configuration.exchange.name == "server"
@@ -287,11 +286,11 @@ def refuse_per_client(configuration: Any, option: str) -> str | None:
 
 
 def step_scale(clients: Clients, channel: Channel, rule: StepScale) -> np.ndarray | None:
-    """Factors of the learning rate under gossip, float64 (clients,); None for ones.
+    """Return factors of the learning rate under gossip, float64 (clients,); None for ones.
 
-    ``paper``: n_t / n (Marfoq et al. 2021, Alg. 4, line 19), with which gossip follows the same
-    weighted objective as the server; ``normalised``: T n_t / n, the same with mean one; ``none``:
-    1, as in the published code. Under a server the average carries the weights.
+    ``paper``: n_t / n (Marfoq et al. 2021, Alg. 4, line 19), so that gossip follows the server's
+    weighted objective; ``normalised``: T n_t / n, the same with mean one; ``none``: 1, as in the
+    published code. Under a server the average carries the weights.
     """
     if rule == "none" or not channel.shared_is_rows:
         return None

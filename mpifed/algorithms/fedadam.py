@@ -1,7 +1,7 @@
 """FedAdam (Reddi et al. 2021, Algorithm 2): clients' updates as a gradient for Adam at the server.
 
 On the transport benchmark it is the baseline of Dieuleveut et al. 2025, section 7.2: a client makes
-one gradient step on potential and conjugate together, the server applies Adam to the mean.
+one gradient step on potential and conjugate together; the server applies Adam to the mean.
 """
 
 from __future__ import annotations
@@ -37,7 +37,19 @@ Beta = Annotated[float, Ge(0), Lt(1)]
 
 @dataclass(frozen=True)
 class FedAdamState:
-    """``model`` x (1, P), Adam's moments m and v of its shape, ``step`` their count (1,)."""
+    """The global model with the state of the server's Adam.
+
+    Attributes
+    ----------
+    model : Tensor
+        x, (1, P); on the transport benchmark omega and theta, (1, 2 P).
+    first, second : Tensor
+        Adam's moments m and v, of the shape of ``model``.
+    step : Tensor
+        Number of server steps, int64 (1,).
+    optimizer : OptimizerState
+        SGD buffers of the clients.
+    """
 
     model: Tensor = state.server()
     first: Tensor = state.server()
@@ -106,7 +118,7 @@ class FedAdam(Algorithm[ServerChannel]):
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
-        """Why these options do not go together, if they do not."""
+        """Return why these options do not fit together, or None."""
         refused = refuse_gossip(configuration) or refuse_biased(configuration)
         if configuration.data.name == "transport" or configuration.model.name == "icnn":
             return (
@@ -132,7 +144,7 @@ class FedAdam(Algorithm[ServerChannel]):
     def prepare(
         self, state: FedAdamState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> FedAdamState:
-        """On the transport benchmark, both networks near the identity map; collective."""
+        """Bring both networks of the transport benchmark near the identity map; collective."""
         if self.objective is None:
             return state
         potential, dtype = self.objective.model, state.model.dtype
@@ -158,7 +170,23 @@ class FedAdam(Algorithm[ServerChannel]):
     def server_step(
         self, state: FedAdamState, delta: Tensor, optimizer: OptimizerState
     ) -> FedAdamState:
-        """x + eta m / (sqrt(v) + tau), with m and v moving averages of Delta and its square."""
+        """Apply one step of Adam: x + eta m / (sqrt(v) + tau).
+
+        Parameters
+        ----------
+        state : FedAdamState
+            The state before the round.
+        delta : Tensor
+            Mean of the clients' updates, of the shape of ``state.model``. m and v are moving
+            averages of it and of its square.
+        optimizer : OptimizerState
+            SGD buffers of the clients after the round.
+
+        Returns
+        -------
+        FedAdamState
+            With convex potentials on the transport benchmark.
+        """
         beta1, beta2 = self.betas
         first = beta1 * state.first + (1 - beta1) * delta
         second = beta2 * state.second + (1 - beta2) * delta.square()
@@ -173,7 +201,22 @@ class FedAdam(Algorithm[ServerChannel]):
         return FedAdamState(model, first, second, step, optimizer)
 
     def transport_updates(self, state: FedAdamState, clients: Clients, draws: Draws) -> Tensor:
-        """Minus the gradients of W_i in omega and theta together, (clients, 1, 2 P)."""
+        """Return the clients' updates on the transport benchmark.
+
+        Parameters
+        ----------
+        state : FedAdamState
+            The state before the round.
+        clients : Clients
+            The participants hosted here.
+        draws : Draws
+            Random numbers of the round.
+
+        Returns
+        -------
+        Tensor
+            Minus the gradients of W_i in omega and theta together, (clients, 1, 2 P).
+        """
         assert self.objective is not None
         omega, theta = state.model.view(2, -1)
         size = self.local.options.batch_size
@@ -215,7 +258,7 @@ class FedAdam(Algorithm[ServerChannel]):
 
 
 def _refuse_partial(configuration: Any) -> str | None:
-    """Refuses clients that stop early, on the transport benchmark."""
+    """Why clients that stop early do not fit the transport benchmark, or None."""
     if not shortens_rounds(configuration.participation):
         return None
     return (

@@ -25,7 +25,15 @@ from mpifed.models.base import Model
 
 @dataclass(frozen=True)
 class FedAvgState:
-    """``model`` (1, P); the clients' SGD buffers."""
+    """The model and the clients' optimizers.
+
+    Attributes
+    ----------
+    model : Tensor
+        (1, P); under gossip (clients, 1, P).
+    optimizer : OptimizerState
+        SGD buffers of the clients.
+    """
 
     model: Tensor = state.shared()
     optimizer: OptimizerState = state.client()
@@ -69,7 +77,7 @@ class FedAvg(Algorithm[Channel]):
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
-        """Why these options do not go together, if they do not."""
+        """Return why these options do not fit together, or None."""
         return refuse_per_client(configuration, "model_init")
 
     def round(

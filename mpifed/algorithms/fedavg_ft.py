@@ -1,8 +1,8 @@
 """FedAvg+ (Jiang et al. 2019): FedAvg, then every client fine-tunes the global model on its shard.
 
-Training is FedAvg's; only what is deployed differs. Tuning starts afresh at every evaluation, with
-zero momentum, so that the training state does not depend on when it is evaluated. The published
-FedEM code keeps the momentum and the schedule of the tuned copy from one log to the next, which
+Training is FedAvg's; only what is deployed differs. Tuning begins at the global model with zero
+momentum at every evaluation, so that the training state does not depend on when it is evaluated.
+The published FedEM code keeps the momentum and the schedule of the tuned copy between logs, which
 makes its numbers depend on the logging frequency; that is not offered here.
 """
 
@@ -62,16 +62,17 @@ class FedAvgFineTuned(FedAvg):
         )
 
     def _tuned(self, model: Tensor, clients: Clients, draws: Draws) -> Predictor:
+        """``model`` (1, P) or (clients, 1, P), fine-tuned by every client."""
         start = model.expand(len(clients), 1, self.model.n_parameters)
         fresh = self.tuner.init(len(clients), 1, model.dtype)
         return Predictor(self.tuner(start, fresh, clients, draws)[0])
 
     def deploy(self, state: FedAvgState, clients: Clients, draws: Draws) -> Predictor:
-        """Every client's own copy of the global model, fine-tuned on its shard."""
+        """Every client's copy of the global model, fine-tuned on its shard, (clients, 1, P)."""
         return self._tuned(state.model, clients, draws)
 
     def adapt(
         self, state: FedAvgState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
-        """Unseen clients fine-tune the global model as the others do."""
+        """Unseen clients fine-tune the global model like all others."""
         return self._tuned(exchange.mean(state.model), clients, draws)

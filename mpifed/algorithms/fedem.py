@@ -1,8 +1,8 @@
 """FedEM and D-FedEM: federated expectation-maximisation (Marfoq et al., NeurIPS 2021).
 
-Every client's data is a mixture of M distributions. The components theta_m are shared, the weights
-pi_t stay with the client. With a server exchange this is Algorithm 1 (Algorithm 2 in detail), with
-gossip Algorithm 4.
+Each client's data follow a mixture of M distributions. The components theta_m are shared; the
+mixture weights pi_t stay with the client. With a server exchange this is Algorithm 1 (Algorithm 2
+in detail), with gossip Algorithm 4.
 """
 
 from __future__ import annotations
@@ -34,7 +34,17 @@ from mpifed.models.base import Model
 
 @dataclass(frozen=True)
 class FedEMState:
-    """``components`` theta (M, P); ``mixture`` pi (clients, M); the clients' SGD buffers."""
+    """Components, mixture weights and the clients' optimizers.
+
+    Attributes
+    ----------
+    components : Tensor
+        theta, (M, P); under gossip (clients, M, P).
+    mixture : Tensor
+        pi, (clients, M).
+    optimizer : OptimizerState
+        SGD buffers of the clients.
+    """
 
     components: Tensor = state.shared()
     mixture: Tensor = state.client()
@@ -44,8 +54,22 @@ class FedEMState:
 def posterior(model: Model, components: Tensor, mixture: Tensor, clients: Clients) -> Tensor:
     """E-step, eq. 8: q(z_i = m) proportional to pi_m exp(-l(theta_m; s_i)).
 
-    ``components`` is (M, P) or (clients, M, P), ``mixture`` (clients, M). Returns q for the hosted
-    training samples, (M, samples); samples of clients that are not in ``clients`` mean nothing.
+    Parameters
+    ----------
+    model : Model
+        The model of all components.
+    components : Tensor
+        theta, (M, P) or (clients, M, P).
+    mixture : Tensor
+        pi, (clients, M).
+    clients : Clients
+        The clients whose samples are needed.
+
+    Returns
+    -------
+    Tensor
+        q of all hosted training samples, (M, samples). Columns of other clients' samples have no
+        meaning.
     """
     train = clients.shards.train
     losses = train_losses(model, components, train, clients.rows)
@@ -61,7 +85,22 @@ def posterior(model: Model, components: Tensor, mixture: Tensor, clients: Client
 
 
 def mixture_weights(q: Tensor, clients: Clients, floor: float = 0.0) -> Tensor:
-    """M-step for the mixture, eq. 9: pi_m = mean_i q(z_i = m), at least ``floor``: (clients, M)."""
+    """M-step for the mixture, eq. 9: pi_m = mean_i q(z_i = m).
+
+    Parameters
+    ----------
+    q : Tensor
+        Posterior of the hosted training samples, (M, samples).
+    clients : Clients
+        The clients whose weights are needed.
+    floor : float
+        Least weight, before the weights are normalised.
+
+    Returns
+    -------
+    Tensor
+        (clients, M), of the dtype of ``q``.
+    """
     mean = mean_by_client(q, clients.shards.train, clients.rows)
     if floor:
         mean = mean.clamp(min=floor)
@@ -143,7 +182,7 @@ class FedEM(Algorithm[Channel]):
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
-        """Why these options do not go together, if they do not."""
+        """Return why these options do not fit together, or None."""
         return refuse_per_client(configuration, "component_init")
 
     def round(
@@ -168,7 +207,7 @@ class FedEM(Algorithm[Channel]):
     def adapt(
         self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
-        """Serves unseen clients: their mixture weights, fitted with the components fixed."""
+        """Unseen clients fit their mixture weights, with the components fixed (section 3.2)."""
         components = exchange.mean(state.components)
         mixture = components.new_full((len(clients), self.n_components), 1 / self.n_components)
         for _ in range(self.unseen_e_steps):

@@ -2,11 +2,11 @@
 
     min over W, H_i of sum_i mu_i (1 / m_i) [ 1/2 ||X_i - W H_i||^2 + R(H_i) ] + eta ||W||^2
 
-Every client improves its codes H_i by projected gradient steps with the W it receives; those that
-are sampled send A_i = H_i H_i' / m_i and B_i = X_i H_i' / m_i, which are FedMM's statistics, and
-the server, keeping what the others sent last, improves W by gradient steps. Unlike FedMM there is
-no compression, no control variate and no step size on the statistics; codes stay from round to
-round.
+Every client improves its codes H_i by projected gradient steps with the W that it receives. Sampled
+clients send A_i = H_i H_i' / m_i and B_i = X_i H_i' / m_i, which are FedMM's statistics. The server
+keeps the last ones of all clients and improves W by gradient steps. Unlike FedMM it has neither
+compression nor control variates nor a step size on the statistics, and codes are kept between
+rounds.
 """
 
 from __future__ import annotations
@@ -33,10 +33,18 @@ CodePenalty = Literal["ridge", "nonnegative", "one_hot"]
 
 @dataclass(frozen=True)
 class FedMGSState:
-    """``atoms`` W (p, K); codes (clients, K, longest shard), zeros where a client has no sample.
+    """Dictionary, codes and statistics, all float64; p inputs, K atoms.
 
-    ``sent`` are the statistics [A_i; B_i] that each client sent last, (clients, K + p, K), and
-    ``total`` their weighted sum (K + p, K). All float64.
+    Attributes
+    ----------
+    atoms : Tensor
+        W, (p, K).
+    codes : Tensor
+        H_i, (clients, K, longest shard), zeros where a client has no sample.
+    sent : Tensor
+        Statistics [A_i; B_i] that each client sent last, (clients, K + p, K).
+    total : Tensor
+        Weighted sum of ``sent`` over all clients, (K + p, K).
     """
 
     atoms: Tensor = state.server()
@@ -104,7 +112,7 @@ class FedMGS(Algorithm[ServerChannel]):
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
-        """Why these options do not go together, if they do not."""
+        """Return why these options do not fit together, or None."""
         return refuse_others(
             configuration,
             {"exchange": "server", "compression": "none", "participation": 1.0},
@@ -145,8 +153,9 @@ class FedMGS(Algorithm[ServerChannel]):
         return FedMGSState(self.improved_atoms(state.atoms, summed), codes, sent, summed)
 
     def sampled(self, clients: Clients, draws: Draws) -> np.ndarray:
-        """Who sends in this round: bool (n_clients,). In the first round everyone does, so that the
-        server has statistics of all to keep.
+        """Draw the clients that send in this round: bool (n_clients,).
+
+        In round 1 all clients send, so that the server has statistics of each.
         """
         federation = clients.federation
         chosen = np.zeros(federation.n_clients, bool)
@@ -157,11 +166,26 @@ class FedMGS(Algorithm[ServerChannel]):
         return chosen
 
     def weights(self, clients: Clients) -> Tensor:
-        """mu_i, float64 (clients,)."""
+        """Return mu_i, float64 (clients,)."""
         return clients.weights if self.by_samples else clients.equal_weights
 
     def improved_codes(self, atoms: Tensor, codes: Tensor, x: Tensor) -> Tensor:
-        """Q1 projected gradient steps of size 1 / L on one client's H, (K, m)."""
+        """Make Q1 projected gradient steps on the codes of one client.
+
+        Parameters
+        ----------
+        atoms : Tensor
+            W, (p, K).
+        codes : Tensor
+            H, (K, m).
+        x : Tensor
+            The client's samples X, (p, m).
+
+        Returns
+        -------
+        Tensor
+            H after steps of size 1 / L, (K, m).
+        """
         gram = atoms.T @ atoms
         gram += self.code_penalty * torch.eye(len(gram), dtype=gram.dtype)
         gram += self.crossing * (1 - torch.eye(len(gram), dtype=gram.dtype))
@@ -174,7 +198,20 @@ class FedMGS(Algorithm[ServerChannel]):
         return codes
 
     def improved_atoms(self, atoms: Tensor, summed: Tensor) -> Tensor:
-        """Q2 gradient steps of size 1 / L on W, from A and B of all clients."""
+        """Make Q2 gradient steps on W.
+
+        Parameters
+        ----------
+        atoms : Tensor
+            W, (p, K).
+        summed : Tensor
+            [A; B], the weighted statistics of all clients, (K + p, K).
+
+        Returns
+        -------
+        Tensor
+            W after steps of size 1 / L, (p, K).
+        """
         k = self.n_atoms
         gram = summed[:k] + 2 * self.atom_penalty * torch.eye(k, dtype=summed.dtype)
         size = 1 / float(torch.linalg.matrix_norm(gram, 2))
@@ -193,7 +230,7 @@ class FedMGS(Algorithm[ServerChannel]):
     def measure(
         self, state: FedMGSState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
-        """The objective with the codes as they are."""
+        """The objective with the present codes; collective."""
         means = torch.zeros(len(clients), 1, dtype=torch.float64)
         for row, x in enumerate(_shards(clients)):
             h = state.codes[row, :, : x.shape[1]]

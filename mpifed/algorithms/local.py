@@ -18,7 +18,15 @@ from mpifed.models.base import Model
 
 @dataclass(frozen=True)
 class LocalState:
-    """``models`` (clients, 1, P); the clients' SGD buffers."""
+    """Models and optimizers of the clients.
+
+    Attributes
+    ----------
+    models : Tensor
+        (clients, 1, P).
+    optimizer : OptimizerState
+        SGD buffers of the clients.
+    """
 
     models: Tensor = state.client()
     optimizer: OptimizerState = state.client()

@@ -1,14 +1,14 @@
-"""Meta-learning: a model from which a few local steps lead every client to a good one.
+"""Meta-learning: a shared model that a few local steps adapt to every client.
 
-With y_i(x) what k gradient steps of client i make of x,
+With y_i(x) the point that client i reaches from x by k gradient steps,
 
     MAML      x <- x - eta (1/n) sum_i (d y_i / d x)' grad f_i(y_i(x))      (Finn et al. 2017)
     FOMAML    x <- x - eta (1/n) sum_i grad f_i(y_i(x))                     (its first-order part)
     Reptile   x <- x + eta (1/n) sum_i (y_i(x) - x)                         (Nichol et al. 2018)
 
-The baselines of Gasanov et al. 2021, section 6.3. (Fo)MAML steps on the first part of a client's
-training samples, the support, and takes the outer gradient on the rest, the query; Reptile steps on
-all of them. A client deploys what k steps on all its training samples make of x.
+These are the baselines of Gasanov et al. 2021, section 6.3. (Fo)MAML steps on the first part of a
+client's training samples, the support, and takes the outer gradient on the rest, the query; Reptile
+steps on all of them. A client deploys y_i(x), with steps on all its training samples.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ Share = Annotated[float, Gt(0), Le(1)]
 
 @dataclass(frozen=True)
 class MetaState:
-    """``model`` x is (1, P)."""
+    """The shared model.
+
+    Attributes
+    ----------
+    model : Tensor
+        x, (1, P); under gossip (clients, 1, P).
+    """
 
     model: Tensor = state.shared()
 
@@ -102,10 +108,36 @@ class MetaLearner(Algorithm[Channel]):
 
     @abstractmethod
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
-        """Where a client would move x against, (clients, P), for x (clients, P)."""
+        """Return the update direction of each client, which is subtracted from x.
+
+        Parameters
+        ----------
+        x : Tensor
+            The model that each client received, (clients, P).
+        clients : Clients
+            The participants hosted here.
+
+        Returns
+        -------
+        Tensor
+            (clients, P).
+        """
 
     def path(self, x: Tensor, objective: Objective) -> list[Tensor]:
-        """x and what each of the k steps makes of it: k + 1 times (clients, P)."""
+        """Return the points of the k inner steps, x first.
+
+        Parameters
+        ----------
+        x : Tensor
+            First points, (clients, P).
+        objective : Objective
+            f_i of these clients.
+
+        Returns
+        -------
+        list of Tensor
+            k + 1 tensors (clients, P).
+        """
         points = [x]
         for _ in range(self.inner_steps):
             points.append(points[-1] - self.inner_step * objective.gradients(points[-1]))
@@ -123,13 +155,14 @@ class MetaLearner(Algorithm[Channel]):
         return self._adapted(exchange.mean(state.model), clients)
 
     def _adapted(self, x: Tensor, clients: Clients) -> Predictor:
+        """y_i of ``x``, (1, P) or (clients, P)."""
         rows = x.expand(len(clients), self.model.n_parameters)
         return Predictor(self.path(rows, self.whole(clients))[-1][:, None])
 
     def measure(
         self, state: MetaState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
-        """The numbers sent up, as FLIX counts them: the two are compared by what they send."""
+        """The numbers sent to the server so far, counted as for FLIX."""
         return {"up_floats": exchange.ledger.up_floats}
 
     def payload(self) -> int:
@@ -155,6 +188,7 @@ class Fomaml(MetaLearner):
         self.support, self.query = _halves(model, self.regulariser, support_fraction)
 
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
+        """Return grad f_i(y_i) on the query, with y_i adapted on the support."""
         return self.query(clients).gradients(self.path(x, self.support(clients))[-1])
 
 
@@ -177,7 +211,7 @@ class Maml(MetaLearner):
         self.support, self.query = _halves(model, self.regulariser, support_fraction)
 
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
-        """prod_j (I - gamma Hessian f_i(y_i^j)) grad f_i(y_i^k), the last step first."""
+        """Return prod_j (I - gamma Hessian f_i(y_i^j)) grad f_i(y_i^k), the last step first."""
         objective = self.support(clients)
         points = self.path(x, objective)
         found = self.query(clients).gradients(points[-1])
@@ -205,6 +239,7 @@ class Reptile(MetaLearner):
         self.scale = 1 / (self.inner_steps * self.inner_step) if reptile_normalised else 1.0
 
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
+        """Return x - y_i(x), scaled by ``reptile_normalised``."""
         return (x - self.path(x, self.whole(clients))[-1]) * self.scale
 
 

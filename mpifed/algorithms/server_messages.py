@@ -1,5 +1,6 @@
-"""Messages that a server adds up: how far they vary, what methods ask of them, and the sentences
-that refuse the rest.
+"""Messages that a server adds up: their variance, and which configurations methods refuse.
+
+Every ``refuse_...`` function returns a sentence for the user that names what is allowed, or None.
 """
 
 from __future__ import annotations
@@ -16,16 +17,29 @@ UNBIASED = "allowed: none, rand_k, quantise, natural, bernoulli, or a compositio
 
 
 def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:
-    """omega of a client's message, participation included: (1 + omega) / p - 1.
+    """Return omega of a client's message, participation included: (1 + omega) / p - 1.
 
     A client that takes part with probability p sends U / p of its compressed message, U in {0, 1}.
+
+    Parameters
+    ----------
+    compressor : Compressor or None
+        An unbiased compressor; None sends messages whole.
+    federation : Federation
+        Its ``inclusion`` is p.
+    size : int
+        Numbers in a message.
+
+    Returns
+    -------
+    float
     """
     omega = compressor.omega(size) if compressor is not None else 0.0
     return (1 + omega) / federation.inclusion - 1
 
 
 def refuse_gossip(configuration: Any, advice: str = "allowed: server") -> str | None:
-    """Refuses an exchange without the server that the method needs; ends in ``advice``."""
+    """Return why an exchange without a server is refused; the sentence ends in ``advice``."""
     exchange, name = configuration.exchange.name, configuration.algorithm.name
     if exchange == "server":
         return None
@@ -33,15 +47,28 @@ def refuse_gossip(configuration: Any, advice: str = "allowed: server") -> str | 
 
 
 def refuse_others(configuration: Any, needed: Mapping[str, Any], why: str) -> str | None:
-    """Refuses, all at once, whatever differs from what the method needs: by the name of a key, a
-    number or the name of a component.
+    """Return why a configuration is refused that differs from what the method needs.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        What the user asks for.
+    needed : mapping
+        The value of each key that the method needs; for sections the name of the component.
+    why : str
+        End of the sentence, after the name of the algorithm.
+
+    Returns
+    -------
+    str or None
+        One sentence with all keys that differ.
     """
     unfit = []
     for key, wanted in needed.items():
         value = getattr(configuration, key)
         given = value.name if isinstance(value, Section) else value
         if key == "participation" and given != wanted:
-            # That of a run which leaves out who diverges is nothing that a user gave.
+            # A run that leaves out diverged clients has a participation that no user wrote.
             unfit.append((key, f"not {wanted}"))
         elif given != wanted:
             unfit.append((key, repr(given)))
@@ -54,9 +81,9 @@ def refuse_others(configuration: Any, needed: Mapping[str, Any], why: str) -> st
 
 
 def refuse_biased(configuration: Any, advice: str = UNBIASED) -> str | None:
-    """Refuses compressors with E C(v) other than v, which do not cancel in a sum of messages.
+    """Return why a compressor with E C(v) other than v is refused; the sentence ends in ``advice``.
 
-    The sentence ends in ``advice``.
+    The errors of such a compressor do not cancel in a sum of messages.
     """
     section = configuration.compression
     if section.name == "none":
@@ -73,7 +100,7 @@ def refuse_biased(configuration: Any, advice: str = UNBIASED) -> str | None:
 
 
 def refuse_local(configuration: Any, used: tuple[str, ...]) -> str | None:
-    """Refuses options of the section ``local`` that are set, but not among those ``used``."""
+    """Return why options of the section ``local`` are refused that are set, but not in ``used``."""
     unfit = unread(configuration.local, used)
     if not unfit:
         return None

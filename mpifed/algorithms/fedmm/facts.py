@@ -1,7 +1,7 @@
-"""What a surrogate wants to know of all data before the run: means over clients, found exactly.
+"""Facts about all data that a surrogate needs before the run: exact weighted means over clients.
 
-The numbers are those of one rank on every rank, and the same on any number of ranks; a run that
-cannot do without keeps them in its state, so that a resume has those that it began with.
+The numbers are bit for bit the same on every rank and on any number of ranks. A surrogate that
+cannot compute without them has them kept in the state, so that a resumed run has the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from mpifed.surrogates.base import Asking, Surrogate
 
 @dataclass(frozen=True)
 class Known:
-    """What was found, (k,) float64."""
+    """The facts that a run keeps.
+
+    Attributes
+    ----------
+    facts : Tensor
+        float64 (k,).
+    """
 
     facts: Tensor = state.server()
 
@@ -31,9 +37,23 @@ def find_facts(
     weights: Tensor,
     samples_of: Callable[[int], Tensor],
 ) -> Tensor:
-    """``surrogate.conclude`` of the weighted means of ``facts`` over all clients: (k,); collective.
+    """Compute what a surrogate asks of all data; collective.
 
-    ``weights`` is float64 (clients,), ``samples_of(i)`` z of the i-th client given here.
+    Parameters
+    ----------
+    surrogate : Asking
+        The surrogate; its ``conclude`` is applied to the weighted means of its ``facts``.
+    clients : Clients
+        The clients hosted here.
+    weights : Tensor
+        mu_i, float64 (clients,).
+    samples_of : callable
+        Samples z of the i-th of ``clients``, (samples, dim).
+
+    Returns
+    -------
+    Tensor
+        float64 (k,).
     """
     means = []
     for block, size in enumerate(surrogate.fact_blocks):
@@ -47,9 +67,16 @@ def find_facts(
 def told(
     surrogate: Surrogate, clients: Clients, weights: Tensor, samples_of: Callable[[int], Tensor]
 ) -> tuple[Surrogate, Known | state.Nothing]:
-    """The surrogate that knows what it asks of the data, and what of it is to be kept; collective.
+    """Return the surrogate with the facts that it asks for; collective.
 
-    For the parameters see ``find_facts``.
+    For the parameters see ``find_facts``; the surrogate need not ask for anything.
+
+    Returns
+    -------
+    surrogate : Surrogate
+        The surrogate that has the facts.
+    known : Known or Nothing
+        The facts, where the state must keep them.
     """
     if not isinstance(surrogate, Asking) or not surrogate.fact_blocks:
         return surrogate, state.Nothing()
@@ -58,7 +85,7 @@ def told(
 
 
 def recalled(surrogate: Surrogate, known: Known | state.Nothing) -> Surrogate:
-    """The surrogate that knows what the state of a run has kept."""
+    """Return the surrogate with the facts that the state of a run has kept, if any."""
     if isinstance(known, Known) and isinstance(surrogate, Asking):
         return surrogate.knowing(known.facts)
     return surrogate

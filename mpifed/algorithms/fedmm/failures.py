@@ -1,8 +1,8 @@
-"""Linear algebra that fails on numbers grown too large: whose numbers those are.
+"""Failures of linear algebra on numbers that have grown too large, and to whom they belong.
 
-What fails for one client becomes a row that is not finite, which the exchange finds before it adds
-anything up, alike on every rank, and names the client. What fails at the server, or alike on all
-ranks, ends the run in its name.
+A computation that fails for one client gives a row of NaN. The exchange finds it before it adds up
+messages, alike on every rank, and names the client. A failure at the server, or alike on all ranks,
+ends the run as a divergence of no client.
 """
 
 from __future__ import annotations
@@ -19,14 +19,34 @@ from mpifed.errors import Diverged, RunError
 from mpifed.surrogates.base import LinAlgError, Surrogate
 
 FAILURES = (LinAlgError, RunError)
-"""What factorisations raise, torch's own and those of surrogates."""
+"""Exceptions of factorisations, those of torch and those of surrogates."""
 
 LARGEST_OBJECTIVE = 1e50
-"""Beyond this a run is taken to have diverged, though its numbers are still finite."""
+"""A run with a larger objective counts as diverged, even if all numbers are finite."""
 
 
 def rows_or_nan(function: Callable[[Tensor], Tensor], rows: Tensor, size: int) -> Tensor:
-    """``function`` of ``rows`` (clients, n), row by row: (clients, size); NaN where it fails."""
+    """Apply ``function`` to rows, with NaN for those for which it fails.
+
+    Parameters
+    ----------
+    function : callable
+        Maps (R, n) to (R, size), and one row (n,) to (size,).
+    rows : Tensor
+        (clients, n).
+    size : int
+        Numbers in a row of the result.
+
+    Returns
+    -------
+    Tensor
+        (clients, size).
+
+    Examples
+    --------
+    >>> rows_or_nan(torch.square, torch.tensor([[1.0, 2.0]]), 2)
+    tensor([[1., 4.]])
+    """
     if not len(rows):
         return rows.new_empty(0, size)
     try:
@@ -36,6 +56,7 @@ def rows_or_nan(function: Callable[[Tensor], Tensor], rows: Tensor, size: int) -
 
 
 def _row_or_nan(function: Callable[[Tensor], Tensor], row: Tensor, size: int) -> Tensor:
+    """``function`` of one row, or NaN (size,)."""
     try:
         return function(row)
     except FAILURES:
@@ -45,7 +66,24 @@ def _row_or_nan(function: Callable[[Tensor], Tensor], row: Tensor, size: int) ->
 def statistics_or_nan(
     surrogate: Surrogate, z: Tensor, theta: Tensor, offsets: np.ndarray
 ) -> Tensor:
-    """``surrogate.statistics``, (clients, size), with NaN for the clients for whom it fails."""
+    """Return ``surrogate.statistics``, with NaN for the clients for whom it fails.
+
+    Parameters
+    ----------
+    surrogate : Surrogate
+        The problem.
+    z : Tensor
+        Samples of all clients, (samples, dim).
+    theta : Tensor
+        Parameters, (n_parameters,) or one row per client.
+    offsets : numpy.ndarray
+        First sample of each client, and their number at the end, int64 (clients + 1,).
+
+    Returns
+    -------
+    Tensor
+        (clients, size).
+    """
     try:
         return surrogate.statistics(z, theta, offsets)
     except LinAlgError:
@@ -57,6 +95,7 @@ def statistics_or_nan(
 
 
 def _statistic_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
+    """The mean statistics of one client, or NaN (size,)."""
     try:
         return surrogate.statistics(z, theta, np.array([0, len(z)]))[0]
     except LinAlgError:
@@ -64,7 +103,7 @@ def _statistic_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
 
 
 def mean_loss_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
-    """The mean of ``surrogate.losses``, a scalar; NaN where it fails."""
+    """Return the mean of ``surrogate.losses``, a scalar tensor; NaN where it fails."""
     try:
         return surrogate.losses(z, theta).mean()
     except LinAlgError:
@@ -72,9 +111,17 @@ def mean_loss_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
 
 
 def bounded(objective: float) -> float:
-    """``objective``; raises ``Diverged`` where it is not finite or has no size that data have.
+    """Return ``objective``, which all ranks have.
 
-    Every rank has the same.
+    Raises
+    ------
+    Diverged
+        Where its absolute value is not below ``LARGEST_OBJECTIVE``, or it is NaN.
+
+    Examples
+    --------
+    >>> bounded(2.5)
+    2.5
     """
     if abs(objective) < LARGEST_OBJECTIVE:
         return objective
@@ -83,7 +130,7 @@ def bounded(objective: float) -> float:
 
 @contextmanager
 def at_the_server(what: str) -> Iterator[None]:
-    """Raises ``Diverged`` of no client where ``what``, found alike on every rank, fails."""
+    """Turn a failure to compute ``what``, alike on every rank, into ``Diverged`` of no client."""
     try:
         yield
     except FAILURES as error:

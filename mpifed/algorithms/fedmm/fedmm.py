@@ -1,14 +1,14 @@
 """FedMM: federated majorise-minimise by aggregating surrogates (Dieuleveut et al. 2025, Alg. 2).
 
-Clients compute statistics of their data under T(S), the server mixes them in the surrogates' own
+Clients compute statistics of their data under T(S). The server mixes them in the surrogates' own
 space and maps the result back. Messages are compressed, clients take part at random, and control
-variates V_i take away what differs between clients. Algorithm 4, which folds participation into
+variates V_i remove the differences between clients. Algorithm 4, which folds participation into
 compression, is this with full participation and ``compression: {name: bernoulli, inner: ...}``.
 
-Under gossip every client holds its own S and neighbours mix them. That variant is mpifed's own, not
-the paper's: a client moves to S_i + gamma n mu_i (its statistics - S_i) and averages the result.
-Mixing leaves the mean over clients where it is, so the factor n mu_i gives it a server's direction;
-where all is at rest, sum mu_i S_i equals the clients' statistics, weighted alike.
+Under gossip every client holds its S and neighbours mix them. This variant is mpifed's, not the
+paper's: a client moves to S_i + gamma n mu_i (its statistics - S_i) and averages the result. Mixing
+keeps the mean over clients, so that the factor n mu_i gives it the direction of a server; at a
+fixed point sum mu_i S_i equals the clients' statistics, weighted alike.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ SECTION = "algorithm.surrogate"
 
 @dataclass(frozen=True)
 class FedMMState:
-    """``surrogate`` S (q,), the one before it, the control variates V_i (clients, q) and V (q,).
+    """``surrogate`` S (q,), the one before it, control variates V_i (clients, q) and V (q,).
 
-    All float64. ``previous`` serves the measures of metrics.csv; ``known`` is what the surrogate
-    was told of the data, where it cannot do without.
+    All float64; under gossip S has a row for each client. ``previous`` is for metrics.csv, ``known``
+    are the facts about the data that the surrogate cannot compute without.
     """
 
     surrogate: Tensor = state.shared()
@@ -134,7 +134,7 @@ class FedMM(Algorithm[Channel]):
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
-        """Why these options do not go together, if they do not."""
+        """Return why these options do not fit together, or None."""
         if configuration.exchange.name == "gossip":
             if configuration.algorithm.options["control_variate_rate"]:
                 return (
@@ -164,14 +164,15 @@ class FedMM(Algorithm[Channel]):
         return FedMMState(first, first.clone(), zeros, zeros.new_zeros(size), known)
 
     def first(self, theta: Tensor) -> Tensor:
-        """What is iterated, from theta_0: an S with T(S) = theta_0."""
+        """Return what is iterated, from theta_0: an S with T(S) = theta_0."""
         return self.surrogate.surrogate_of(theta)
 
     def message_size(self) -> int:
+        """Return the numbers q in a message."""
         return self.surrogate.size
 
     def recall(self, state: FedMMState) -> None:
-        """Tells the surrogate what it was told before a resume; else it knows."""
+        """Give the surrogate the facts that the state has kept, as after a resume."""
         self.surrogate = recalled(self.surrogate, state.known)
 
     # -- rounds
@@ -207,28 +208,29 @@ class FedMM(Algorithm[Channel]):
         )
 
     def gamma(self, round: int) -> float:
-        """gamma_t of round t, counted from 1."""
+        """Return gamma_t of round t, counted from 1."""
         return gamma_of(self.step_rule, self.step, round)
 
     def shared_parameters(self, s: Tensor, start: Tensor, by_row: bool) -> Tensor:
-        """T(S), (n_parameters,), or of each client's own S in ``start`` a row."""
+        """Return T(S), (n_parameters,), or a row for each client's S in ``start``."""
         if not by_row:
-            # On ranks without a client too: where it fails, all ranks shall know.
+            # Also on ranks without a client, so that a failure is the same on all ranks.
             return self.parameters(s)
         return rows_or_nan(self.surrogate.minimiser, start, self.surrogate.n_parameters)
 
     def oracle(self, start: Tensor, theta: Tensor, clients: Clients, draws: Draws) -> Tensor:
-        """S_i: each client's mean statistics under theta, (clients, q)."""
+        """Return S_i, each client's mean statistics under theta: (clients, q)."""
         if not len(clients):
             return start.clone()
         return self.statistics(theta, self.samples(clients, draws))
 
     def statistics(self, theta: Tensor, split: Split) -> Tensor:
+        """Return mean statistics of the clients of ``split``, (clients, q); NaN where they fail."""
         z = inputs_of(split, self.with_target)
         return statistics_or_nan(self.surrogate, z, theta, split.offsets)
 
     def samples(self, clients: Clients, draws: Draws) -> Split:
-        """What each client sees this round: its shard, a batch of it, or fresh samples."""
+        """Return what each client sees this round: its shard, a batch of it, or fresh samples."""
         if self.online:
             assert clients.shards.fresh is not None
             return clients.shards.fresh(clients.ids, draws.round, self.batch or 1)
@@ -237,29 +239,27 @@ class FedMM(Algorithm[Channel]):
         return chosen(clients.shards.train, batches(clients, draws, "samples", self.batch))
 
     def own_samples(self, clients: Clients, i: int) -> Tensor:
-        """z of all training samples of the i-th of ``clients``, (samples, dim)."""
+        """Return z of all training samples of the i-th of ``clients``, (samples, dim)."""
         return inputs_of(shard_of(clients.shards.train, clients.rows[i]), self.with_target)
 
     def project(self, s: Tensor) -> Tensor:
-        """``onto`` of s; under gossip a rank may have no row. What is not finite is left to be
-        found.
-        """
+        """Return ``onto`` of s; s itself where it has no rows or is not finite."""
         return self.onto(s) if len(s) and bool(torch.isfinite(s).all()) else s
 
     def onto(self, s: Tensor) -> Tensor:
-        """The nearest point of S."""
+        """Return the nearest point of the surrogates' domain."""
         return self.surrogate.project(s)
 
     def weights(self, clients: Clients) -> Tensor:
-        """mu_i, float64 (clients,)."""
+        """Return mu_i, float64 (clients,)."""
         return clients.weights if self.by_samples else clients.equal_weights
 
     def mean(self, s: Tensor, exchange: Exchange) -> Tensor:
-        """S, under gossip sum mu_i S_i; collective."""
+        """Return S, under gossip sum mu_i S_i; collective."""
         return exchange.mean(s, self.by_samples)
 
     def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
-        """What Theorem 1 asks of the control variates' rate, and what is learnt from."""
+        """What Theorem 1 requires of the control variates' rate, and the facts about the data."""
         about = self.about(state)
         if exchange.shared_is_rows:
             return ["fedmm by gossip is a variant of mpifed's own, not of the paper", *about]
@@ -274,7 +274,7 @@ class FedMM(Algorithm[Channel]):
         return [*lines, *about]
 
     def about(self, state: FedMMState) -> list[str]:
-        """Lines for the log on what is learnt from, and what is not used."""
+        """Return lines for the log on the facts about the data, and on what is not used."""
         self.recall(state)
         known = self.surrogate.remarks() if isinstance(self.surrogate, Asking) else []
         return [*self.unused, *known]
@@ -282,7 +282,7 @@ class FedMM(Algorithm[Channel]):
     # -- what is measured
 
     def parameters(self, s: Tensor) -> Tensor:
-        """theta of what is iterated."""
+        """Return theta of what is iterated, (n_parameters,)."""
         with at_the_server("T(S)"):
             return self.surrogate.minimiser(s)
 
@@ -313,7 +313,7 @@ class FedMM(Algorithm[Channel]):
         return found
 
     def updates(self, now: Tensor, before: Tensor, clients: Clients) -> dict[str, float]:
-        """Squared norms of the last move in the surrogates' and in the parameters' space."""
+        """Return squared norms of the last move in the surrogates' and the parameters' space."""
         theta, theta_before = self.parameters(now), self.parameters(before)
         return {
             "surrogate_update": float((now - before).square().sum()),

@@ -1,8 +1,9 @@
 """FedMM-OT: federated optimal transport maps (Dieuleveut et al. 2025, Algorithm 3).
 
-Clients hold parts of P, the target Q is public. The potential f_omega is improved by the clients,
-one gradient step each, and aggregated with control variates as in FedMM; the conjugate f_theta is
-refined by the server alone, on samples of Q. The gradient of f_omega is the map from P to Q.
+Clients hold parts of the source P; the target Q is public. Each client improves the potential
+f_omega by one gradient step, and the results are aggregated with control variates as in FedMM. The
+server alone improves the conjugate f_theta, on samples of Q. The gradient of f_omega is the map
+from P to Q.
 """
 
 from __future__ import annotations
@@ -40,9 +41,20 @@ from mpifed.transport.pretraining import identity_potential
 
 @dataclass(frozen=True)
 class FedMMOTState:
-    """The potential's omega and the conjugate's theta, (P,) each, with the server's Adam for theta.
+    """Potential, conjugate and control variates; P parameters of a network.
 
-    ``variates`` V_i (clients, P) and their weighted mean ``variate`` V (P,).
+    Attributes
+    ----------
+    omega : Tensor
+        Parameters of the potential, (P,).
+    theta : Tensor
+        Parameters of the conjugate, (P,).
+    optimizer : AdamState
+        The server's Adam for theta.
+    variates : Tensor
+        Control variates V_i, (clients, P).
+    variate : Tensor
+        Their weighted mean V, (P,).
     """
 
     omega: Tensor = state.server()
@@ -115,7 +127,7 @@ class FedMMOT(Algorithm[ServerChannel]):
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
-        """Why these options do not go together, if they do not."""
+        """Return why these options do not fit together, or None."""
         return (
             refuse_gossip(configuration)
             or refuse_biased(configuration)
@@ -134,7 +146,7 @@ class FedMMOT(Algorithm[ServerChannel]):
     def prepare(
         self, state: FedMMOTState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> FedMMOTState:
-        """Both networks near the identity map; collective."""
+        """Bring both networks near the identity map; collective."""
         omega = first_potential(self.model, clients, draws, state.omega.dtype, self.pretraining)
         return replace(state, omega=omega, theta=omega)
 
@@ -159,7 +171,7 @@ class FedMMOT(Algorithm[ServerChannel]):
         )
 
     def local_steps(self, state: FedMMOTState, clients: Clients, draws: Draws) -> Tensor:
-        """omega_i: gradient steps from omega_t on W_i(., theta_t), (clients, P)."""
+        """Return omega_i after gradient steps from omega_t on W_i(., theta_t), (clients, P)."""
         rows = state.omega.repeat(len(clients), 1)
         size = self.options.batch_size
         for step in range(self.options.steps or 1):
@@ -167,7 +179,7 @@ class FedMMOT(Algorithm[ServerChannel]):
                 draws.stream(f"target {step}"), size, state.omega.dtype
             )
             own = batches_of(clients, draws, f"samples {step}", size)
-            # Q is public and its batch is everyone's, so from one omega its part is computed once.
+            # All clients have one batch of Q: its part is computed once while they share omega.
             shared = None
             if step == 0 and len(clients):
                 shared = target_gradient(self.objective, state.omega, state.theta, y)
@@ -182,7 +194,10 @@ class FedMMOT(Algorithm[ServerChannel]):
         return rows
 
     def conjugate(self, omega: Tensor, state: FedMMOTState, draws: Draws) -> list[Tensor]:
-        """The server's steps on theta: theta, and what Adam keeps (Algorithm 3, line 16)."""
+        """Return theta and Adam's state after the server's steps (Algorithm 3, line 16).
+
+        ``omega`` (P,) is the new potential; theta begins at that of ``state``.
+        """
         count, size = self.conjugate_steps, self.options.batch_size
         generator = draws.stream("conjugate")
         targets = (self.benchmark.sample_target(generator, size, omega.dtype) for _ in range(count))
@@ -211,7 +226,26 @@ class FedMMOT(Algorithm[ServerChannel]):
 def first_potential(
     model: DenseICNN, clients: Clients, draws: Draws, dtype: torch.dtype, iterations: int
 ) -> Tensor:
-    """Parameters (P,) near the identity map, found by the server; collective."""
+    """Compute parameters near the identity map at the server; collective.
+
+    Parameters
+    ----------
+    model : DenseICNN
+        The potential.
+    clients : Clients
+        The clients hosted here.
+    draws : Draws
+        Random numbers of round 0.
+    dtype : torch.dtype
+        Floating-point type of models.
+    iterations : int
+        Largest number of iterations.
+
+    Returns
+    -------
+    Tensor
+        (P,), the same on every rank.
+    """
     generator = draws.stream("potential")
     return computed_once(
         clients, lambda: identity_potential(model, generator, dtype, iterations=iterations)
@@ -219,7 +253,7 @@ def first_potential(
 
 
 def refuse_without_potential(configuration: Any) -> str | None:
-    """Refuses models and data that make no transport problem."""
+    """Return why models and data that make no transport problem are refused, or None."""
     name = configuration.algorithm.name
     if configuration.model.name != "icnn" or configuration.data.name != "transport":
         return (
@@ -230,7 +264,10 @@ def refuse_without_potential(configuration: Any) -> str | None:
 
 
 def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[Tensor]:
-    """A batch of each client's training samples, without replacement."""
+    """Draw a batch of each client's training samples without replacement, (size, dimension) each.
+
+    A client with fewer than ``size`` samples gives all. For ``purpose`` see ``sampling.batches``.
+    """
     x = clients.shards.train.x
     return [x[torch.from_numpy(rows)] for rows in batches(clients, draws, purpose, size)]
 
@@ -238,7 +275,10 @@ def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[
 def map_scores(
     model: DenseICNN, benchmark: Benchmark, omega: Tensor, clients: Clients, draws: Draws
 ) -> dict[str, float | None]:
-    """L2-UVP in per cent and cosine of the map grad f_omega, where they are recorded."""
+    """Return L2-UVP in per cent and cosine of the map grad f_omega, where metrics are recorded.
+
+    ``omega`` is (P,). The points depend on the seed alone, so that every evaluation has the same.
+    """
 
     def scores() -> dict[str, float | None]:
         # The same points in every evaluation, so that a curve shows the map alone.

@@ -1,7 +1,7 @@
-"""FedMM's twin in the space of parameters (Dieuleveut et al. 2025, section 4.1, eq. 21).
+"""FedMM in the space of parameters (Dieuleveut et al. 2025, section 4.1, eq. 21).
 
-The same exchange as ``fedmm``, but a client maps its statistics back before it sends: what is mixed
-are parameters. The paper uses it to show why surrogates should be mixed instead.
+The exchange is that of ``fedmm``, but a client maps its statistics to parameters before it sends
+them, and the server mixes parameters. The paper uses it to show why surrogates should be mixed.
 """
 
 from __future__ import annotations
@@ -21,30 +21,34 @@ class FedMMTheta(FedMM):
     """The naive twin of FedMM: aggregates parameters, not surrogates."""
 
     def first(self, theta: Tensor) -> Tensor:
+        """theta_0 itself is iterated."""
         return theta
 
     def message_size(self) -> int:
+        """Messages are parameters."""
         return self.surrogate.n_parameters
 
     def shared_parameters(self, s: Tensor, start: Tensor, by_row: bool) -> Tensor:
+        """What is iterated is theta, so nothing is mapped."""
         return start if by_row else s
 
     def oracle(self, start: Tensor, theta: Tensor, clients: Clients, draws: Draws) -> Tensor:
-        """theta_i = T(mean statistics under theta), (clients, n_parameters)."""
+        """Return theta_i = T(mean statistics under theta), (clients, n_parameters)."""
         if not len(clients):
             return start.clone()
         found = self.statistics(theta, self.samples(clients, draws))
         return rows_or_nan(self.surrogate.minimiser, found, self.message_size())
 
     def onto(self, s: Tensor) -> Tensor:
-        """The nearest point of Theta, as far as the surrogate has one; see ``onto_domain``."""
+        """Return the nearest point of Theta, where the surrogate has one; see ``onto_domain``."""
         return onto_domain(self.surrogate, s)
 
     def parameters(self, s: Tensor) -> Tensor:
+        """theta of what is iterated, which is theta."""
         return s
 
     def updates(self, now: Tensor, before: Tensor, clients: Clients) -> dict[str, float]:
-        """The move in the surrogates' space is that of the statistics of all data; collective."""
+        """As in ``FedMM``, with statistics of all data for the surrogates' space; collective."""
         moves = torch.zeros(len(clients), self.surrogate.size, dtype=torch.float64)
         if len(clients):
             split = shards_of(clients)

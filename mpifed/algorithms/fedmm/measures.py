@@ -1,4 +1,4 @@
-"""What FedMM minimises, on training and on test samples: sum_i mu_i f_i(theta) + g(theta)."""
+"""Objective of FedMM on training and on test samples: sum_i mu_i f_i(theta) + g(theta)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,25 @@ from mpifed.surrogates.base import Surrogate
 def training_objective(
     surrogate: Surrogate, theta: Tensor, clients: Clients, weights: Tensor, with_target: bool
 ) -> float:
-    """The objective at ``theta`` with mu_i = ``weights`` (clients,); collective."""
+    """Return the objective on all training samples; collective.
+
+    Parameters
+    ----------
+    surrogate : Surrogate
+        The problem, with its losses and penalty.
+    theta : Tensor
+        (n_parameters,).
+    clients : Clients
+        The training clients hosted here.
+    weights : Tensor
+        mu_i, float64 (clients,).
+    with_target : bool
+        Whether targets are part of the samples.
+
+    Returns
+    -------
+    float
+    """
     means = risks(surrogate, theta, clients.shards.train, clients, with_target)
     return float(total(clients, means, weights)[0]) + surrogate.penalty(theta)
 
@@ -24,8 +42,19 @@ def training_objective(
 def test_objective(
     surrogate: Surrogate, theta: Tensor, clients: Clients, by_samples: bool, with_target: bool
 ) -> float | None:
-    """The same on test samples, of those clients that have any: weighted alike, or by their numbers
-    if ``by_samples``. None where nobody has; collective.
+    """Return the objective on test samples, of the clients that have any; collective.
+
+    Parameters
+    ----------
+    surrogate, theta, clients, with_target
+        As for ``training_objective``.
+    by_samples : bool
+        Whether clients weigh by their test samples, or alike.
+
+    Returns
+    -------
+    float or None
+        None where no client has test samples.
     """
     counts = torch.from_numpy(clients.shards.test.counts[clients.rows]).double()
     means = risks(surrogate, theta, clients.shards.test, clients, with_target)
@@ -37,7 +66,7 @@ def test_objective(
 def risks(
     surrogate: Surrogate, theta: Tensor, split: Split, clients: Clients, with_target: bool
 ) -> Tensor:
-    """Each client's mean loss on its samples in ``split``, 0 without any: (clients, 1)."""
+    """Return each client's mean loss in ``split``, 0 without samples: float64 (clients, 1)."""
     means = torch.zeros(len(clients), 1, dtype=torch.float64)
     for i, row in enumerate(clients.rows):
         if split.counts[row]:

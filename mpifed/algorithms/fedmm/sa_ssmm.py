@@ -27,7 +27,7 @@ class SaSsmm(FedMM):
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
-        """Why these options do not go together, if they do not."""
+        """Return why these options do not fit together, or None."""
         return refuse_others(
             configuration,
             {"clients": 1, "participation": 1.0, "compression": "none"},
@@ -40,7 +40,7 @@ class SaSsmm(FedMM):
         self.recall(state)
         start = state.surrogate.expand(len(clients), -1)
         oracle = self.oracle(start, self.parameters(state.surrogate), clients, draws)
-        # One term alone, which brings it to the ranks without a client.
+        # The sum has one term; it brings the direction to ranks without a client.
         server = to_server(channel)
         direction = server.sum(oracle - start, torch.ones(len(clients), dtype=torch.float64))
         (surrogate,) = server.at_server(
@@ -49,7 +49,7 @@ class SaSsmm(FedMM):
         return replace(state, surrogate=surrogate, previous=state.surrogate)
 
     def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
-        """What is learnt from, and which options stand for nothing."""
+        """The facts about the data, and which options have no effect."""
         unread = []
         if self.rate:
             unread.append(

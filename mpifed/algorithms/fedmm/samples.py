@@ -1,4 +1,4 @@
-"""What a sample is to a surrogate: its inputs, and its target where the surrogate learns one."""
+"""Samples as a surrogate sees them: inputs, and targets where the surrogate learns them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,20 @@ FEW = 8
 
 
 def sample_of(data: Description, with_target: bool) -> Description:
-    """The data as ``inputs_of`` gives them, with or without targets behind the inputs."""
+    """Return the description of the data as ``inputs_of`` gives them.
+
+    Parameters
+    ----------
+    data : Description
+        The data of the run.
+    with_target : bool
+        Whether targets follow the inputs.
+
+    Returns
+    -------
+    Description
+        With ``input_shape`` (dim,).
+    """
     width = math.prod(data.input_shape)
     if not with_target:
         return replace(data, input_shape=(width,), n_classes=0, task="unlabelled")
@@ -27,7 +40,7 @@ def sample_of(data: Description, with_target: bool) -> Description:
 
 
 def shards_of(clients: Clients) -> Split:
-    """The whole training shards of ``clients``."""
+    """Return the whole training shards of ``clients``."""
     train = clients.shards.train
     if len(clients) == len(train.counts):
         return train
@@ -36,19 +49,26 @@ def shards_of(clients: Clients) -> Split:
 
 
 def few_of(clients: Clients) -> Split:
-    """The first training samples, at most ``FEW``, of the first of ``clients``."""
+    """Return the first training samples, at most ``FEW``, of the first of ``clients``."""
     first, count = clients.starts[0], min(FEW, int(clients.n_train[0]))
     return chosen(clients.shards.train, [np.arange(first, first + count)])
 
 
 def shard_of(split: Split, row: int) -> Split:
-    """The samples of the client at ``row`` of a split."""
+    """Return the samples of the client at ``row`` of a split."""
     part = slice(int(split.offsets[row]), int(split.offsets[row + 1]))
     return Split(split.x[part], split.y[part], np.array([0, part.stop - part.start]))
 
 
 def inputs_of(split: Split, with_target: bool) -> Tensor:
-    """z of every sample: its x, and its y as the last columns on request; (samples, dim)."""
+    """Return z of every sample: x, then y as the last columns if ``with_target``: (samples, dim).
+
+    Examples
+    --------
+    >>> split = Split(torch.ones(1, 2), torch.tensor([3]), np.array([0, 1]))
+    >>> inputs_of(split, with_target=True)
+    tensor([[1., 1., 3.]], dtype=torch.float64)
+    """
     x, y = split.x.flatten(1).double(), split.y.double()
     if not with_target or (y.dim() == 2 and not y.shape[1]):
         return x

@@ -1,5 +1,5 @@
-"""The sequence gamma_t by which FedMM's methods move (Dieuleveut et al. 2025, Alg. 1 to 3), and how
-far it may take clients under gossip.
+"""Step sizes gamma_t of FedMM's methods (Dieuleveut et al. 2025, Alg. 1 to 3), and their limit
+under gossip.
 """
 
 from __future__ import annotations
@@ -16,10 +16,27 @@ DEFAULT_STEP = 0.05
 
 
 def gamma_of(rule: StepRule, beta: float, t: int) -> float:
-    """gamma_t in (0, 1] of round t, counted from 1, with ``beta`` in (0, 1].
+    """Return the step size of a round.
 
-    constant beta; sqrt beta / sqrt(beta + t), the paper's experiments (section 6); inverse 1 / t,
-    which forgets where it began; inverse_kept 1 / (t + 1), which keeps it as one sample.
+    Parameters
+    ----------
+    rule : {'constant', 'sqrt', 'inverse', 'inverse_kept'}
+        beta, beta / sqrt(beta + t) (the paper's experiments, section 6), 1 / t, or 1 / (t + 1).
+        1 / t forgets the first S, 1 / (t + 1) keeps it as one sample.
+    beta : float
+        In (0, 1].
+    t : int
+        The round, from 1.
+
+    Returns
+    -------
+    float
+        gamma_t in (0, 1].
+
+    Examples
+    --------
+    >>> gamma_of("inverse", 0.05, 4), gamma_of("inverse_kept", 0.05, 4)
+    (0.25, 0.2)
     """
     rules = {
         "constant": beta,
@@ -31,10 +48,24 @@ def gamma_of(rule: StepRule, beta: float, t: int) -> float:
 
 
 def refuse_long_steps(federation: Federation, gamma: float, option: str) -> None:
-    """Raises ``InputError`` where gamma n mu_i, with mu_i = m_i / m, is above 1 for a client.
+    """Refuse steps gamma n mu_i above 1 of a client, with mu_i = m_i / m.
 
-    By gossip it would leave S beyond its statistics, and the projection would change the mean over
-    clients. ``gamma`` is that of the first round, ``option`` what makes it smaller.
+    Under gossip such a step would take S beyond the client's statistics, and the projection would
+    change the mean over clients.
+
+    Parameters
+    ----------
+    federation : Federation
+        Its training clients have m_i samples.
+    gamma : float
+        Step size of round 1, the largest.
+    option : str
+        Name of the option that makes it smaller.
+
+    Raises
+    ------
+    InputError
+        Names the longest step.
     """
     largest = int(federation.n_train[federation.training].max()) * len(federation.training)
     longest = gamma * largest / federation.n_train_total
