@@ -20,7 +20,7 @@ LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "M
 
 class Communicator(Protocol):
     """What the rest of mpifed asks of MPI. All but ``send``, ``receive``,
-    ``hasten`` and ``abort`` are collective.
+    ``set_polling`` and ``abort`` are collective.
     """
 
     rank: int
@@ -37,7 +37,7 @@ class Communicator(Protocol):
         None where the MPI library does not let two threads call it at once.
         """
 
-    def hasten(self, yes: bool) -> None:
+    def set_polling(self, yes: bool) -> None:
         """Whether a thread beside the run looks for its messages as often as the run does: while
         the run waits for it. Not collective.
         """
@@ -121,7 +121,7 @@ class Alone:
     def beside(self) -> Communicator | None:
         return Alone()
 
-    def hasten(self, yes: bool) -> None:
+    def set_polling(self, yes: bool) -> None:
         pass
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:

@@ -43,7 +43,7 @@ class Mpi:
         self.bytes_sent = 0
         self._beside = beside
         self._sleeps = beside or local.Get_size() > (os.cpu_count() or 1)
-        self.hasten(False)
+        self.set_polling(False)
 
     @classmethod
     def world(cls) -> Mpi:
@@ -60,7 +60,7 @@ class Mpi:
         aside, local, other = _beside_the_world()
         return Mpi(other, aside, local, beside=True)
 
-    def hasten(self, yes: bool) -> None:
+    def set_polling(self, yes: bool) -> None:
         self._longest_pause = LONGEST_PAUSE if yes or not self._beside else PATIENT_PAUSE
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:

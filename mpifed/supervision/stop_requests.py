@@ -1,6 +1,6 @@
 """A request to stop, where it comes before round 1: in work that may last and is in no checkpoint.
 
-From round 1 on the engine itself asks between rounds. Before, whoever iterates calls ``heed`` now
+From round 1 on the engine itself asks between rounds. Before, whoever iterates calls ``raise_if_stop_requested`` now
 and then; the ranks come together in ``agreement.agree``.
 """
 
@@ -17,8 +17,8 @@ _requested: ContextVar[Callable[[], bool]] = ContextVar("requested", default=lam
 
 
 @contextmanager
-def heeding(stop_requested: Callable[[], bool]) -> Iterator[None]:
-    """While it lasts, ``heed`` asks ``stop_requested``."""
+def stop_requests_from(stop_requested: Callable[[], bool]) -> Iterator[None]:
+    """While it lasts, ``raise_if_stop_requested`` asks ``stop_requested``."""
     token = _requested.set(stop_requested)
     try:
         yield
@@ -26,7 +26,7 @@ def heeding(stop_requested: Callable[[], bool]) -> Iterator[None]:
         _requested.reset(token)
 
 
-def heed() -> None:
+def raise_if_stop_requested() -> None:
     """Raises ``StopRequested`` where this rank has been asked to stop. Not collective.
 
     Else shows the rank's guard that it has come one step forward.

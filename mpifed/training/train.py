@@ -16,7 +16,7 @@ from mpifed.config.configuration import to_yaml
 from mpifed.errors import AgreedStop, Diverged, InputError, PeerDiverged, PeerFailure, RunError
 from mpifed.federation.clients import participants
 from mpifed.mpi.agreement import agree
-from mpifed.supervision.stop_requests import heeding
+from mpifed.supervision.stop_requests import stop_requests_from
 from mpifed.training import resume
 from mpifed.training.build import Setup, describe_versions
 from mpifed.training.clock import Clock
@@ -49,7 +49,7 @@ def train(
             _check_digest(engine, task.point)
         else:
             try:
-                with heeding(stop_requested):
+                with stop_requests_from(stop_requested):
                     agree(communicator, engine.prepare)
             except AgreedStop as stopped:
                 if say is not None:

@@ -17,7 +17,7 @@ from mpifed.supervision.exit import PATIENCE
 from mpifed.supervision.heartbeat import STALL_LIMIT, Signs
 from mpifed.supervision.launcher import Launch, has_ended, launched, watch_process
 from mpifed.supervision.stillness import WAITING, Stillness
-from mpifed.supervision.stop_requests import heed
+from mpifed.supervision.stop_requests import raise_if_stop_requested
 
 PATH = f"{HERE / 'early'}:{HERE}"
 KILLED = "the process was killed by SIGKILL (out of memory?)"
@@ -133,7 +133,7 @@ def test_what_lasts_before_round_1_shows_steps(tmp_path, capfd, monkeypatch):
     words = ["clients=50", "rounds=1", "data.n_test=2", "data.dimension=2", "--quiet", "--output"]
     assert call([TINY[0], *words, tmp_path / "run"], capfd).code == 0
     assert seen[0] >= 3 * 50
-    heed()
+    raise_if_stop_requested()
     assert heartbeat.read(board).steps > seen[0]
 
 
