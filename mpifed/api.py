@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import h5py
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
@@ -22,6 +19,7 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import decided, resolve, to_yaml
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator, world
+from mpifed.reading.results import DIGEST, Clients, read_clients, read_metrics, read_summary
 from mpifed.supervision import heartbeat
 from mpifed.training import resume
 from mpifed.training.build import make, plan_lines, remarks
@@ -48,31 +46,21 @@ class Result:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """summary.json."""
-        return cast(
-            dict[str, Any],
-            json.loads((self.directory / "summary.json").read_text(encoding="utf-8")),
-        )
+        return read_summary(self.directory / "summary.json")
 
     @cached_property
     def metrics(self) -> dict[str, np.ndarray]:
         """The columns of metrics.csv: float64, NaN where empty; ``state_digest`` as text."""
-        with (self.directory / "metrics.csv").open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            rows = list(reader)
-        columns = {}
-        for name in reader.fieldnames or ():
-            values = [row[name] for row in rows]
-            if name == "state_digest":
-                columns[name] = np.array(values)
-            else:
-                columns[name] = np.array([float(value) if value else np.nan for value in values])
-        return columns
+        found = read_metrics(self.directory / "metrics.csv")
+        return {
+            name: np.array(found.texts(name)) if name == DIGEST else found.numbers(name)
+            for name in found.columns
+        }
 
     @cached_property
     def clients(self) -> dict[str, np.ndarray]:
         """The datasets of clients.h5, a number or row for each client."""
-        with h5py.File(self.directory / "clients.h5", "r") as file:
-            return {name: data[()] for name, data in file.items() if name != "learnt"}
+        return self._clients_file.results
 
     @cached_property
     def learnt(self) -> dict[str, np.ndarray]:
@@ -80,8 +68,11 @@ class Result:
 
         The group ``learnt`` of clients.h5; empty for methods whose models are in the checkpoint.
         """
-        with h5py.File(self.directory / "clients.h5", "r") as file:
-            return {name: data[()] for name, data in file.get("learnt", {}).items()}
+        return self._clients_file.learnt
+
+    @cached_property
+    def _clients_file(self) -> Clients:
+        return read_clients(self.directory / "clients.h5")
 
 
 def run(

@@ -3,13 +3,44 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, TypeVar
 
 from mpifed.errors import InputError
 
+N = TypeVar("N", int, float)
+
 
 class Parser(argparse.ArgumentParser):
-    """argparse, except that a wrong argument raises ``InputError``."""
+    """argparse, except that a wrong argument raises ``InputError``.
+
+    Numbers have ASCII digits alone, and words must be text that a file can hold.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.register("type", int, _plain(int))
+        self.register("type", float, _plain(float))
+
+    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
+        """As argparse's own, through which all its other ways to parse go."""
+        words = list(sys.argv[1:] if args is None else args)
+        for word in words:
+            if any("\ud800" <= letter <= "\udfff" for letter in word):
+                raise InputError(f"{word!a} is not text in UTF-8; rename what it names")
+        return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; --help shows how the command is used")
+
+
+def _plain(kind: Callable[[str], N]) -> Callable[[str], N]:
+    """``kind`` for texts that mean the same number outside Python."""
+
+    def read(text: str) -> N:
+        if not text.isascii() or "_" in text:
+            raise ValueError
+        return kind(text)
+
+    return read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import os
 import signal
 import socket
@@ -27,6 +28,9 @@ from mpifed.errors import (
     RunError,
     StopRequested,
     closest,
+    complain,
+    in_words,
+    text_of,
 )
 from mpifed.supervision.exit import skip_teardown
 from mpifed.supervision.heartbeat import STALL_LIMIT, announce, tell, waiting, whereabouts
@@ -98,6 +102,9 @@ def main(arguments: list[str]) -> int:
         os.environ.setdefault(variable, "1")
     if os.environ.get("MPIFED_DEBUG") == "1":
         faulthandler.enable()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the terminal cannot show must not end a run that has succeeded.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = parser().parse_intermixed_args(arguments)
         if options.list:
@@ -107,10 +114,12 @@ def main(arguments: list[str]) -> int:
         request = _request(options)
         communicator = _world(options.expect_ranks)
     except InputError as error:
-        return _fail_early(str(error), EXIT_BAD_INPUT)
+        return _fail_early(text_of(error), EXIT_BAD_INPUT)
+    except SystemExit:
+        raise  # after --help or --version
     except KeyboardInterrupt:
         return _fail_early("interrupted", EXIT_FAILED)
-    except Exception as error:
+    except BaseException as error:
         return _fail_early(_foreign(error), EXIT_FAILED)
     return _run(request, communicator, stop_requested)
 
@@ -123,15 +132,15 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
         result = execute(request, communicator, stop_requested)
     except AgreedInputError as error:
         if communicator.rank == 0:
-            _say(str(error))
+            _say(text_of(error))
         return EXIT_BAD_INPUT
     except InputError as error:
-        return _fail(communicator, str(error), EXIT_BAD_INPUT)
+        return _fail(communicator, text_of(error), EXIT_BAD_INPUT)
     except RunError as error:
-        return _fail(communicator, str(error), EXIT_FAILED)
+        return _fail(communicator, text_of(error), EXIT_FAILED)
     except StopRequested as error:
         # Of this rank alone, for which the others still wait.
-        return _fail(communicator, str(error), EXIT_STOPPED)
+        return _fail(communicator, text_of(error), EXIT_STOPPED)
     except KeyboardInterrupt:
         return _fail(communicator, "interrupted", EXIT_FAILED)
     except BrokenPipeError:
@@ -142,13 +151,14 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
         # The rank that failed reports it, and its abort ends this wait.
         time.sleep(PATIENCE)
         return _fail(communicator, "another rank failed and did not say why", EXIT_FAILED)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        # A user's component may raise anything, and may ask to leave.
         return _fail(communicator, _foreign(error), EXIT_FAILED)
     return EXIT_STOPPED if result.status == "stopped" else EXIT_FINISHED
 
 
 def _foreign(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error} (MPIFED_DEBUG=1 shows the traceback)"
+    return f"{in_words(error)} (MPIFED_DEBUG=1 shows the traceback)"
 
 
 def _world(expected: int | None) -> Any:
@@ -247,7 +257,7 @@ def _since_process_start() -> float:
 def _say(message: str) -> None:
     if os.environ.get("MPIFED_DEBUG") == "1" and sys.exc_info()[0] is not None:
         traceback.print_exc()
-    print(f"mpifed: {message}", file=sys.stderr, flush=True)
+    complain("mpifed", message)
 
 
 def _fail_early(message: str, code: int) -> int:

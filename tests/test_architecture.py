@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FLOORS = (
-    {"errors", "random", "sparse_rows", "state", "topologies"},
-    {"command", "components", "supervision"},
+    {"errors", "random", "replacing", "sparse_rows", "state", "topologies"},
+    {"command", "components", "memory", "reading", "supervision"},
     {"mpi"},
     {"data"},
     {"federation", "models"},

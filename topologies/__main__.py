@@ -20,6 +20,9 @@ from topologies.communication import MESSAGE_BYTES
 from topologies.threads import one_thread
 from topologies.throughput import OVERLAYS
 
+LONGEST = 500
+"""Characters of a message at most."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return 0, or 2 after one sentence on standard error about bad input."""
@@ -32,12 +35,22 @@ def main(arguments: list[str] | None = None) -> int:
     except TopologyError as error:
         if os.environ.get("MPIFED_DEBUG") == "1":
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(_one_line(f"error: {error}"), file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("error: there is not enough memory for this graph", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader (head, less) has seen enough; what is left in the buffer has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _one_line(text: str) -> str:
+    """``text`` as one printable line of at most ``LONGEST`` characters."""
+    words = " ".join(text[: 2 * LONGEST].split())
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+    return line if len(line) <= LONGEST else line[: LONGEST - 4] + " ..."
 
 
 class _Parser(argparse.ArgumentParser):
@@ -135,7 +148,7 @@ def _finish(parser: argparse.ArgumentParser, run: object) -> None:
 def _number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         try:
-            value = kind(text)
+            value = kind(text) if text.isascii() and "_" not in text else None
         except ValueError:
             value = None
         if value is None or not holds(value):
@@ -145,9 +158,9 @@ def _number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[
     return read
 
 
-_count = _number(int, "an integer of at least 1", lambda value: value >= 1)
+_count = _number(int, "an integer of at least 1", lambda value: 1 <= value < 2**63)
 _natural = _number(int, "an integer of at least 0", lambda value: value >= 0)
-_positive = _number(float, "a number above 0", lambda value: 0 < value < float("inf"))
+_positive = _number(float, "a number above 0", lambda value: 0 < value < 1e300)
 _fraction = _number(float, "a number in (0, 1)", lambda value: 0 < value < 1)
 
 

@@ -15,7 +15,12 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, TypeVar
 
+from topologies.inputs import beyond_memory
+
 E = TypeVar("E", bound="Entry")
+
+MATRIX_NODE_BYTES = 64
+"""Bytes that a mixing matrix takes for each node, without its edges, at least."""
 
 
 class TopologyError(ValueError):
@@ -159,7 +164,19 @@ def node_count(owner: str, n: Any) -> int:
     """
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise TopologyError(f"{owner}: n is {n!r}, but must be an integer of at least 1")
+    check_memory(MATRIX_NODE_BYTES * int(n), f"{owner}: n is {n}, which")
     return int(n)
+
+
+def check_memory(needed: float, what: str) -> None:
+    """Refuse what would take more memory than there is, before it is made.
+
+    Raises:
+        TopologyError: the sentence that ``what`` begins.
+    """
+    lacking = beyond_memory(needed)
+    if lacking is not None:
+        raise TopologyError(f"{what} {lacking}")
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, str]]:
@@ -200,12 +217,14 @@ def _convert(kind: type, value: Any) -> Any:
         return value if isinstance(value, bool) else words.get(str(value).lower())
     if isinstance(value, bool):
         return None
+    if isinstance(value, str) and (not value.isascii() or "_" in value):
+        return None  # a number to Python alone
     try:
         number = float(value)
-    except (TypeError, ValueError):
+        if not math.isfinite(number):
+            return None
+        if kind is float:
+            return number
+        return int(value) if number == int(number) and "." not in str(value) else None
+    except (TypeError, ValueError, OverflowError):
         return None
-    if not math.isfinite(number):
-        return None
-    if kind is float:
-        return number
-    return int(value) if number == int(number) and "." not in str(value) else None

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.analysis import ConsensusRate, consensus_rate, rounds_to
+from topologies.catalogue import check_memory
 from topologies.matrix import ACTIVE, MixingMatrix
 from topologies.sequences import Schedule, as_schedule
 
@@ -97,6 +98,7 @@ def gossip(
 ) -> GossipRun:
     """Average random normal vectors of ``width`` entries by x <- W^k x and measure how it goes."""
     schedule = as_schedule(source)
+    check_memory(16 * (schedule.n * width + rounds), f"{rounds} rounds of {width} entries a node")
     rate = consensus_rate(schedule)
     x = np.random.default_rng(seed).standard_normal((schedule.n, width))
     start = x.mean(axis=0)

@@ -11,15 +11,18 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
 
-from topologies.catalogue import Entry, Parameter, TopologyError, node_count
+from topologies.catalogue import Entry, Parameter, TopologyError, check_memory, node_count
 from topologies.files import edge_list, graphml, matrix, plain
+from topologies.inputs import check_regular
 
 Seed = int | random.Random | None
+
+NODE_BYTES, EDGE_BYTES = 400, 300
+"""Bytes that networkx and the lists made of it take for a node and for an edge, about."""
 
 
 def erdos_renyi(n: int, p: float = 0.5, seed: Seed = None) -> nx.Graph:
@@ -147,12 +150,13 @@ class Family(Entry):
     """A graph family.
 
     ``random``: it takes a seed. ``needs_n``: its parameters alone do not say how many nodes there
-    are. ``count``: returns the number of nodes (None where only reading a file tells) and refuses
-    sizes that do not exist.
+    are. ``edges``: about how many edges a graph of n nodes has. ``count``: returns the number of
+    nodes (None where only reading a file tells) and refuses sizes that do not exist.
     """
 
     random: bool = False
     needs_n: bool = True
+    edges: Callable[[int, Mapping[str, Any]], float] = lambda n, params: n
     count: Callable[[Any, Mapping[str, Any]], int | None] | None = None
 
     def determined_by(self, given: Mapping[str, Any]) -> bool:
@@ -169,7 +173,11 @@ def count_nodes(name: str, family: Family, n: int | None, params: Mapping[str, A
     if n is None and family.needs_n and family.parameters is not None:
         raise TopologyError(f"{name} needs n, the number of nodes, an integer of at least 1")
     n = None if n is None else node_count(name, n)
-    return n if family.count is None else family.count(n, params)
+    found = n if family.count is None else family.count(n, params)
+    if found is not None and family.parameters is not None:
+        needed = NODE_BYTES * found + EDGE_BYTES * family.edges(found, params)
+        check_memory(needed, f"{name} with {found} nodes")
+    return found
 
 
 def _count_torus(n: int | None, params: Mapping[str, Any]) -> int:
@@ -210,8 +218,12 @@ def _count_barbell(n: int, params: Mapping[str, Any]) -> int:
 
 
 def _count_file(n: int | None, params: Mapping[str, Any]) -> int | None:
-    if not Path(params["path"]).is_file():
-        raise TopologyError(f"cannot read the graph file {params['path']!r}: there is no such file")
+    try:
+        check_regular(params["path"])
+    except OSError as error:
+        raise TopologyError(
+            f"cannot read the graph file {params['path']!r}: {error.strerror}"
+        ) from None
     return n
 
 
@@ -220,11 +232,15 @@ _FILE = Parameter(str, "the file to read", required=True)
 
 FAMILIES: dict[str, Family] = {
     "erdos_renyi": Family(
-        erdos_renyi, "each edge independently with probability p", {"p": _PROBABILITY}, random=True
+        erdos_renyi,
+        "each edge independently with probability p",
+        {"p": _PROBABILITY},
+        random=True,
+        edges=lambda n, params: params["p"] * n * (n - 1) / 2,
     ),
     "ring": Family(ring, "a cycle"),
     "path": Family(path, "a line"),
-    "complete": Family(complete, "every pair joined"),
+    "complete": Family(complete, "every pair joined", edges=lambda n, params: n * (n - 1) / 2),
     "star": Family(star, "node 0 joined to all others"),
     "torus": Family(
         torus,
@@ -242,6 +258,7 @@ FAMILIES: dict[str, Family] = {
         {"dimension": Parameter(int, "log2 of the number of nodes", low=0, high=24)},
         needs_n=False,
         count=_count_hypercube,
+        edges=lambda n, params: n * n.bit_length() / 2,
     ),
     "random_regular": Family(
         random_regular,
@@ -249,6 +266,7 @@ FAMILIES: dict[str, Family] = {
         {"degree": Parameter(int, "neighbours of each node", default=4, low=0)},
         random=True,
         count=_count_random_regular,
+        edges=lambda n, params: n * params["degree"] / 2,
     ),
     "small_world": Family(
         small_world,
@@ -261,14 +279,20 @@ FAMILIES: dict[str, Family] = {
         },
         random=True,
         count=_count_small_world,
+        edges=lambda n, params: n * params["neighbours"] / 2,
     ),
     "barbell": Family(
         barbell,
         "two complete graphs joined by a path",
         {"bridge": Parameter(int, "nodes on the path (default n mod 2)", low=0)},
         count=_count_barbell,
+        edges=lambda n, params: (n - (params["bridge"] or 0)) ** 2 / 4 + n,
     ),
-    "exponential": Family(exponential, "node i joined to i ± 2^k mod n"),
+    "exponential": Family(
+        exponential,
+        "node i joined to i ± 2^k mod n",
+        edges=lambda n, params: n * n.bit_length(),
+    ),
     "edge_list": Family(
         edge_list,
         "a text file with one edge a line",

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import numpy as np
+from numpy.typing import NDArray
 
-from topologies.catalogue import TopologyError
+from topologies.catalogue import TopologyError, check_memory, node_count
+from topologies.inputs import read_bytes
 from topologies.matrix import MixingMatrix
+
+WHOLE = re.compile(r"-?[0-9]{1,18}")
+
+TEXT_BYTES = 30
+"""Bytes that the graph of a text file takes for each byte of the text, about."""
 
 
 def read_matrix(path: str | Path) -> MixingMatrix:
@@ -24,11 +34,22 @@ def read_matrix(path: str | Path) -> MixingMatrix:
     """
     if Path(path).suffix == ".npz":
         return MixingMatrix.load(path)
+    return MixingMatrix.from_sparse(read_numbers(path))
+
+
+def read_numbers(path: str | Path) -> NDArray[np.float64]:
+    """Return the numbers in a CSV file: float64 [rows, columns].
+
+    Raises:
+        TopologyError: if the file cannot be read, or holds anything else.
+    """
+    text = read_text(path, "table of numbers")
+    if not text.strip():
+        raise TopologyError(f"{str(path)!r} holds no number")
     try:
-        array = np.loadtxt(path, delimiter=",", ndmin=2)
-    except (OSError, ValueError) as error:
+        return np.loadtxt(io.StringIO(text), delimiter=",", ndmin=2)
+    except ValueError as error:
         raise TopologyError(f"{str(path)!r} is no table of numbers: {error}") from error
-    return MixingMatrix.from_sparse(array)
 
 
 def edge_list(n: int | None = None, path: str = "") -> nx.Graph:
@@ -39,9 +60,9 @@ def edge_list(n: int | None = None, path: str = "") -> nx.Graph:
     number: then they are the nodes themselves and those not named are isolated.
     """
     graph = nx.Graph()
-    for number, line in enumerate(_read_text(path).splitlines(), start=1):
+    for number, line in enumerate(read_text(path, "graph file").splitlines(), start=1):
         words = line.split("#")[0].replace(",", " ").split()
-        if len(words) == 1 and words[0].isdecimal() and not graph:
+        if len(words) == 1 and WHOLE.fullmatch(words[0]) and not graph:
             n = n or int(words[0])
         elif len(words) == 1:
             raise TopologyError(
@@ -56,16 +77,25 @@ def edge_list(n: int | None = None, path: str = "") -> nx.Graph:
 
 def graphml(n: int | None = None, path: str = "") -> nx.Graph:
     """The undirected graph of a GraphML file; labels are replaced by 0 .. n-1 in sorted order."""
-    _read_text(path)
-    try:
-        graph = nx.read_graphml(path)
-    except Exception as error:  # the XML parser's and networkx's errors have no common base
-        raise TopologyError(f"graphml: {path} is no GraphML file: {error}") from error
+    graph = read_graphml(path, "graph file")
     if graph.is_directed():
         raise TopologyError(
             f"graphml: {path} holds a directed graph, but must hold an undirected one"
         )
     return _relabelled(nx.Graph(graph), n, f"graphml {path}")
+
+
+def read_graphml(path: str | Path, what: str) -> nx.Graph:
+    """Return the graph of a GraphML file, with its labels and attributes.
+
+    Raises:
+        TopologyError: if the file cannot be read, or is not GraphML; ``what`` is what it is called.
+    """
+    text = read_text(path, what)
+    try:
+        return nx.read_graphml(io.BytesIO(text.encode()))
+    except Exception as error:  # the XML parser's and networkx's errors have no common base
+        raise TopologyError(f"{str(path)!r} is no GraphML file: {error}") from error
 
 
 def matrix(n: int | None = None, path: str = "") -> nx.Graph:
@@ -85,11 +115,14 @@ def matrix(n: int | None = None, path: str = "") -> nx.Graph:
 
 def _weight(text: str, number: int, path: str) -> float:
     try:
-        return float(text)
+        weight = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
+        weight = math.nan
+    if not math.isfinite(weight):
         raise TopologyError(
             f"edge_list: line {number} of {path} has {text!r} where the weight must be a number"
-        ) from None
+        )
+    return weight
 
 
 def plain(graph: nx.Graph) -> nx.Graph:
@@ -104,7 +137,7 @@ def plain(graph: nx.Graph) -> nx.Graph:
 
 def _relabelled(graph: nx.Graph, n: int | None, source: str) -> nx.Graph:
     """Return a graph read from a file on 0 .. n-1; integer labels are sorted as numbers."""
-    if all(str(label).lstrip("-").isdecimal() for label in graph):
+    if all(WHOLE.fullmatch(str(label)) for label in graph):
         graph = nx.relabel_nodes(graph, int)
     if n is not None and n != len(graph):
         outside = [label for label in graph if not (isinstance(label, int) and 0 <= label < n)]
@@ -113,18 +146,26 @@ def _relabelled(graph: nx.Graph, n: int | None, source: str) -> nx.Graph:
                 f"{source}: n is {n}, but the file names {len(graph)} nodes, "
                 f"among them {outside[0]!r}"
             )
+        node_count(source, n)  # which refuses more than memory holds
         graph.add_nodes_from(range(n))
     if not graph:
         raise TopologyError(f"{source}: the file names no node")
     return plain(graph)
 
 
-def _read_text(path: str) -> str:
+def read_text(path: str | Path, what: str) -> str:
+    """Return the text of a file.
+
+    Raises:
+        TopologyError: if it cannot be read; ``what`` is what it is called.
+    """
     try:
-        return Path(path).read_text()
+        content = read_bytes(path)
+        check_memory(TEXT_BYTES * len(content), f"the {what} {str(path)!r}")
+        return content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text file"
-        raise TopologyError(f"cannot read the graph file {path!r}: {reason}") from error
+        raise TopologyError(f"cannot read the {what} {str(path)!r}: {reason}") from error
 
 
 def write_matrix(matrix: MixingMatrix, path: str | Path) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from topologies.catalogue import TopologyError
+from topologies.catalogue import MATRIX_NODE_BYTES, TopologyError, check_memory
+from topologies.inputs import check_archive
 
 BUILT_TOLERANCE = 1e-12
 IMPORT_TOLERANCE = 1e-8
@@ -112,7 +113,12 @@ class MixingMatrix:
         return sparse.csr_array(self._neighbour_weights + sparse.diags(self.self_weights))
 
     def to_dense(self) -> NDArray[np.float64]:
-        """Return W, float64 [n, n]."""
+        """Return W, float64 [n, n].
+
+        Raises:
+            TopologyError: if there is no memory for so many numbers.
+        """
+        check_memory(8 * self.n**2, f"the dense matrix of {self.n} nodes")
         dense = self._neighbour_weights.toarray()
         np.fill_diagonal(dense, self.self_weights)
         return dense
@@ -193,9 +199,12 @@ class MixingMatrix:
                 written.
         """
         try:
+            check_archive(path)
             with np.load(path, allow_pickle=False) as file:
+                n = int(file["n"])
+                check_memory(MATRIX_NODE_BYTES * n, f"{str(path)!r} says that n is {n}, which")
                 matrix = cls(
-                    int(file["n"]),
+                    n,
                     file["edges"],
                     file["weights"],
                     bool(file["symmetric"]),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.catalogue import TopologyError
+from topologies.files import read_graphml, read_numbers
 
 Array = NDArray[np.float64]
 
@@ -52,18 +53,12 @@ def read_network(path: str | Path) -> Network:
         TopologyError: if the file cannot be read or a value is negative.
     """
     path = Path(path)
-    try:
-        if path.suffix == ".csv":
-            latency = np.loadtxt(path, delimiter=",", ndmin=2)
-        elif path.suffix == ".graphml":
-            underlay = nx.read_graphml(path)
-        else:
-            raise TopologyError(f"{str(path)!r} must end in .csv or .graphml")
-    except TopologyError:
-        raise
-    except Exception as error:  # each format's parser has its own errors
-        raise TopologyError(f"cannot read the network {str(path)!r}: {error}") from error
-    network = _unlimited(latency) if path.suffix == ".csv" else network_on(underlay)
+    if path.suffix == ".csv":
+        network = _unlimited(read_numbers(path))
+    elif path.suffix == ".graphml":
+        network = network_on(read_graphml(path, "network"))
+    else:
+        raise TopologyError(f"{str(path)!r} must end in .csv or .graphml")
     _check(network, str(path))
     return network
 
@@ -80,12 +75,15 @@ def network_on(underlay: nx.Graph) -> Network:
     Raises:
         TopologyError: if it is not connected.
     """
+    _check_attributes(underlay)
     nodes = list(underlay)
     n = len(nodes)
+    if n == 0:
+        raise TopologyError("the network has no node")
     latency, bandwidth = np.zeros((n, n)), np.full((n, n), np.inf)
     for i, source in enumerate(nodes):
         routes = nx.single_source_dijkstra_path(
-            underlay, source, weight=lambda u, v, link: link.get("latency", 0.0)
+            underlay, source, weight=lambda u, v, link: float(link.get("latency", 0.0))
         )
         if len(routes) < n:
             raise TopologyError(f"the network is not connected: {source!r} cannot reach every node")
@@ -107,12 +105,31 @@ def network_on(underlay: nx.Graph) -> Network:
     )
 
 
+def _check_attributes(underlay: nx.Graph) -> None:
+    """Refuse attributes that are not numbers, and times below 0, which no path is least with."""
+    links = [attributes for _, _, attributes in underlay.edges(data=True)]
+    nodes = [attributes for _, attributes in underlay.nodes(data=True)]
+    known = {"latency": links, "bandwidth": links}
+    known.update(dict.fromkeys(("upload", "download", "compute"), nodes))
+    for name, owners in known.items():
+        for value in (attributes.get(name, 1.0) for attributes in owners):
+            try:
+                number = float(value)
+            except (TypeError, ValueError, OverflowError):
+                number = np.nan
+            if np.isnan(number) or number < 0:
+                raise TopologyError(
+                    f"the network has the {name} {value!r}, which must be a number of at least 0"
+                )
+
+
 def _check(network: Network, source: str) -> None:
     if network.latency.ndim != 2 or network.latency.shape != (network.n, network.n):
         raise TopologyError(f"{source}: latencies have shape {network.latency.shape}, not n x n")
     for name in ("latency", "bandwidth", "upload", "download", "compute"):
         values = getattr(network, name)
         limit = name in ("bandwidth", "upload", "download")
-        if np.isnan(values).any() or (values <= 0 if limit else values < 0).any():
-            least = "above 0" if limit else "at least 0"
-            raise TopologyError(f"{source}: a value of {name} is {np.min(values)}, not {least}")
+        wrong = ~(values > 0) if limit else ~((values >= 0) & np.isfinite(values))
+        if wrong.any():
+            allowed = "above 0" if limit else "finite and at least 0"
+            raise TopologyError(f"{source}: a value of {name} is {values[wrong][0]}, not {allowed}")

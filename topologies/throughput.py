@@ -71,6 +71,12 @@ def cycle_time(
     and the slowest way down; the overlay says so in ``overlay.graph["server"]``, its centre.
     """
     table = delays(overlay, network, message_bits=message_bits, local_steps=local_steps)
+    own = [(node, node) for node in overlay]
+    if not all(np.isfinite(table[arc]) for arc in [*overlay.edges, *own]):
+        raise TopologyError(
+            "a delay of the network is not finite: it has too small a bandwidth, or too large a "
+            "latency, message or number of local steps"
+        )
     server = overlay.graph.get("server")
     if server is None:
         return maximum_cycle_mean(table)

@@ -3,10 +3,11 @@
 ``/meta`` holds the format version, configuration, round and seed; ``/server/<name>`` what has no
 client axis; ``/clients/<name>`` what has, clients in order; ``/metrics`` the rows recorded so far.
 
-A file is written beside its final name, read back, sealed (``seal``), flushed to disk and renamed.
+A file is written beside its final name, sealed (``integrity``), flushed to disk, verified as the
+disk gives it back, and renamed.
 
-Rank 0 lays the file out (``layout``). Where h5py has parallel HDF5, every rank then writes the rows
-of its own clients; else they travel piece by piece to rank 0 (``streaming``), so that nobody holds
+Rank 0 lays the file out (``format``). Where h5py has parallel HDF5, every rank then writes the rows
+of its own clients; else they travel piece by piece to rank 0 (``gathering``), so that nobody holds
 more than its own share. ``background`` does all of this while the run goes on.
 """
 
@@ -25,16 +26,19 @@ import torch
 
 from mpifed import state as states
 from mpifed.checkpoint.copies import Part
-from mpifed.checkpoint.format import LIBRARY, Meta, Place, lay_out, read_description
+from mpifed.checkpoint.format import LIBRARY, Meta, lay_out, read_description
 from mpifed.checkpoint.gathering import feed, fill
-from mpifed.checkpoint.integrity import Damaged, disk_reason, seal, verify
+from mpifed.checkpoint.integrity import Damaged, seal, verify, verify_on_disk
 from mpifed.errors import PeerFailure, RunError
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
+from mpifed.reading.hdf5 import disk_reason, opened, whole
+from mpifed.replacing import partial_of, replacing
 
 __all__ = [
     "Meta",
     "listed",
+    "newest",
     "path_of",
     "prune",
     "read_arrays",
@@ -46,7 +50,7 @@ __all__ = [
     "writes_together",
 ]
 
-NAME = re.compile(r"round-(\d{6,})\.h5")
+NAME = re.compile(r"round-([0-9]{6,18})\.h5")
 
 
 def path_of(directory: Path, round: int) -> Path:
@@ -87,17 +91,14 @@ def write(
     ``keep`` newest. Raises ``RunError`` if it cannot be written; all others, and an older one of
     the same name, are then as before. Where the failure is another rank's, ``PeerFailure``.
     """
-    partial = path.with_name(f".{path.name}.partial")
     failure: RunError | None = None
     try:
-        _write(partial, meta, parts, arrays, federation, communicator)
         if communicator.rank == 0:
-            partial.replace(path)
-            _sync(path.parent)
+            _write_first(path, meta, parts, arrays, federation, communicator)
             _tidy(path.parent, meta.round, keep)
+        else:
+            _write_part(partial_of(path), parts, federation, communicator)
     except (OSError, RuntimeError, Damaged) as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
         failure = RunError(
             f"the checkpoint {path} cannot be written: {disk_reason(error)}; "
             f"{what_is_left(path.parent)}"
@@ -114,38 +115,47 @@ def write(
         raise PeerFailure
 
 
-def _write(
-    partial: Path,
+def _write_first(
+    path: Path,
     meta: Meta,
     parts: Sequence[Part],
     arrays: Mapping[str, np.ndarray],
     federation: Federation,
     communicator: Communicator,
 ) -> None:
-    """The complete file under its preliminary name, flushed to disk; collective."""
-    places: list[Place] | None = None
-    failure: Exception | None = None
-    if communicator.rank == 0:
-        try:
-            partial.parent.mkdir(parents=True, exist_ok=True)
+    """The whole file, on disk and verified; rank 0's half of a collective call."""
+    told = False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as partial:
             places = lay_out(partial, meta, parts, arrays, federation.n_clients)
             if writes_together(communicator):
                 _reserve(partial)
-        except (OSError, RuntimeError) as error:
-            places, failure = None, error
-    order = communicator.broadcast_object([p.name for p in places] if places is not None else None)
-    if failure is not None:
-        raise failure
+            told = True
+            communicator.broadcast_object([place.name for place in places])
+            if writes_together(communicator):
+                _write_together(partial, parts, federation, communicator)
+                communicator.barrier()
+                seal(partial)
+            else:
+                fill(partial, places, parts, federation, communicator)
+            verify_on_disk(partial)
+    except (OSError, RuntimeError):
+        if not told:
+            communicator.broadcast_object(None)
+        raise
+
+
+def _write_part(
+    partial: Path, parts: Sequence[Part], federation: Federation, communicator: Communicator
+) -> None:
+    """What another rank than 0 adds to the file; its half of a collective call."""
+    order = communicator.broadcast_object(None)
     if order is None:
         return
     if writes_together(communicator):
         _write_together(partial, parts, federation, communicator)
         communicator.barrier()
-        if communicator.rank == 0:
-            seal(partial)
-            verify(partial)
-    elif places is not None:
-        fill(partial, places, parts, federation, communicator)
     else:
         feed(order, parts, federation, communicator)
 
@@ -201,24 +211,34 @@ def _selection(ids: np.ndarray) -> slice | np.ndarray:
     return ids
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
     """``path`` for reading; what cannot be read or is not there becomes ``Damaged``."""
     try:
-        with h5py.File(path, "r", locking="best-effort") as file:
+        with opened(path) as file:
             yield file
     except Damaged:
         raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise Damaged(f"{path} cannot be read: {disk_reason(error)}") from error
+
+
+def newest(directory: Path) -> tuple[tuple[Path, Meta] | None, list[str]]:
+    """The newest intact checkpoint of a run directory, and what is wrong with each newer one.
+
+    Returns
+    -------
+    tuple
+        (path, what it says of itself), or None where there is none; and a sentence for each
+        checkpoint that was passed over.
+    """
+    passed_over: list[str] = []
+    for path in listed(directory / "checkpoints"):
+        try:
+            return (path, read_meta(path)), passed_over
+        except Damaged as error:
+            passed_over.append(str(error))
+    return None, passed_over
 
 
 def read_meta(path: Path) -> Meta:
@@ -232,7 +252,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """What the exchange had stored."""
     with _opened(path) as file:
         return {
-            name.removeprefix("exchange."): data[()]
+            name.removeprefix("exchange."): whole(data)
             for name, data in file["server"].items()
             if name.startswith("exchange.")
         }
@@ -247,7 +267,7 @@ def read_state(path: Path, state: Any, shared_is_rows: bool, hosted: np.ndarray)
     with _opened(path) as file:
         for name, tensor, is_rows in states.tensors(state, shared_is_rows):
             group = file["clients" if is_rows else "server"]
-            if name not in group:
+            if not isinstance(group.get(name), h5py.Dataset):
                 raise Damaged(f"{path} lacks the state '{name}'")
             stored = group[name]
             fresh = torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format)

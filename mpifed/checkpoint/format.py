@@ -8,6 +8,7 @@ lets others compute.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,10 @@ import numpy as np
 from mpifed.checkpoint.copies import Part
 from mpifed.checkpoint.hdf5 import writing
 from mpifed.checkpoint.integrity import BLOCK, FORMAT
+from mpifed.reading.configurations import check_stored
+from mpifed.reading.hdf5 import check_size
+from mpifed.reading.results import check_rows
+from mpifed.reading.text import is_count, is_number
 
 LIBRARY = ("v110", "v110")
 """The form of the HDF5 file: one that every HDF5 since 1.10 writes and reads."""
@@ -99,15 +104,57 @@ def _describe(file: h5py.File, meta: Meta) -> None:
 
 
 def read_description(file: h5py.File) -> Meta:
-    """What ``lay_out`` wrote of ``meta``; raises ``KeyError`` or ``ValueError`` without it."""
+    """What ``lay_out`` wrote of ``meta``, checked.
+
+    A seal says that a file is as it was sealed, and not who sealed it.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If it is of another format, or says what no run says.
+    """
     about = file["meta"].attrs
-    return Meta(
-        int(about["round"]),
-        int(about["seed"]),
-        int(about["horizon"]),
-        json.loads(about["configuration"]),
-        [str(name) for name in file["metrics/columns"].asstr()[:]],
-        [[str(item) for item in row] for row in file["metrics/rows"].asstr()[:]],
+    if _count(about, "format") != FORMAT:
+        raise ValueError(f"/meta says format {about['format']}, and this mpifed reads {FORMAT}")
+    configuration = json.loads(about["configuration"])
+    check_stored(configuration)
+    columns = [str(name) for name in _texts(file["metrics/columns"], 1)]
+    rows = [[str(item) for item in row] for row in _texts(file["metrics/rows"], 2)]
+    check_rows(columns, rows)
+    meta = Meta(
+        _count(about, "round"),
+        _count(about, "seed"),
+        _count(about, "horizon"),
+        configuration,
+        columns,
+        rows,
         json.loads(about["ledger"]),
         json.loads(about["seconds"]),
     )
+    if rows and int(dict(zip(columns, rows[-1], strict=True))["round"]) > meta.round:
+        raise ValueError("/metrics has a row of a later round")
+    for name, found in (("ledger", meta.ledger), ("seconds", meta.seconds)):
+        if not isinstance(found, dict) or not all(_is_sum(value) for value in found.values()):
+            raise ValueError(f"/meta has a {name} that is not made of numbers, at least 0")
+    if not all(isinstance(bits, int) for bits in meta.ledger.values()):
+        raise ValueError("/meta has a ledger that is not made of whole numbers")
+    return meta
+
+
+def _texts(data: Any, dimensions: int) -> Any:
+    """The texts of a data set with this many dimensions."""
+    check_size(data)
+    if data.ndim != dimensions:
+        raise ValueError(f"{data.name} has the shape {data.shape}")
+    return data.asstr()[()]
+
+
+def _count(about: Mapping[str, Any], name: str) -> int:
+    value = about[name]
+    if not isinstance(value, np.integer) or not is_count(int(value)):
+        raise ValueError(f"/meta has no whole number for {name}")
+    return int(value)
+
+
+def _is_sum(value: Any) -> bool:
+    return is_number(value) and 0 <= value < math.inf

@@ -58,7 +58,7 @@ def fill(
 ) -> None:
     """Writes all tensors into the file and seals it; called on rank 0 while others ``feed``.
 
-    Raises ``OSError`` or ``Damaged`` at the end, when it has taken all that others send.
+    Raises ``OSError`` at the end, when it has taken all that others send.
     """
     by_name = {part.name: part for part in parts}
     sink = Sink(path)

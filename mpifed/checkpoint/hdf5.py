@@ -77,7 +77,8 @@ def writing(path: Path, mode: Literal["w", "r+"], **options: Any) -> Iterator[h5
 
     Raises ``OSError`` at the end if the disk did not take all of it.
     """
-    flags = os.O_RDWR | (os.O_CREAT | os.O_TRUNC if mode == "w" else 0)
+    # A link in its place, which somebody else may have put there, is not followed.
+    flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT | os.O_TRUNC if mode == "w" else 0)
     descriptor = os.open(path, flags, 0o666)
     try:
         target = _Tolerant(descriptor)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from mpifed.errors import InputError, closest
+from mpifed.errors import InputError, closest, one_line, text_of
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,11 @@ def options_of(component: Callable[..., Any]) -> dict[str, Option]:
     try:
         hints = typing.get_type_hints(annotated, include_extras=True)
         parameters = inspect.signature(component).parameters
-    except (TypeError, ValueError, NameError, AttributeError) as error:
+    except Exception as error:
+        # A user's own class may fail in any way where it is looked at.
         name = getattr(component, "__name__", type(component).__name__)
         raise InputError(
-            f"'{name}' is no component: its parameters cannot be read ({error})"
+            f"'{name}' is no component: its parameters cannot be read ({text_of(error)})"
         ) from error
     own = {
         name: Option(name, hints.get(name, Any), parameter.default)
@@ -164,7 +165,13 @@ def check_value(value: Any, annotation: Any, field: str) -> Any:
 
 def shown(value: Any) -> str:
     """``value`` for a message: never long, however large or deep it is."""
-    return "empty" if value is None else _SHORT.repr(value)
+    if value is None:
+        return "empty"
+    try:
+        return one_line(_SHORT.repr(value), 200)
+    except Exception:
+        # Python refuses to write out a number of very many digits, and a user's object anything.
+        return f"a {type(value).__name__} that cannot be written out"
 
 
 _SHORT = reprlib.Repr()
@@ -237,7 +244,9 @@ def _convert_union(value: Any, parts: tuple[Any, ...]) -> Any:
 
 def _plain(value: Any) -> Any:
     """``value`` if it reads back as it was stored; YAML also knows dates, sets and bytes."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, str):
+        return _text(value)
+    if value is None or isinstance(value, (bool, int, float)):
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError
         return value
@@ -246,6 +255,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _plain(item) for key, item in value.items()}
     raise TypeError
+
+
+def _text(value: str) -> str:
+    """``value`` if a file can hold it: of lone surrogates UTF-8 has none."""
+    value.encode()
+    return value
 
 
 def _convert_plain(value: Any, kind: type) -> Any:
@@ -258,11 +273,13 @@ def _convert_plain(value: Any, kind: type) -> Any:
         number = float(value) if isinstance(value, (int, float, str)) else None
         if number is None or isinstance(value, bool) or not math.isfinite(number):
             raise TypeError
+        if isinstance(value, str) and (not value.isascii() or "_" in value):
+            raise ValueError  # a number to Python alone
         return number
     if kind is int:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
             raise TypeError
         return int(value)
     if isinstance(value, kind):
-        return value
+        return _text(value) if isinstance(value, str) else value
     raise TypeError

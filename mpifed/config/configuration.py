@@ -37,7 +37,7 @@ from mpifed.config.experiment_files import (
     parse_overrides,
     read_experiment,
 )
-from mpifed.errors import InputError, closest
+from mpifed.errors import InputError, closest, in_words
 from mpifed.federation import participation
 from mpifed.federation.clients import count_unseen
 from mpifed.local.options import LocalOptions
@@ -58,6 +58,9 @@ __all__ = [
     "to_yaml",
 ]
 
+LARGEST = 2**63 - 1
+"""The largest whole number that a checkpoint can hold."""
+
 ClientWeights = Literal["scored", "train", "uniform"]
 """How averages over clients are weighted, see ``EvaluationOptions``."""
 
@@ -76,7 +79,7 @@ class EvaluationOptions:
     2021, ``uniform`` one each.
     """
 
-    every: Annotated[int, AtLeast(1)] = 10
+    every: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 10
     unseen_fraction: Annotated[float, AtLeast(0), Below(1)] = 0.0
     validation_fraction: Annotated[float, AtLeast(0), Below(1)] = 0.0
     validation_split: bool = False
@@ -87,8 +90,8 @@ class EvaluationOptions:
 class CheckpointOptions:
     """The section ``checkpoint``: every how many rounds, and how many to keep."""
 
-    every: Annotated[int, AtLeast(1)] = 50
-    keep: Annotated[int, AtLeast(1)] = 2
+    every: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 50
+    keep: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +99,9 @@ class Configuration:
     """A complete, checked configuration; README.md says what each key means."""
 
     experiment: str = "custom"
-    seed: Annotated[int, AtLeast(0), AtMost(2**63 - 1)] = 0
-    clients: Annotated[int, AtLeast(1)] = 100
-    rounds: Annotated[int, AtLeast(1)] = 200
+    seed: Annotated[int, AtLeast(0), AtMost(LARGEST)] = 0
+    clients: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 100
+    rounds: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 200
     participation: Any = 1.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
@@ -281,13 +284,12 @@ def _component(section: str, given: Any, n_training: int) -> dict[str, Any]:
 def _find(section: str, name: Any) -> Callable[..., Any]:
     try:
         return components.find(section, name)
-    except InputError:
+    except (InputError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         # A user's own module may fail to import in any way.
         raise InputError(
-            f"{section}.name is {shown(name)}, which cannot be imported: "
-            f"{type(error).__name__}: {error}"
+            f"{section}.name is {shown(name)}, which cannot be imported: {in_words(error)}"
         ) from error
 
 

@@ -6,15 +6,14 @@ Everything here is plain nested mappings; ``config.resolve`` checks what they sa
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from mpifed.components.registry import find
 from mpifed.components.schema import options_of, shown
 from mpifed.errors import InputError, closest
+from mpifed.reading.yaml_files import parse_value, read_yaml
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
@@ -30,20 +29,6 @@ DEFAULTS = {
     "compression": "none",
 }
 """The component of each section that names none."""
-
-
-class _Loader(yaml.SafeLoader):
-    """Plain data only, and no key twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        texts = [key for key in keys if isinstance(key, str) and key != "<<"]
-        repeated = next((text for text in texts if texts.count(text) > 1), None)
-        if repeated is not None:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key '{repeated}' stands there twice", node.start_mark
-            )
-        return super().construct_mapping(node, deep)
 
 
 def experiment_names() -> list[str]:
@@ -69,29 +54,11 @@ def read_experiment(name: str) -> dict[str, Any]:
                 f"there is no experiment {shown(name)}; {closest(name, experiment_names())}, "
                 "or the path of a .yaml file"
             )
-    try:
-        mapping = _parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not valid YAML: it is no text in UTF-8") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        place = getattr(error, "problem_mark", None)
-        where = f", line {place.line + 1}" if place else ""
-        raise InputError(f"{path}{where} is not valid YAML{_reason(error)}") from None
+    mapping = read_yaml(path)
     if not isinstance(mapping, dict) or not all(isinstance(key, str) for key in mapping):
         raise InputError(f"{path} does not hold a mapping of keys to values")
     mapping.setdefault("experiment", path.stem)
     return mapping
-
-
-def _parse(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)
-
-
-def _reason(error: Exception) -> str:
-    problem = getattr(error, "problem", None)
-    return f": {' '.join(str(problem).split())[:200]}" if problem else ""
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
@@ -103,12 +70,7 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
             raise InputError(
                 f"{shown(word)} is neither an experiment nor an override of the form key=value"
             )
-        try:
-            overrides[key] = _parse(text)
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
-            raise InputError(
-                f"{key}: {shown(text)} is not a valid YAML value{_reason(error)}"
-            ) from None
+        overrides[key] = parse_value(text, key)
     return overrides
 
 

@@ -22,11 +22,23 @@ from typing import Annotated, Any, NoReturn
 import numpy as np
 import torch
 
+from mpifed.command import Parser
 from mpifed.components.registry import DATASETS, find, summary
 from mpifed.components.schema import AtLeast, Option, check_value, describe, options_of
 from mpifed.data.base import Dataset, Shards
-from mpifed.data.container import Contents, write
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, closest
+from mpifed.data.federated_format import Contents
+from mpifed.data.federated_writer import write
+from mpifed.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    InputError,
+    RunError,
+    closest,
+    complain,
+    in_words,
+    text_of,
+)
 from mpifed.mpi.communicator import LAUNCHER_SIZES, Alone
 
 BLOCK = 256 << 20
@@ -34,8 +46,11 @@ BLOCK = 256 << 20
 
 INTERRUPTED = 130
 
+WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
+"""A whole number as it is typed; Python takes more for one, and refuses those that are longer."""
 
-class _Parser(argparse.ArgumentParser):
+
+class _Parser(Parser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see python -m mpifed.data --help")
 
@@ -47,17 +62,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check_alone()
         return _run(words)
     except InputError as error:
-        return _fail(_as_flags(str(error)), EXIT_BAD_INPUT)
+        return _fail(_as_flags(text_of(error)), EXIT_BAD_INPUT)
     except KeyboardInterrupt:
         return _fail("interrupted; nothing was written", INTERRUPTED)
-    except Exception as error:
-        return _fail(str(error) or type(error).__name__, EXIT_FAILED)
+    except SystemExit:
+        raise  # after --help
+    except BaseException as error:
+        expected = isinstance(error, RunError)
+        return _fail(text_of(error) if expected else in_words(error), EXIT_FAILED)
 
 
 def _fail(message: str, code: int) -> int:
     if os.environ.get("MPIFED_DEBUG") == "1":
         traceback.print_exc()
-    print(f"mpifed.data: {message}", file=sys.stderr)
+    complain("mpifed.data", message)
     return code
 
 
@@ -173,10 +191,7 @@ def _number(text: str) -> Any:
     words = {"null": None, "true": True, "false": False}
     if text.lower() in words:
         return words[text.lower()]
-    try:
-        return int(text)
-    except ValueError:
-        return text
+    return int(text) if WHOLE.fullmatch(text) else text
 
 
 def _writable(text: str, force: bool) -> Path:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mpifed.data.container import PARTIAL, VERSION, Contents, read_contents
+from mpifed.data.federated_format import VERSION, Contents, read_contents
 from mpifed.errors import InputError, RunError
+from mpifed.replacing import PARTIAL
 
 ABANDONED = 24 * 3600.0
 """Seconds after which an unfinished file is taken for one whose job was killed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import gzip
+import io
 import lzma
 import os
 import zlib
@@ -13,23 +14,84 @@ from pathlib import Path
 from typing import IO, Any
 
 from mpifed.errors import InputError
+from mpifed.memory import check_memory
+from topologies.inputs import open_regular
 
-Stream = IO[bytes] | gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File
+Stream = IO[bytes] | io.BufferedReader
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
+MOST_TIMES = 500
+"""By how much a compressed file may grow; published data grow less than a hundredfold."""
+
+UNCHECKED = 1 << 26
+"""Bytes up to which it may grow by more."""
+
+
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Stream]:
+def opened(path: Path, held: float = 0.0, ending: str | None = None) -> Iterator[Stream]:
     """``path`` opened for reading bytes, decompressed if its name ends in .gz, .xz or .bz2.
 
-    What the disk or the decompression refuses meanwhile becomes an ``InputError``.
+    Parameters
+    ----------
+    path
+        A regular file.
+    held
+        Bytes of memory that the reader takes for each byte that it reads.
+    ending
+        The ending of the compression, where the name does not have it.
+
+    Raises
+    ------
+    InputError
+        For what the disk or the decompression refuses meanwhile, for a file that grows by more than
+        ``MOST_TIMES``, and for one that memory cannot hold.
     """
+    open_stream = OPENERS.get(path.suffix if ending is None else ending)
     try:
-        with OPENERS.get(path.suffix, open)(path, "rb") as stream:
-            yield stream
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        with open_regular(path) as raw:
+            if open_stream is None:
+                size = os.fstat(raw.fileno()).st_size
+                check_memory(held * size, f"'{path}' cannot be read: it")
+                yield raw
+                return
+            with open_stream(raw, "rb") as inner:
+                yield io.BufferedReader(_Growing(path, raw, inner, held), 1 << 20)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror or error}") from error
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise InputError(f"'{path}' cannot be read: {error}") from error
+
+
+class _Growing(io.RawIOBase):
+    """What ``inner`` makes of ``raw``, refused where it becomes too much."""
+
+    def __init__(self, path: Path, raw: IO[bytes], inner: IO[bytes], held: float) -> None:
+        self._path, self._raw, self._inner, self._held = path, raw, inner, held
+        self._made, self._unchecked = 0, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._inner.read(len(buffer))
+        buffer[: len(piece)] = piece
+        self._made += len(piece)
+        self._unchecked += len(piece)
+        if self._unchecked > UNCHECKED:
+            self._check()
+        return len(piece)
+
+    def _check(self) -> None:
+        self._unchecked = 0
+        if self._made > MOST_TIMES * self._raw.tell():
+            raise InputError(
+                f"'{self._path}' cannot be read: it grows by more than {MOST_TIMES} times when it "
+                "is decompressed"
+            )
+        # What was read so far is held already.
+        check_memory(self._held * UNCHECKED, f"'{self._path}' cannot be read: the rest of it")
 
 
 def located(given: str | None, folder: str, raw: str | None = None) -> Path:

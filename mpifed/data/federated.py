@@ -1,4 +1,4 @@
-"""Data from a federated HDF5 file; ``container.py`` says what is in one."""
+"""Data from a federated HDF5 file; ``federated_format`` says what is in one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from mpifed.data.base import Dataset, Shards
-from mpifed.data.container import read_contents
 from mpifed.data.delivery import agreed, deliver
+from mpifed.data.federated_format import read_contents
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 

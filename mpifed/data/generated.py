@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from mpifed.data.base import Description, Shards, Split, Task
-from mpifed.data.container import SPLITS
 from mpifed.data.delivery import allocated
+from mpifed.data.federated_format import SPLITS
 from mpifed.errors import RunError
 from mpifed.supervision import heartbeat
 

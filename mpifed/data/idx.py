@@ -22,6 +22,7 @@ from mpifed.data.delivery import agreed
 from mpifed.data.partition import FEWEST, Alpha, Classes, MinSamples, Name
 from mpifed.data.pooled import PIECE, Pool, assign, load_pooled
 from mpifed.errors import InputError
+from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 
 BRIGHTEST = 255
@@ -29,6 +30,9 @@ PARTS = (("train",), ("t10k", "test"))
 """What the names of the two parts begin with: MNIST says t10k, EMNIST says test."""
 
 COMPRESSIONS = ("", ".gz", ".xz")
+
+STEP = 1 << 24
+"""Bytes that are asked for at once: a head may announce more than there is."""
 
 
 @dataclass(frozen=True)
@@ -183,12 +187,18 @@ def _labels(part: Part) -> np.ndarray:
             raise InputError(
                 f"'{part.labels}' has {count} labels, but '{part.images}' {part.count} images"
             )
+        # One byte and one int64 for each.
+        check_memory(9.0 * count, f"'{part.labels}' says that it has {count} labels, which")
         return _bytes(stream, part.labels, count, last=True).astype(np.int64)
 
 
 def _bytes(stream: Stream, path: Path, size: int, last: bool) -> np.ndarray:
     """The next ``size`` bytes, which must be there and, if ``last``, be the end."""
-    data = stream.read(size)
+    parts, missing = [], size
+    while missing and (part := stream.read(min(missing, STEP))):
+        parts.append(part)
+        missing -= len(part)
+    data = b"".join(parts)
     if len(data) < size:
         raise InputError(f"'{path}' is truncated: {size - len(data)} bytes are missing")
     if last and stream.read(1):

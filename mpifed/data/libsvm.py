@@ -18,7 +18,8 @@ from mpifed.data.compressed import bare_name, located, opened
 from mpifed.data.delivery import agreed
 from mpifed.data.partition import Alpha, Classes, ContiguousRule, partition, partition_points
 from mpifed.data.pooled import PIECE, InFileOrder, Pool, describe, load_pooled
-from mpifed.errors import InputError
+from mpifed.errors import InputError, one_line
+from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -129,6 +130,11 @@ def _deal(
 ) -> list[np.ndarray]:
     rng = stream(seed, "partition")
     if name == "kmeans":
+        check_memory(
+            8.0 * rows.shape[0] * rows.shape[1],
+            f"data.partition kmeans: {rows.shape[0]} "
+            f"samples of {rows.shape[1]} features as a dense matrix",
+        )
         return partition_points(rows.toarray(), n_clients, rng, options)
     return partition(name, labels, n_clients, rng, options)
 
@@ -143,14 +149,15 @@ def parse(path: Path, features: int | None = None) -> Parsed:
     from sklearn.datasets import load_svmlight_file
 
     try:
-        with opened(path) as stream:
+        with opened(path, held=2) as stream:
             # Told that features count from 0, the parser leaves their numbers as they stand.
             rows, labels = load_svmlight_file(stream, zero_based=True)
     except InputError:
         raise
-    except (ValueError, IndexError, OverflowError) as error:
+    except (ValueError, IndexError, OverflowError, MemoryError) as error:
         raise InputError(
-            f"data.path is '{path}', which is no file in LIBSVM's format ({_reason(error)})"
+            f"data.path is '{path}', which is no file in LIBSVM's format "
+            f"({one_line(str(error), 120)})"
         ) from error
     if len(labels) == 0:
         raise InputError(f"data.path is '{path}', which holds no sample")
@@ -182,7 +189,3 @@ def binary_labels(parsed: Parsed, rule: Labels) -> np.ndarray:
             f"({shown}{', ...' if len(found) > 5 else ''}); data.labels=two_values asks for two"
         )
     return (parsed.labels == found[1]).astype(np.int64)
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
 HIGHEST = 5.0
+LARGEST = 2**53
+"""The largest number of a user or a movie: above it float64, as which they are read, has gaps."""
+
+WHOLE = re.compile(rb"[0-9]{1,16}")
 FORM = "UserID::MovieID::Rating::Timestamp"
 
 
@@ -119,7 +124,8 @@ def _deal(
 
 def parse(path: Path) -> Table:
     """All ratings in ``path``; raises ``InputError`` that names the first line in error."""
-    with opened(path) as file:
+    # The text, a copy of it with other separators, and four numbers for each of its lines.
+    with opened(path, held=4) as file:
         text = file.read()
     lines = text.count(b"\n") + (not text.endswith(b"\n") and bool(text))
     with warnings.catch_warnings():
@@ -133,7 +139,9 @@ def parse(path: Path) -> Table:
     if len(numbers) != 4 * lines or text.count(b"::") != 3 * lines:
         raise _first_error(path, text)
     users, movies, stars, _ = numbers.reshape(-1, 4).T
-    whole = (users >= 1) & (movies >= 1) & (users % 1 == 0) & (movies % 1 == 0)
+    whole = (users % 1 == 0) & (movies % 1 == 0)
+    for numbered in (users, movies):
+        whole &= (numbered >= 1) & (numbered <= LARGEST)
     wrong = np.flatnonzero(~(whole & (stars > 0) & (stars <= HIGHEST)))
     if len(numbers) == 0 or len(wrong):
         raise _first_error(path, text)
@@ -146,7 +154,8 @@ def _first_error(path: Path, text: bytes) -> InputError:
     for number, line in enumerate(text.splitlines(), 1):
         try:
             user, movie, stars, when = line.split(b"::")
-            right = int(user) >= 1 and int(movie) >= 1 and 0 < float(stars) <= HIGHEST
+            right = all(WHOLE.fullmatch(n) and 1 <= int(n) <= LARGEST for n in (user, movie))
+            right = right and b"_" not in line and 0 < float(stars) <= HIGHEST
             float(when)
         except ValueError:
             right = False
@@ -154,7 +163,7 @@ def _first_error(path: Path, text: bytes) -> InputError:
             shown = line[:60].decode("utf-8", "replace")
             return InputError(
                 f"data.path is '{path}', whose line {number} is '{shown}', not {FORM} with "
-                f"numbers from 1 and at most {HIGHEST:g} stars"
+                f"numbers from 1 to {LARGEST} and at most {HIGHEST:g} stars"
             )
     return InputError(f"data.path is '{path}', which holds no rating of the form {FORM}")
 

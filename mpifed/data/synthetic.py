@@ -19,10 +19,12 @@ from mpifed.components.schema import AtLeast
 from mpifed.data import published
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.data.cache import cached
-from mpifed.data.container import Contents, write
 from mpifed.data.delivery import agreed, allocated, deliver
+from mpifed.data.federated_format import Contents
+from mpifed.data.federated_writer import write
 from mpifed.data.partition import Alpha
 from mpifed.data.published import LARGEST, SMALLEST, Setting, Truth, rounded_sigmoid, sigmoid
+from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 from mpifed.supervision import heartbeat
@@ -76,6 +78,11 @@ class Synthetic(Dataset):
             seed = PUBLISHED_SEED if variant == "released" else run_seed
         if noise is None:
             noise = 1.0 if variant == "paper" else 0.1
+        check_memory(
+            8.0 * dimension * n_components + 4.0 * dimension * n_clients * SMALLEST,
+            f"data.dimension is {dimension}, which with {n_components} components and {n_clients} "
+            "clients",
+        )
         self.variant = variant
         self.seed: int = seed
         self.setting = Setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -11,7 +12,14 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, diags
 
-from mpifed.errors import InputError
+from mpifed.errors import InputError, one_line
+from topologies.inputs import check_archive
+
+UNREADABLE = (
+    *(OSError, ValueError, TypeError, LookupError, EOFError, MemoryError),
+    *(RuntimeError, zipfile.BadZipFile, zlib.error, struct.error),
+)
+"""What zipfile and numpy raise for what is not an ``.npz`` file."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +42,13 @@ class Tagged:
 def parse(path: Path) -> Tagged:
     """The file ``path``, see ``TagsFile``; raises ``InputError`` for what is no such file."""
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise InputError(f"data.path is '{path}', which is one array, not an .npz file")
-        with loaded as file:
+        check_archive(path)
+        with np.load(path, allow_pickle=False) as file:
             return _Reading(file, path).tagged()
     except InputError:
         raise
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        reason = " ".join(str(error).split())[:120]
+    except UNREADABLE as error:
+        reason = one_line(getattr(error, "strerror", None) or str(error), 120)
         raise InputError(
             f"data.path is '{path}', which cannot be read as an .npz file ({reason})"
         ) from error

@@ -22,6 +22,7 @@ from mpifed.components.schema import AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Parametrised
+from mpifed.models.mlp import MOST_LAYERS
 
 INIT_STD = 0.1
 """All parameters are drawn from N(0, 0.1^2)."""
@@ -237,6 +238,8 @@ def dense_icnn(
     """
     if hidden is not None and not hidden:
         raise InputError("model.hidden is []; it must have at least one width")
+    if hidden is not None and len(hidden) > MOST_LAYERS:
+        raise InputError(f"model.hidden has {len(hidden)} layers, above {MOST_LAYERS}")
     wide = max(2 * dimension, 64)
     widths = (wide, wide, max(dimension, 32)) if hidden is None else tuple(hidden)
     return DenseICNN(dimension, widths, strong_convexity)

@@ -12,9 +12,13 @@ from torch import Tensor
 
 from mpifed.components.schema import AtLeast
 from mpifed.data.base import Description
+from mpifed.errors import InputError
 from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.stacked import autograd_gradient
+
+MOST_LAYERS = 1000
+"""Hidden layers at most: nothing is learnt through more without connections that skip some."""
 
 
 @dataclass(frozen=True)
@@ -72,5 +76,7 @@ def mlp(
 ) -> Mlp:
     """Multi-layer perceptron; ``hidden`` lists the widths (default: [64])."""
     widths = [64] if hidden is None else hidden
+    if len(widths) > MOST_LAYERS:
+        raise InputError(f"model.hidden has {len(widths)} layers, above {MOST_LAYERS}")
     sizes = (math.prod(data.input_shape), *widths, data.n_outputs)
     return Mlp(sizes, activation, loss_for(data.task, loss), initial)

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 
-from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested
+from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested, text_of
 from mpifed.mpi.communicator import Communicator
 from mpifed.supervision import heartbeat
 
@@ -38,7 +38,8 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
         return cast(T, result)
     if fine is None and failure is not None:
         raise failure
-    every = communicator.gather_object(str(failure) if isinstance(failure, InputError) else None)
+    mine = text_of(failure) if isinstance(failure, InputError) else None
+    every = communicator.gather_object(mine)
     message = communicator.broadcast_object(_first(every) if every is not None else None)
     if message is None:
         raise AgreedStop from failure

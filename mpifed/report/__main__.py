@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mpifed.command import Parser
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
 from mpifed.report import paired
 from mpifed.report.figure import Wanted, draw_figure, series
 from mpifed.report.grid import WantedGrid, draw_grid, grids
@@ -54,7 +54,7 @@ def main(words: Sequence[str] | None = None) -> int:
             drawn, grid = draw_grid(panels, wanted_grid, output)
             files += drawn
     except InputError as error:
-        print(f"mpifed.report: {error}", file=sys.stderr)
+        complain("mpifed.report", text_of(error))
         return EXIT_BAD_INPUT
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     console.print(terminal(groups))

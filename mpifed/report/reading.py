@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-import yaml
 
 from mpifed.errors import InputError, closest
+from mpifed.reading.configurations import read_stored
+from mpifed.reading.results import DIGEST, read_clients, read_metrics, read_summary
 from mpifed.report.columns import COLUMNS, MEASURES
-
-SECTIONS = ("data", "algorithm", "exchange")
-RATE = ("p", "tau", "per_round")
 
 
 @dataclass(frozen=True)
@@ -71,19 +66,21 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
 def read_run(path: Path) -> Run:
     """The run in ``path``; raises ``InputError`` that names the damaged or foreign file."""
     finished = (path / "DONE").exists()
-    config = _read_config(path / "config.yaml")
+    config = read_stored(path / "config.yaml")
     metrics = _read_metrics(path / "metrics.csv", finished)
-    summary = _read_summary(path / "summary.json", finished)
+    # A run that was begun again has none; one that diverged, or was stopped, has.
+    ended = finished or (path / "summary.json").exists()
+    summary = read_summary(path / "summary.json") if ended else {}
     seconds = metrics["seconds"][-1] if len(metrics["seconds"]) else np.nan
     return Run(
         path,
         config,
         metrics,
         _read_client_accuracies(path / "clients.h5", finished),
-        float(summary.get("seconds", {}).get("total", seconds)),
+        float(summary["seconds"]["total"] if finished else seconds),
         finished,
         summary.get("predicted_contraction") or {},
-        not finished and _has_diverged(path / "summary.json"),
+        summary.get("status") == "diverged",
     )
 
 
@@ -96,42 +93,20 @@ def _run_directories(place: Path) -> Iterator[Path]:
             yield from _run_directories(child)
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise _damaged(path, error) from None
-    names = [isinstance(config, dict) and config.get(section) for section in SECTIONS]
-    if not all(isinstance(name, dict) and isinstance(name.get("name"), str) for name in names):
-        raise InputError(
-            f"'{path}' is no configuration of a run: it must name {', '.join(SECTIONS)}"
-        )
-    return dict(config)
-
-
 def _read_metrics(path: Path, finished: bool) -> dict[str, np.ndarray]:
     if not path.exists() and not finished:
         return {name: np.zeros(0) for name in (*COLUMNS, *MEASURES)}
-    try:
-        text = path.read_text(encoding="utf-8")
-        if not finished:  # a run that is going on may be in the middle of a line
-            text = text[: text.rfind("\n") + 1]
-        elif text and not text.endswith("\n"):
-            raise ValueError("its last line is cut")
-        rows = list(csv.DictReader(text.splitlines(), strict=True))
-        missing = sorted(set(COLUMNS) - set(rows[0])) if rows else []
-        if missing or (finished and not rows):
-            raise InputError(
-                f"'{path}' is damaged: it has no " + (f"column {missing[0]}" if missing else "rows")
-            )
-        return {
-            name: np.array([float(row.get(name) or "nan") for row in rows])
-            for name in (*COLUMNS, *MEASURES)
-        }
-    except (OSError, UnicodeDecodeError, csv.Error, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise _damaged(path, error) from None
+    found = read_metrics(path, growing=not finished)
+    missing = sorted(set(COLUMNS) - set(found.columns)) if found.columns else []
+    if missing or (finished and not found.rows):
+        raise InputError(
+            f"'{path}' is damaged: it has no " + (f"column {missing[0]}" if missing else "rows")
+        )
+    nothing = np.full(len(found.rows), np.nan)
+    return {
+        name: found.numbers(name) if name in found.columns else nothing
+        for name in (*COLUMNS, *MEASURES)
+    }
 
 
 def read_columns(run: Run, names: Sequence[str]) -> np.ndarray:
@@ -139,59 +114,18 @@ def read_columns(run: Run, names: Sequence[str]) -> np.ndarray:
 
     Raises ``InputError`` for a column that is not there.
     """
-    path = run.path / "metrics.csv"
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        values = [[float(row[name] or "nan") for name in names] for row in rows]
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"'{path}' cannot be read: {error}") from None
-    except KeyError as error:
-        there = [name for name in rows[0] if name != "state_digest"]
-        raise InputError(
-            f"'{run.path}' has no column {error}; {closest(str(error.args[0]), there)}"
-        ) from None
-    return np.array(values).reshape(-1, len(names))
-
-
-def _read_summary(path: Path, finished: bool) -> dict[str, Any]:
-    if not finished:
-        return {}
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(summary["seconds"]["total"], (int, float)):
-            raise TypeError("seconds.total is no number")
-        rate = summary.get("predicted_contraction")
-        if rate and not all(isinstance(rate[key], (int, float)) for key in RATE):
-            raise TypeError(f"{', '.join(RATE)} of predicted_contraction must be numbers")
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise _damaged(path, error) from None
-    return dict(summary)
-
-
-def _has_diverged(path: Path) -> bool:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))["status"] == "diverged"
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise _damaged(path, error) from None
+    found = read_metrics(run.path / "metrics.csv", growing=not run.finished)
+    there = [name for name in found.columns if name != DIGEST]
+    for name in names:
+        if name not in there:
+            raise InputError(f"'{run.path}' has no column '{name}'; {closest(name, there)}")
+    return np.array([found.numbers(name) for name in names]).T.reshape(-1, len(names))
 
 
 def _read_client_accuracies(path: Path, finished: bool) -> np.ndarray | None:
     if not finished:  # it belongs to an evaluation that may not be the last row of metrics.csv
         return None
-    try:
-        with h5py.File(path) as file:
-            accuracies = np.asarray(file["test_accuracy"], float)
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, error) from None
-    return accuracies if np.isfinite(accuracies).all() else None
-
-
-def _damaged(path: Path, error: Exception) -> InputError:
-    if isinstance(error, KeyError):
-        return InputError(f"'{path}' is damaged: it has no {error.args[0]}")
-    if isinstance(error, FileNotFoundError):
-        return InputError(f"'{path}' is missing")
-    return InputError(f"'{path}' is damaged: {' '.join(str(error).split())}")
+    accuracies = read_clients(path).results.get("test_accuracy")
+    if accuracies is None or accuracies.ndim != 1:
+        raise InputError(f"'{path}' is damaged: it has no test_accuracy of each client")
+    return accuracies.astype(float) if np.isfinite(accuracies).all() else None

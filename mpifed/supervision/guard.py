@@ -18,13 +18,12 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpifed.errors import EXIT_FAILED
+from mpifed.errors import EXIT_FAILED, complain
 from mpifed.supervision import exit as leaving
 from mpifed.supervision import heartbeat
 from mpifed.supervision.launcher import (
@@ -265,9 +264,8 @@ class _Watch:
             # Ranks are never more than a round apart, and a lost one may have said nothing of it.
             round = max(round, peer.round)
         when = f"round {round}" if round >= 0 else "before the first round"
-        line = f"mpifed: rank {number} on {host}{clients}: {when}: {what}"
         with contextlib.suppress(OSError):  # whoever read it may have gone with the launcher
-            print(line, file=sys.stderr, flush=True)
+            complain("mpifed", f"rank {number} on {host}{clients}: {when}: {what}")
         if self.peers is not None:
             self.peers.end(number)
         self._end_rank()

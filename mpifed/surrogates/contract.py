@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.errors import InputError, RunError
+from mpifed.errors import InputError, RunError, in_words
 from mpifed.surrogates.base import LinAlgError, Surrogate
 
 SIZES = ("size", "n_parameters")
@@ -84,12 +84,11 @@ def _tried(surrogate: Surrogate, method: str, shape: tuple[int, ...], *given: An
         found = getattr(surrogate, method)(*given)
         if method == "penalty":
             found = torch.tensor(float(found), dtype=torch.float64)
-    except (InputError, RunError, LinAlgError):
+    except (InputError, RunError, LinAlgError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         # A user's own method may fail in any way.
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"{where} fails with {reason}") from error
+        raise InputError(f"{where} fails with {in_words(error)}") from error
     kind = np.ndarray if method == "init" else Tensor
     came = f"a {type(found).__name__}"
     if isinstance(found, kind):

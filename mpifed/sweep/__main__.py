@@ -19,8 +19,7 @@ and those that were interrupted go on, so that the same command can be given unt
 from __future__ import annotations
 
 import argparse
-import csv
-import json
+import contextlib
 import shlex
 import signal
 import subprocess
@@ -38,7 +37,10 @@ from mpifed.errors import (
     EXIT_FINISHED,
     EXIT_STOPPED,
     InputError,
+    complain,
+    text_of,
 )
+from mpifed.reading.results import read_metrics, read_summary
 from mpifed.sweep.plan import (
     Planned,
     check_data,
@@ -65,7 +67,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if not options.dry_run:
             check_data(experiment, runs)
     except InputError as error:
-        print(f"mpifed.sweep: {error}", file=sys.stderr)
+        complain("mpifed.sweep", text_of(error))
         return EXIT_BAD_INPUT
     commands = [[*launcher, *run_words(experiment, run, options.ranks)] for run in runs]
     if options.dry_run:
@@ -75,7 +77,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return execute(runs, commands)
     except KeyboardInterrupt:
-        print("mpifed.sweep: interrupted; the same command goes on", file=sys.stderr)
+        complain("mpifed.sweep", "interrupted; the same command goes on")
         return EXIT_FAILED
 
 
@@ -137,20 +139,17 @@ def _state(run: Planned) -> str:
 
 
 def _diverged(run: Planned) -> bool:
-    try:
-        summary = json.loads((run.directory / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return bool(summary.get("status") == "diverged")
+    with contextlib.suppress(InputError):
+        return bool(read_summary(run.directory / "summary.json")["status"] == "diverged")
+    return False
 
 
 def _result(run: Planned) -> str:
-    summary = json.loads((run.directory / "summary.json").read_text(encoding="utf-8"))
-    accuracy = summary.get("test_accuracy")
+    accuracy = read_summary(run.directory / "summary.json").get("test_accuracy")
     if isinstance(accuracy, float):
         return f", test accuracy {accuracy:.4f}"
-    with (run.directory / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        *_, last = csv.DictReader(file)
+    found = read_metrics(run.directory / "metrics.csv")
+    last = dict(zip(found.columns, found.rows[-1], strict=True))
     measured = next((name for name in IN_THEIR_PLACE if last.get(name)), None)
     return f", {measured.replace('_', ' ')} {float(last[measured]):.6g}" if measured else ""
 

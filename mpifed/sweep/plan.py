@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +20,14 @@ from mpifed.config import configuration as config
 from mpifed.config.experiment_files import DEFAULT_EXPERIMENT
 from mpifed.config.filenames import safe
 from mpifed.errors import EXIT_BAD_INPUT, InputError
+from mpifed.reading.configurations import read_stored
 from mpifed.sweep.references import split_linked
 
 # Resuming may change these, so a finished run with other values of them is not another run.
 FREE = ("evaluation.every:", "checkpoint.", "threads:", "reschedule:")
+
+MOST_RUNS = 10_000
+"""Runs of a sweep at most; each has a directory, and all are checked before the first begins."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,12 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
     if links and not axes:
         raise InputError(f"{links[0]}, but nothing is swept over; it needs a list of values")
     mapping = config.read_experiment(experiment)
+    count = math.prod(map(len, axes.values()))
+    if count > MOST_RUNS:
+        raise InputError(
+            f"{' times '.join(f'{len(values)} of {key}' for key, values in axes.items())} are "
+            f"{count} runs; a sweep has at most {MOST_RUNS}"
+        )
     runs: list[Planned] = []
     chain = len(list(axes.values())[-1]) if axes else 1
     for number, values in enumerate(itertools.product(*axes.values())):
@@ -98,12 +110,12 @@ def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[st
     """(the lists to sweep over, the values that hold for every run)."""
     axes = {key: value for key, value in overrides.items() if isinstance(value, list)}
     for key, values in axes.items():
-        texts = [as_text(value) for value in values]
+        texts = Counter(map(as_text, values))
         if not values:
             raise InputError(
                 f"{key} is an empty list; give the values to sweep over, as {key}=[a,b]"
             )
-        repeated = next((text for text in texts if texts.count(text) > 1), None)
+        repeated = next((text for text, times in texts.items() if times > 1), None)
         if repeated is not None:
             raise InputError(f"{key} has {repeated} more than once; each value must be another")
     return axes, {key: value for key, value in overrides.items() if key not in axes}
@@ -139,7 +151,7 @@ def _check_same_run(run: Planned, complete: dict[str, Any]) -> None:
     path = run.directory / "config.yaml"
     if not run.finished() or not path.exists():
         return  # an unfinished run is compared by mpifed.run itself when it resumes
-    stored = config.completed(config.read_experiment(str(path)))
+    stored = config.completed(read_stored(path))
     found = config.differences(stored, complete)
     found = [difference for difference in found if not difference.startswith(FREE)]
     if found:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
 from mpifed.theory import flix
 from mpifed.theory.stored import Stored, read_run
 
@@ -64,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> int:
         _check(options)
         answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
     except InputError as error:
-        print(f"mpifed.theory: {error}", file=sys.stderr)
+        complain("mpifed.theory", text_of(error))
         return EXIT_BAD_INPUT
     print(json.dumps({"question": options.question, **answer}))
     return EXIT_FINISHED

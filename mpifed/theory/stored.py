@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
-from mpifed.checkpoint.files import listed, read_meta
-from mpifed.checkpoint.integrity import Damaged
+from mpifed.checkpoint.files import newest
 from mpifed.components.schema import shown
 from mpifed.errors import InputError
 from mpifed.federation.clients import draw_unseen
+from mpifed.reading.hdf5 import disk_reason, opened, whole
 from mpifed.theory import flix
 
 METHODS = ("flix", "dcgd", "diana")
+OPTIONS = ("flix_alpha", "l2", "regulariser", "smoothness", "gradient")
 
 
 @dataclass(frozen=True)
@@ -99,12 +98,10 @@ class Stored:
 
 def read_run(directory: Path) -> Stored:
     """The newest intact checkpoint of ``directory``; raises ``InputError``."""
-    for path in listed(directory / "checkpoints"):
-        with contextlib.suppress(Damaged):
-            meta = read_meta(path)
-            break
-    else:
+    found, _ = newest(directory)
+    if found is None:
         raise InputError(f"RUN_DIR is '{directory}', which holds no intact checkpoint of a run")
+    path, meta = found
     configuration = meta.configuration
     options = configuration["algorithm"]
     if options["name"] not in METHODS:
@@ -112,17 +109,30 @@ def read_run(directory: Path) -> Stored:
             f"RUN_DIR is '{directory}', a run of '{options['name']}'; it must be one of: "
             f"{', '.join(METHODS)}"
         )
-    return _read(path, configuration, options)
+    return _read(path, configuration)
 
 
-def _read(path: Path, configuration: dict[str, Any], options: dict[str, Any]) -> Stored:
+def _read(path: Path, configuration: dict[str, Any]) -> Stored:
+    options = configuration["algorithm"]
+    missing = [name for name in OPTIONS if name not in options]
+    if missing or "unseen_fraction" not in configuration["evaluation"]:
+        raise InputError(f"{path}: the configuration lacks {(*missing, 'unseen_fraction')[0]}")
     n, fraction = configuration["clients"], configuration["evaluation"]["unseen_fraction"]
-    training = np.flatnonzero(~draw_unseen(n, fraction, configuration["seed"]))
-    alpha = np.broadcast_to(np.asarray(options["flix_alpha"], float), n)[training]
-    strong = options["l2"] if options["regulariser"] == "l2" else 0.0
-    with h5py.File(path) as file:
-        clients = file["clients"]
-        rows = clients["model"][()][training, 0] if "model" in clients else file["server/model"][0]
-        optima = clients["optima"][()][training].astype(float)
-        smooth = clients["smoothness"][()][training]
-    return Stored(path, alpha, optima, smooth, rows.astype(float), strong, configuration)
+    try:
+        with opened(path) as file:
+            clients = file["clients"]
+            shared = "model" not in clients
+            stored = whole(file["server/model"] if shared else clients["model"])
+            optima, smooth = whole(clients["optima"]), whole(clients["smoothness"])
+        if not len(optima) == len(smooth) == n or (len(stored) != n and not shared):
+            raise ValueError(f"it does not hold the state of {n} clients")
+        training = np.flatnonzero(~draw_unseen(n, fraction, configuration["seed"]))
+        alpha = np.broadcast_to(np.asarray(options["flix_alpha"], float), n)[training]
+        strong = float(options["l2"]) if options["regulariser"] == "l2" else 0.0
+        x = (stored[0] if shared else stored[training, 0]).astype(float)
+        optima, smooth = optima[training].astype(float), smooth[training].astype(float)
+        if optima.ndim != 2 or optima.shape[-1:] != x.shape[-1:] or smooth.ndim != 1:
+            raise ValueError("its models and optima have different shapes")
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is not a run of FLIX: {disk_reason(error)}") from None
+    return Stored(path, alpha, optima, smooth, x, strong, configuration)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -21,10 +23,17 @@ from mpifed.exchange.silent import Silent
 from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen
 from mpifed.federation.placement import partitioned_owners
 from mpifed.local.solver import LocalSGD
+from mpifed.memory import check_memory, enough_memory
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.losses import loss_for
 from mpifed.models.stacked import stack
 from mpifed.mpi.communicator import Communicator
+
+CLIENT_BYTES = 200
+"""Bytes that a rank takes for each client of the run, wherever it is hosted, at least."""
+
+COPIES = 2
+"""Copies of a model that a rank holds at least: what it starts from, and what it trains."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +78,12 @@ def make(
     of this run had stored. Every rank calls it.
     """
     n_clients = configuration.clients
+    check_memory(CLIENT_BYTES * n_clients, f"clients is {n_clients}, which")
     make_dataset: Callable[..., Dataset] = find("data", configuration.data["name"])
-    dataset = make_dataset(
-        n_clients, configuration.seed, communicator, **configuration.options("data")
-    )
+    with enough_memory(f"the data set {configuration.data['name']} with such options"):
+        dataset = make_dataset(
+            n_clients, configuration.seed, communicator, **configuration.options("data")
+        )
     description = dataset.description
     if description.n_clients != n_clients:
         raise InputError(
@@ -107,7 +118,13 @@ def make(
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation
     )
-    model = _model(configuration, description, method)
+    _check_samples(configuration, federation, description)
+    with enough_memory(f"the model {configuration.model['name']} with such options"):
+        model = _model(configuration, description, method)
+    check_memory(
+        COPIES * model.n_parameters * _dtype(configuration).itemsize,
+        f"the model {configuration.model['name']} has {model.n_parameters} parameters, which",
+    )
     device = choose_device(configuration.device, communicator)
     longest = int(description.n_train.max())
     solver = LocalSGD(model, configuration.local_options, horizon, longest, device)
@@ -135,6 +152,29 @@ def make(
     make_exchange: Callable[..., Exchange] = exchanging
     exchange = make_exchange(federation, configuration.seed, stored, compressor, **options)
     return Setup(configuration, dataset, federation, exchange, model, algorithm, horizon, device)
+
+
+def _check_samples(
+    configuration: Configuration, federation: Federation, description: Description
+) -> None:
+    """Refuses samples that the hosts of the ranks have no memory for. Collective."""
+    samples = description.n_train + description.n_val + description.n_test
+    by_rank = np.bincount(
+        federation.owner, weights=samples, minlength=federation.communicator.size
+    ) * _sample_bytes(configuration, description)
+    host = socket.gethostname()
+    hosts = federation.communicator.gather_object(host)
+    hosts = federation.communicator.broadcast_object(hosts)
+    check_memory(
+        float(by_rank[np.array(hosts) == host].sum()),
+        f"data.name '{configuration.data['name']}' gives the clients on {host} "
+        f"{int(samples.sum())} samples of shape {description.input_shape}, which",
+    )
+
+
+def _sample_bytes(configuration: Configuration, description: Description) -> int:
+    """Bytes of a sample and its label in memory."""
+    return math.prod(description.input_shape) * _dtype(configuration).itemsize + 8
 
 
 def _model(
@@ -195,10 +235,10 @@ def plan_lines(setup: Setup) -> list[str]:
     federation, description = setup.federation, setup.dataset.description
     counts = np.bincount(federation.owner, minlength=federation.communicator.size)
     itemsize = setup.dtype.itemsize
-    inputs = int(np.prod(description.input_shape))
+    inputs = math.prod(description.input_shape)
     samples = description.n_train + description.n_val + description.n_test
     by_rank = np.bincount(federation.owner, weights=samples, minlength=len(counts))
-    bytes_of_rank = by_rank * (inputs * itemsize + 8)
+    bytes_of_rank = by_rank * _sample_bytes(setup.configuration, description)
     payload = setup.algorithm.payload() * itemsize
     participants = len(federation.training)
     validation = ""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.checkpoint.integrity import Damaged
 from mpifed.config.configuration import Configuration, completed, differences, to_mapping
-from mpifed.config.experiment_files import read_experiment
 from mpifed.errors import InputError
+from mpifed.reading.configurations import read_stored
+from mpifed.reading.results import read_summary
 
 MAY_CHANGE = ("rounds", "checkpoint", "threads", "reschedule", "stall_limit", "experiment")
 """Keys that may change on a resume, besides ``evaluation.every``."""
+
+
+MOST_SHOWN = 3
+"""Differences from the stored configuration that are shown with both values."""
 
 
 @dataclass(frozen=True)
@@ -53,23 +57,18 @@ def begun(directory: Path) -> tuple[int, int] | None:
 
 def finished_after(directory: Path) -> int | None:
     """The rounds after which the run in ``directory`` was finished; None where it is not."""
-    try:
-        summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    if not (directory / "DONE").exists():
         return None
-    rounds = summary.get("rounds") if (directory / "DONE").exists() else None
-    return rounds if isinstance(rounds, int) else None
+    with contextlib.suppress(InputError):
+        return int(read_summary(directory / "summary.json")["rounds"])
+    return None
 
 
 def newest(directory: Path) -> tuple[ResumePoint | None, list[str]]:
     """The newest intact checkpoint of a run directory, and a line for each newer one."""
-    passed_over: list[str] = []
-    for path in checkpoint.listed(directory / "checkpoints"):
-        try:
-            return ResumePoint(path, checkpoint.read_meta(path)), passed_over
-        except Damaged as error:
-            passed_over.append(f"passed over: {error}")
-    return None, passed_over
+    found, reasons = checkpoint.newest(directory)
+    passed_over = [f"passed over: {reason}" for reason in reasons]
+    return ResumePoint(*found) if found is not None else None, passed_over
 
 
 def explicit(path: Path) -> tuple[ResumePoint, list[str]]:
@@ -95,7 +94,7 @@ def stored_configuration(directory: Path) -> dict[str, Any] | None:
     """
     path = directory / "config.yaml"
     if path.is_file():
-        return read_experiment(str(path))
+        return read_stored(path)
     if holds_run(directory):
         raise InputError(
             f"--output {directory} holds files of the names that a run uses, but no config.yaml: "
@@ -145,9 +144,16 @@ def refuse_changes(
     found = differences(fixed(stored), fixed(to_mapping(configuration)))
     if found:
         raise InputError(
-            f"{where} is of another experiment; these differ: {'; '.join(found)}. A resumed run "
+            f"{where} is of another experiment; these differ: {_listed(found)}. A resumed run "
             "may change rounds, evaluation.every, checkpoint, threads and the number of ranks"
         )
+
+
+def _listed(differences: list[str]) -> str:
+    """Lines of ``differences``, names of components first; of most the key is enough."""
+    lines = sorted(differences, key=lambda line: not line.partition(":")[0].endswith(".name"))
+    rest = [line.partition(":")[0] for line in lines[MOST_SHOWN:]]
+    return "; ".join(lines[:MOST_SHOWN]) + (f"; and {', '.join(rest)}" if rest else "")
 
 
 def kept_rows(

@@ -6,13 +6,13 @@ final name and renamed, so that a reader never sees half of one.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import errno
 import fcntl
 import io
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,8 +22,9 @@ import numpy as np
 
 from mpifed.checkpoint.files import what_is_left
 from mpifed.checkpoint.hdf5 import writing
-from mpifed.checkpoint.integrity import disk_reason
 from mpifed.errors import InputError, RunError
+from mpifed.reading.hdf5 import disk_reason
+from mpifed.replacing import replace_bytes, replacing
 from mpifed.training.scores import ClientResults
 
 COLUMNS = [
@@ -85,16 +86,16 @@ class Recorder:
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         # Private, unless the user made it beforehand: then it stays as it is.
         self.directory.mkdir(mode=0o700, exist_ok=True)
-        self._log = io.FileIO(self.directory / "log.txt", "a")
+        self._log = _appending(self.directory / "log.txt", os.O_CREAT)
         self._lock(self._log)
         self._admit()
         for name in ("DONE", "summary.json"):
             (self.directory / name).unlink(missing_ok=True)
         for leftover in (*self.directory.glob(".*.partial"), *self._checkpoints_in_writing()):
             leftover.unlink(missing_ok=True)
-        _replace(self.directory / "config.yaml", config.encode())
+        replace_bytes(self.directory / "config.yaml", config.encode())
         text = "".join(_line(row) for row in [self.columns, *self.rows])
-        _replace(self.directory / "metrics.csv", text.encode())
+        replace_bytes(self.directory / "metrics.csv", text.encode())
 
     def _lock(self, log: io.FileIO) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -134,7 +135,7 @@ class Recorder:
         self._guard(self._append_row, row)
 
     def _append_row(self, row: list[str]) -> None:
-        with io.FileIO(self.directory / "metrics.csv", "a") as file:
+        with _appending(self.directory / "metrics.csv") as file:
             _append(file, _line(row))
 
     def log(self, line: str) -> None:
@@ -150,29 +151,24 @@ class Recorder:
         self._guard(self._clients, results, learnt)
 
     def _clients(self, results: ClientResults, learnt: Mapping[str, np.ndarray]) -> None:
-        final = self.directory / "clients.h5"
-        partial = final.with_name(f".{final.name}.partial")
-        try:
-            with writing(partial, "w") as file:
-                file["client_id"] = np.arange(len(results.n_train))
-                known = {name: values for name, values in vars(results).items() if name != "more"}
-                for name, values in {**known, **results.more}.items():
-                    if values is not None:
-                        file[name] = values
-                for name, part in learnt.items():
-                    file[f"learnt/{name}"] = part
-        except (OSError, RuntimeError):
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
-            raise
-        partial.replace(final)
+        with (
+            replacing(self.directory / "clients.h5") as partial,
+            writing(partial, "w") as file,
+        ):
+            file["client_id"] = np.arange(len(results.n_train))
+            known = {name: values for name, values in vars(results).items() if name != "more"}
+            for name, values in {**known, **results.more}.items():
+                if values is not None:
+                    file[name] = values
+            for name, part in learnt.items():
+                file[f"learnt/{name}"] = part
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes summary.json, then DONE if the run is finished."""
         text = json.dumps(summary, indent=2) + "\n"
-        self._guard(_replace, self.directory / "summary.json", text.encode())
+        self._guard(replace_bytes, self.directory / "summary.json", text.encode())
         if summary["status"] == "finished":
-            self._guard(_replace, self.directory / "DONE", b"")
+            self._guard(replace_bytes, self.directory / "DONE", b"")
 
 
 def _text(value: Any) -> str:
@@ -186,6 +182,32 @@ def _line(row: list[str]) -> str:
     return buffer.getvalue()
 
 
+def _appending(path: Path, more: int = 0) -> io.FileIO:
+    """``path`` opened to append to it.
+
+    A link or a pipe of that name, which somebody else may have put into an open directory, is not
+    written to: ``InputError``.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | more
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise _refused(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _refused(path)
+    return io.FileIO(descriptor, "a")
+
+
+def _refused(path: Path) -> InputError:
+    return InputError(
+        f"--output {path.parent} has a link or a pipe named {path.name}, which is not written to; "
+        "remove it, or choose another directory"
+    )
+
+
 def _append(file: io.FileIO, text: str) -> None:
     before = os.fstat(file.fileno()).st_size
     content = text.encode()
@@ -193,12 +215,3 @@ def _append(file: io.FileIO, text: str) -> None:
         # The disk took a part of it: no line is better than half of one.
         file.truncate(before)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

@@ -13,8 +13,19 @@ from typing import Any
 import numpy as np
 
 from mpifed.config.configuration import to_yaml
-from mpifed.errors import AgreedStop, Diverged, InputError, PeerDiverged, PeerFailure, RunError
+from mpifed.data.base import Shards
+from mpifed.errors import (
+    AgreedStop,
+    Diverged,
+    InputError,
+    PeerDiverged,
+    PeerFailure,
+    RunError,
+    in_words,
+    text_of,
+)
 from mpifed.federation.clients import participants
+from mpifed.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.supervision.stop_requests import stop_requests_from
 from mpifed.training import resume
@@ -41,8 +52,8 @@ def train(
     say = partial(print, flush=True) if communicator.rank == 0 and not quiet else None
     with listening(say) as heard, ExitStack() as at_the_end:
         with clock.measure("data"):
-            shards = agree(communicator, setup.load)
-        engine = agree(communicator, lambda: Engine(setup, shards, clock))
+            shards = agree(communicator, partial(_load, setup))
+        engine = agree(communicator, partial(_engine, setup, shards, clock))
         agree(communicator, lambda: _warn_of_this_computer(engine))
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
@@ -72,7 +83,9 @@ def train(
             if recorder is not None and isinstance(error, PeerDiverged):
                 recorder.finish(_diverged(setup, engine))
             raise
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a user's component may raise anything
             if recorder is not None and isinstance(error, Diverged):
                 recorder.finish(_diverged(setup, engine))
             more = f"; {advice(setup.algorithm)}" if isinstance(error, Diverged) else ""
@@ -92,6 +105,16 @@ def train(
             progress.say(f"{status}: {task.output}{count}")
         communicator.barrier()
     return status
+
+
+def _load(setup: Setup) -> Shards:
+    with enough_memory("the samples of the clients hosted here"):
+        return setup.load()
+
+
+def _engine(setup: Setup, shards: Shards, clock: Clock) -> Engine:
+    with enough_memory("the state of the clients hosted here"):
+        return Engine(setup, shards, clock)
 
 
 class _Listener(logging.Handler):
@@ -130,8 +153,8 @@ def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
 
 def _in_words(error: BaseException) -> str:
     if isinstance(error, (RunError, InputError)):
-        return str(error)
-    return f"{type(error).__name__}: {error} (MPIFED_DEBUG=1 shows the traceback)"
+        return text_of(error)
+    return f"{in_words(error)} (MPIFED_DEBUG=1 shows the traceback)"
 
 
 def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:

@@ -9,12 +9,10 @@ shapes and values are checked besides.
 from __future__ import annotations
 
 import io
-import lzma
 import os
 import pickle
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpifed.errors import InputError
+from mpifed.data.compressed import opened
+from mpifed.errors import InputError, one_line
 from mpifed.models.icnn import DenseICNN
+from topologies.inputs import read_bytes
 
 FOLDER = "w2-benchmark"
 LARGEST = 1 << 26
@@ -58,38 +58,51 @@ def read_potential(path: Path, name: str, model: DenseICNN) -> Tensor:
     where = f"'{name}' in '{path}'"
     try:
         content = _content(path, name)
+        _check_unpacked(content, name)
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError) as error:
-        raise InputError(f"{where} cannot be read: {error}") from error
+    except (OSError, EOFError, tarfile.TarError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{where} cannot be read: {reason}") from error
     except pickle.UnpicklingError as error:
         raise InputError(f"{where} is no file of weights alone, and is not read") from error
-    except (RuntimeError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{where} is damaged: {str(error).splitlines()[0]}") from error
+    except InputError:
+        raise
+    except Exception as error:
+        # What torch's reader meets in a damaged file it raises as it comes.
+        raise InputError(f"{where} is damaged: {one_line(str(error), 200)}") from error
     return _flat(state, model, where)
 
 
 def _content(path: Path, name: str) -> bytes:
     if path.is_dir():
         if (path / name).is_file():
-            _check_size((path / name).stat().st_size, name)
-            return (path / name).read_bytes()
+            return read_bytes(path / name, LARGEST)
         archives = sorted(p for p in path.iterdir() if ".tar" in p.suffixes)
         if len(archives) != 1:
             raise InputError(f"'{path}' has neither a file '{name}' nor one .tar archive")
         path = archives[0]
-    with tarfile.open(path) as archive:
+    ending = {".tgz": ".gz", ".txz": ".xz"}.get(path.suffix)
+    # As a stream, so that what it decompresses on the way to the member is bounded.
+    with opened(path, ending=ending) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             if member.isfile() and Path(member.name).name == name:
                 _check_size(member.size, name)
-                stream = archive.extractfile(member)
-                assert stream is not None  # a regular file has a content
-                return stream.read()
+                found = archive.extractfile(member)
+                assert found is not None  # a regular file has a content
+                return found.read()
     raise InputError(f"'{path}' has no file '{name}'")
 
 
 def _check_size(size: int, name: str) -> None:
     if size > LARGEST:
         raise InputError(f"'{name}' has {size} bytes; a file of potentials has at most {LARGEST}")
+
+
+def _check_unpacked(content: bytes, name: str) -> None:
+    """Refuses weights that are larger than their file says."""
+    if zipfile.is_zipfile(io.BytesIO(content)):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            _check_size(sum(member.file_size for member in archive.infolist()), name)
 
 
 def _flat(state: Any, model: DenseICNN, where: str) -> Tensor:

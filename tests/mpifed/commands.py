@@ -35,6 +35,14 @@ TINY = (
 )
 
 
+STORED = {
+    **{"experiment": "x", "clients": 4, "rounds": 9, "seed": 0},
+    **{section: {"name": "none"} for section in ("data", "model", "algorithm", "exchange")},
+    **{"compression": {"name": "none"}, "local": {}, "checkpoint": {}, "evaluation": {"every": 2}},
+}
+"""A configuration of which nothing but its form is right."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a command ended."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import TINY, checkpoints, launch, rows, summary_of
+from commands import STORED, TINY, checkpoints, launch, rows, summary_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -47,7 +47,7 @@ def value(number: float, hosted=None) -> State:
 
 
 def about(round: int) -> Meta:
-    return Meta(round, 0, 1, {}, ["round"], [["0"]], {"up_bits": 0}, {"total": 0.0})
+    return Meta(round, 0, 1, STORED, ["round"], [["0"]], {"up_bits": 0}, {"total": 0.0})
 
 
 def begin(writer: Writer, folder: Path, round: int, what: State, keep: int = 2) -> None:

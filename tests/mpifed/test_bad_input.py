@@ -20,10 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpifed
+from mpifed.checkpoint.integrity import seal
 from mpifed.config.configuration import Configuration, resolve, to_mapping, to_yaml
 from mpifed.config.experiment_files import apply_overrides, read_experiment
 from mpifed.data.__main__ import main as make_data
-from mpifed.errors import InputError
+from mpifed.errors import LONGEST, InputError
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import world
 
@@ -127,6 +128,8 @@ WRONG_WORDS = {
     "object with a wrong hint": (["model=user_components:wrong_hint"], "cannot be read"),
     "module without a name": (["algorithm=:x"], "which cannot be imported"),
     "module that fails": (["algorithm=broken_module:x"], "ZeroDivisionError: at import"),
+    "module that leaves": (["model=leaving_module:x"], "cannot be imported: SystemExit: 3"),
+    "module without words": (["data=mute_module:x"], "cannot be imported: Mute: (without a text"),
     "option of a user's own": (
         ["algorithm=user_components:Fails", "algorithm.model_init=cold"],
         "algorithm.model_init is 'cold'; ",
@@ -162,7 +165,7 @@ WRONG_FILES = {
         "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nrounds: [*c,*c,*c,*c,*c,*c,*c,*c,*c]",
         "'a' is no key",
     ),
-    "a value that holds itself": ("rounds: &a [*a]", "rounds is [["),
+    "a value that holds itself": ("rounds: &a [*a]", "a value that holds itself"),
     "an unknown section": ("locale: {lr: 1}", "did you mean 'local'?"),
 }
 
@@ -172,6 +175,10 @@ def users_modules(monkeypatch, tmp_path):
     (tmp_path / "modules").mkdir(exist_ok=True)
     broken = "raise ZeroDivisionError('at import')\n"
     (tmp_path / "modules" / "broken_module.py").write_text(broken)
+    (tmp_path / "modules" / "leaving_module.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "modules" / "mute_module.py").write_text(
+        "from user_components import Mute\nraise Mute\n"
+    )
     monkeypatch.syspath_prepend(tmp_path / "modules")
     monkeypatch.syspath_prepend(commands.HERE)
 
@@ -183,7 +190,7 @@ def refused(outcome, words, target: Path) -> None:
     (line,) = outcome.err.splitlines()
     assert line.startswith("mpifed: ")
     assert words in line
-    assert len(line) < 1000
+    assert len(line) <= LONGEST and line.isprintable()
     assert "Traceback" not in outcome.err
     assert not target.exists()
 
@@ -224,6 +231,39 @@ def test_experiments_that_are_not_there(words, expected, tmp_path, capfd, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.yaml").mkdir()
     refused(call(words, capfd), expected, tmp_path / "runs")
+
+
+def test_a_component_that_fails_without_words(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("FAIL", "say_nothing:0:2")
+    words = [*TINY, "algorithm=user_components:Fails", "--quiet", "--output", tmp_path / "run"]
+    outcome = call(words, capfd)
+    assert outcome.code == 1
+    (line,) = outcome.err.splitlines()
+    assert "round 2: Mute: (without a text: its __str__ raised RuntimeError)" in line
+
+
+def test_a_foreign_run_directory_is_not_gone_on_with(tmp_path, capfd):
+    target = tmp_path / "run"
+    assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
+    (target / "DONE").unlink()
+    for path in (target / "checkpoints").iterdir():
+        with h5py.File(path, "r+") as file:
+            stored = json.loads(file["meta"].attrs["configuration"])
+            stored["local"] = [stored["local"]]
+            file["meta"].attrs["configuration"] = json.dumps(stored)
+        seal(path)
+    before = (target / "metrics.csv").read_bytes()
+    newest = target / "checkpoints" / "round-000004.h5"
+    outcome = call([*TINY, "--quiet", "--resume", newest, "--output", target], capfd)
+    assert outcome.code == 2 and "local is not a mapping" in outcome.messages[0]
+    for text in ("- 1\n", "a: &a [*a]\n", "rounds: .nan\n", "rounds: 2024-13-45\n"):
+        (target / "config.yaml").write_text(text)
+        for name in ("round-000002.h5", "round-000004.h5"):
+            (target / "checkpoints" / name).write_bytes(b"")
+        outcome = call([*TINY, "--quiet", "--resume", "--output", target], capfd)
+        assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
+        assert "config.yaml" in outcome.messages[0]
+    assert (target / "metrics.csv").read_bytes() == before
 
 
 def test_data_files_that_do_not_fit(tmp_path, capfd):
@@ -290,7 +330,7 @@ def test_any_value_is_refused_in_a_sentence_or_complete(overrides):
         mapping = apply_overrides(read_experiment("synthetic-fedem"), overrides)
         configuration = resolve(mapping, ranks=3)
     except InputError as error:
-        assert len(str(error)) < 1000
+        assert len(str(error)) <= LONGEST
         assert "\n" not in str(error)
     else:
         assert resolve(yaml.safe_load(to_yaml(configuration))) == configuration

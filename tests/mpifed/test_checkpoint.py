@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from commands import TINY, call
+from commands import STORED, TINY, call
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -84,7 +84,7 @@ def meta(round=3, **changes) -> checkpoint.Meta:
         round=round,
         seed=2**63 - 1,
         horizon=9,
-        configuration={"experiment": "ünï", "evaluation": {"every": 2}, "x": [1, None, 0.1]},
+        configuration={**STORED, "experiment": "ünï", "x": [1, None, 0.1]},
         columns=["round", "state_digest"],
         rows=[["0", "aß"], ["2", ""]],
         ledger={"up_bits": 2**70, "down_bits": 0},
@@ -266,17 +266,16 @@ def test_what_cannot_be_written_leaves_the_others_alone(tmp_path, monkeypatch):
             patch.setattr(place, refuse)
             with pytest.raises(RunError, match=r"No space left on device; round-000004\.h5 is"):
                 write(path, meta(4), value, False, {}, alone(2))
-    read = os.preadv
+    written = os.pwrite
 
-    def other_bytes(descriptor, buffers, offset):
-        count = read(descriptor, buffers, offset)
-        buffers[0][5] ^= 4
-        return count
+    def other_bytes(descriptor, data, offset):
+        whole = len(data) == value.velocity.numel() * 4
+        return written(descriptor, bytes(b ^ 4 for b in data) if whole else data, offset)
 
     with monkeypatch.context() as patch:
         # Written without complaint, but not what was to be written.
-        patch.setattr("os.preadv", other_bytes)
-        with pytest.raises(RunError, match=r"did not take what was written to it; round-000004"):
+        patch.setattr("os.pwrite", other_bytes)
+        with pytest.raises(RunError, match=r"content does not match its seal; round-000004"):
             write(path, meta(4), value, False, {}, alone(2))
     assert path.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["round-000004.h5"]

@@ -13,8 +13,9 @@ from commands import call
 
 import mpifed
 from mpifed.data.base import Description, Shards
-from mpifed.data.container import Contents, write
 from mpifed.data.digits import Digits
+from mpifed.data.federated_format import Contents
+from mpifed.data.federated_writer import write
 from mpifed.data.held_out import HeldOut
 from mpifed.data.tags import Tags
 from mpifed.mpi.communicator import Alone

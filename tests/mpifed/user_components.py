@@ -24,6 +24,13 @@ from mpifed.mpi.communicator import world
 NOT_CALLABLE = 3
 
 
+class Mute(BaseException):
+    """An exception that is none of Python's usual ones, and has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
 class Fails(FedAvg):
     """FedAvg that fails as ``FAIL=how:rank:round`` in the environment says, if it says so."""
 
@@ -40,6 +47,9 @@ class Fails(FedAvg):
 
     def mistake(self, state):
         raise ValueError("the user's mistake")
+
+    def say_nothing(self, state):
+        raise Mute
 
     def leave(self, state):
         sys.exit(0)

@@ -30,6 +30,8 @@ def configuration(**changes: Any) -> dict[str, Any]:
         "algorithm": {"name": "fedem", "n_components": 3},
         "local": {"lr": 0.1},
         "exchange": {"name": "server"},
+        "compression": {"name": "none"},
+        "evaluation": {"every": 10},
         "checkpoint": {"every": 50, "keep": 2},
     }
     return base | changes
@@ -69,6 +71,7 @@ def write_run(
             file["test_accuracy"] = final + np.array([0.05, -0.1, 0.02, 0.03])
         summary = {
             "status": "finished",
+            "rounds": until,
             "seconds": {"total": 12.5},
             "predicted_contraction": predicted,
         }

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_directories import write_run
+from run_directories import HEADER, write_run
 
 from mpifed.errors import InputError
 from mpifed.report.__main__ import main
@@ -194,17 +194,22 @@ def cut(name: str) -> Callable[[Path], None]:
         (remove("config.yaml"), "holds no run"),
         (replace("config.yaml", "a: [1"), "config.yaml"),
         (replace("config.yaml", "- 1\n"), "config.yaml"),
-        (replace("config.yaml", "seed: 1\n"), "data, algorithm, exchange"),
+        (replace("config.yaml", "seed: 1\n"), "clients is not a whole number"),
         (remove("metrics.csv"), "metrics.csv' is missing"),
-        (replace("metrics.csv", ""), "it has no rows"),
+        (replace("metrics.csv", ""), "metrics.csv' is damaged"),
+        (replace("metrics.csv", HEADER + "\n"), "it has no rows"),
         (replace("metrics.csv", "round,seconds\n0,1\n"), "it has no column"),
         (cut("metrics.csv"), "metrics.csv' is damaged"),
         (remove("summary.json"), "summary.json' is missing"),
         (cut("summary.json"), "summary.json' is damaged"),
         (replace("summary.json", "[]"), "summary.json' is damaged"),
         (
-            replace("summary.json", '{"seconds": {"total": 1}, "predicted_contraction": {"p": 1}}'),
-            "summary.json' is damaged: it has no tau",
+            replace(
+                "summary.json",
+                '{"status": "finished", "rounds": 40, "seconds": {"total": 1}, '
+                '"predicted_contraction": {"p": 1}}',
+            ),
+            "summary.json' is damaged: p, tau, per_round of predicted_contraction must be numbers",
         ),
         (remove("clients.h5"), "clients.h5"),
         (cut("clients.h5"), "clients.h5' is damaged"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ from mpifed import state
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.integrity import Damaged
 from mpifed.components.schema import shown
-from mpifed.config.experiment_files import read_experiment
 from mpifed.errors import InputError
+from mpifed.reading.configurations import read_stored
 
 PROBLEM = ("clients", "seed", "dtype", "data", "model")
 """Parts of a configuration that change a client's optimum."""
@@ -59,11 +58,11 @@ def refuse_other_problem(configuration: Any) -> str | None:
     path = Path(place) / "config.yaml"
     if not path.is_file():
         return None
-    other = read_experiment(str(path))
+    other = read_stored(path)
     pairs = [(key, other.get(key), getattr(configuration, key)) for key in PROBLEM]
-    options = other.get("algorithm") or {}
+    options = other["algorithm"]
     held_out = "validation_fraction"
-    there = (other.get("evaluation") or {}).get(held_out, 0.0)
+    there = other["evaluation"].get(held_out, 0.0)
     pairs.append((f"evaluation.{held_out}", there, configuration.evaluation[held_out]))
     pairs += [(f"algorithm.{k}", options.get(k), configuration.algorithm[k]) for k in OPTIMUM]
     differing = [f"{key} is {shown(a)} there, {shown(b)} here" for key, a, b in pairs if a != b]
@@ -119,15 +118,13 @@ def stored_optima(place: str, like: Tensor, ids: np.ndarray) -> tuple[Tensor, Te
 
 def _read(place: str, option: str, wanted: Any, hosted: np.ndarray) -> Any:
     """``wanted`` from the newest intact checkpoint of ``place``, rows of the clients ``hosted``."""
-    for path in checkpoint.listed(Path(place) / "checkpoints"):
-        with contextlib.suppress(Damaged):
-            meta = checkpoint.read_meta(path)
-            break
-    else:
+    newest, _ = checkpoint.newest(Path(place))
+    if newest is None:
         raise InputError(
             f"algorithm.{option} is '{place}', which holds no intact checkpoint; it must be the "
             "directory of a run"
         )
+    path, meta = newest
     if option == "start_from" and meta.configuration["exchange"]["name"] == "gossip":
         raise InputError(
             f"algorithm.start_from is '{place}', a run under gossip, each of whose clients has an "

@@ -12,10 +12,11 @@ import torch
 
 from mpifed.data import delivery
 from mpifed.data.base import Shards
-from mpifed.data.container import Contents, write
 from mpifed.data.dictionary import Dictionary
 from mpifed.data.digits import Digits
 from mpifed.data.federated import FederatedFile
+from mpifed.data.federated_format import Contents
+from mpifed.data.federated_writer import write
 from mpifed.data.gaussian_mixture import GaussianMixture
 from mpifed.data.idx import Idx
 from mpifed.data.libsvm import LibSvm
@@ -155,7 +156,7 @@ def test_generated_data(name: str):
     component, options = GENERATED[name]
     communicator = world()
     check_ranks(lambda comm: component(N_CLIENTS, 2, comm, **options), communicator)
-    if not hasattr(component, "fresh"):
+    if component.fresh is None:
         return
     clients = hosted(communicator, N_CLIENTS)
     whole = component(N_CLIENTS, 2, Alone(), **options).fresh(np.arange(N_CLIENTS), 3, 4)

@@ -18,10 +18,8 @@ Nothing is compressed or chunked, so that the rows of a block of clients are one
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -29,8 +27,11 @@ from typing import Any, cast, get_args
 import h5py
 import numpy as np
 
-from mpifed.data.base import Description, Shards, Task
-from mpifed.errors import InputError, RunError, closest
+from mpifed.data.base import Description, Task
+from mpifed.errors import InputError, closest, one_line
+from mpifed.reading import hdf5
+from mpifed.reading.hdf5 import disk_reason
+from topologies.inputs import check_regular
 
 VERSION = 1
 SPLITS = ("train", "val", "test")
@@ -43,8 +44,6 @@ ATTRIBUTES = {
     "seed": "a whole number, of the partition",
 }
 """What the root must have; docs/data.md says more."""
-PARTIAL = ".partial"
-"""How the name of a file ends that is being written."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +87,14 @@ class Contents:
 def opened(path: Path) -> Iterator[h5py.File]:
     """``path`` opened for reading; whatever HDF5 cannot read becomes an ``InputError``."""
     try:
-        # A file gets its name when it is complete, so that locks would only trouble file systems
-        # that have none.
-        with h5py.File(path, "r", locking="best-effort") as file:
+        with hdf5.opened(path) as file:
             yield file
     except InputError:
         raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError(
             f"data.path is '{path}', which cannot be read: it is truncated, damaged or no HDF5 "
-            f"file ({_reason(error)})"
+            f"file of its own ({disk_reason(error)})"
         ) from error
 
 
@@ -106,9 +103,15 @@ def read_contents(path: Path) -> Contents:
 
     Raises ``InputError`` where there is no such file or it is no usable federated file.
     """
-    if not path.exists():
-        raise InputError(f"data.path is '{path}', but there is no such file")
-    if not path.is_file() or not os.access(path, os.R_OK):
+    try:
+        check_regular(path)
+    except FileNotFoundError:
+        raise InputError(f"data.path is '{path}', but there is no such file") from None
+    except OSError as error:
+        raise InputError(
+            f"data.path is '{path}', but that is no file that may be read: {error.strerror}"
+        ) from None
+    if not os.access(path, os.R_OK):
         raise InputError(f"data.path is '{path}', but that is no file that may be read")
     with opened(path) as file:
         return _Reading(file, path).contents()
@@ -167,8 +170,8 @@ class _Reading:
                 raise self._refusal(f"/{split}/{name} is not one row of whole numbers")
         if task != "classification":
             self._check_targets(split, y, task, n_classes)
-        rows = offsets[()].astype(np.int64)
-        if len(rows) < 2 or rows[0] != 0 or np.any(np.diff(rows) < 0):
+        rows = hdf5.whole(offsets).astype(np.int64)
+        if len(rows) < 2 or rows[0] != 0 or np.any(rows[1:] < rows[:-1]):
             raise self._refusal(f"/{split}/offsets must begin with 0 and never fall")
         if not x.shape[:1] == y.shape[:1] == (rows[-1],):
             raise self._refusal(
@@ -213,118 +216,10 @@ class _Reading:
         allowed = (str, bytes) if kind is str else (int, np.integer)
         if not isinstance(value, allowed):
             words = "a text" if kind is str else "a whole number"
-            raise self._refusal(f"its attribute '{name}' is {value!r}, not {words}")
-        return value.decode() if isinstance(value, bytes) else kind(value)
+            raise self._refusal(
+                f"its attribute '{name}' is {one_line(repr(value), 80)}, not {words}"
+            )
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else kind(value)
 
     def _refusal(self, what: str) -> InputError:
         return InputError(f"data.path is '{self.path}', which is no usable federated file: {what}")
-
-
-def write(
-    path: Path, contents: Contents, blocks: Iterable[Shards], options: Mapping[str, Any]
-) -> None:
-    """Writes the shards of all clients to ``path``; a file of that name is replaced at the end.
-
-    ``blocks`` yields the clients in order, any number at a time, with x as it is to be stored;
-    only one block is held. ``options`` are kept as JSON. The file is written beside its name,
-    flushed to disk and renamed: under ``path`` there is never an incomplete one. Raises
-    ``RunError`` where the disk does not take it.
-    """
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
-    try:
-        with _disk(path):
-            # This format has checksums of all that HDF5 itself needs to find the rows.
-            file = h5py.File(partial, "x", libver=("v108", "v108"))
-        _fill(file, path, contents, blocks, options)
-        with _disk(path):
-            _flush(partial)
-            partial.replace(path)
-            _flush(path.parent)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _fill(
-    file: h5py.File,
-    path: Path,
-    contents: Contents,
-    blocks: Iterable[Shards],
-    options: Mapping[str, Any],
-) -> None:
-    """Writes everything to ``file``, which is to become ``path``, and closes it."""
-    try:
-        with _disk(path):
-            _lay_out(file, contents, options)
-        done = 0
-        for block in blocks:
-            with _disk(path):
-                _append(file, contents, block, done)
-            done += len(block.client_ids)
-        if done != contents.description.n_clients:
-            raise ValueError(f"expected {contents.description.n_clients} clients, got {done}")
-    except BaseException:
-        # What went wrong first says more than that HDF5 cannot close the file after it.
-        with contextlib.suppress(Exception):
-            file.close()
-        raise
-    with _disk(path):
-        file.close()
-
-
-@contextlib.contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    """What a disk or HDF5 refuses becomes a ``RunError``."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        raise RunError(f"'{path}' cannot be written: {_reason(error)}") from error
-
-
-def _lay_out(file: h5py.File, contents: Contents, options: Mapping[str, Any]) -> None:
-    about = contents.description
-    file.attrs["version"] = VERSION
-    _set_text(file, "source", about.source)
-    _set_text(file, "partition", contents.partition)
-    file.attrs["seed"] = contents.seed
-    file.attrs["n_classes"] = about.n_classes
-    _set_text(file, "task", about.task)
-    _set_text(file, "options", json.dumps(dict(options), sort_keys=True))
-    for split in SPLITS:
-        offsets = contents.offsets(split)
-        group = file.create_group(split)
-        group.create_dataset("offsets", data=offsets)
-        group.create_dataset("y", (offsets[-1], *about.target_shape), contents.stored_targets)
-        x = group.create_dataset("x", (offsets[-1], *about.input_shape), contents.stored)
-        x.attrs["divisor"] = contents.divisor
-
-
-def _set_text(file: h5py.File, name: str, text: str) -> None:
-    # Of fixed length: texts of variable length lie in a heap without checksum, and HDF5 2.0 was
-    # seen to search a damaged one for ever.
-    form = h5py.string_dtype("utf-8", max(1, len(text.encode())))
-    file.attrs.create(name, text, dtype=form)
-
-
-def _append(file: h5py.File, contents: Contents, block: Shards, done: int) -> None:
-    clients = np.arange(done, done + len(block.client_ids))
-    if not np.array_equal(block.client_ids, clients):
-        raise ValueError(f"expected the clients from {done} on, got {block.client_ids}")
-    for split in SPLITS:
-        rows = slice(*contents.offsets(split)[[done, done + len(clients)]])
-        shard = getattr(block, split)
-        file[f"{split}/x"][rows] = shard.x.numpy()
-        if shard.y.numel():
-            file[f"{split}/y"][rows] = shard.y.numpy()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _reason(error: Exception) -> str:
-    number = getattr(error, "errno", None)
-    return os.strerror(number) if number else str(error).split("\n")[0].strip("'\"")

@@ -1,0 +1,1 @@
+"""Files that are read: one reader for each kind, which checks what it reads."""

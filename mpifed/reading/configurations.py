@@ -1,0 +1,51 @@
+"""Configurations that a run has stored, before anything relies on their form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mpifed.errors import InputError
+from mpifed.reading.text import is_count
+from mpifed.reading.yaml_files import read_yaml
+
+COMPONENTS = ("data", "model", "algorithm", "exchange", "compression")
+SECTIONS = (*COMPONENTS, "local", "evaluation", "checkpoint")
+"""Parts of a stored configuration that are mappings; those of ``COMPONENTS`` have a name."""
+
+
+def read_stored(path: Path) -> dict[str, Any]:
+    """The configuration that a run has written to its config.yaml at ``path``.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is not one that a run may have written.
+    """
+    configuration = read_yaml(path)
+    try:
+        check_stored(configuration)
+    except ValueError as error:
+        raise InputError(f"{path} is not the configuration of a run: {error}") from None
+    return dict(configuration)
+
+
+def check_stored(configuration: Any) -> None:
+    """Raises ``ValueError`` unless a run may have stored this configuration.
+
+    What its options say is checked by ``config.resolve`` alone, since they may be a user's own.
+    """
+    if not isinstance(configuration, dict) or not all(isinstance(k, str) for k in configuration):
+        raise ValueError("it does not hold a mapping of keys to values")
+    for name, least in (("clients", 1), ("rounds", 1), ("seed", 0)):
+        if not is_count(configuration.get(name)) or configuration[name] < least:
+            raise ValueError(f"{name} is not a whole number, at least {least}")
+    for name in SECTIONS:
+        if not isinstance(configuration.get(name), dict):
+            raise ValueError(f"{name} is not a mapping")
+    for name in COMPONENTS:
+        if not isinstance(configuration[name].get("name"), str):
+            raise ValueError(f"{name}.name is not a text")
+    every = configuration["evaluation"].get("every")
+    if not is_count(every) or every < 1:
+        raise ValueError("evaluation.every is not a whole number, at least 1")

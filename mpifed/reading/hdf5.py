@@ -1,0 +1,107 @@
+"""HDF5 files that hold their data themselves.
+
+A file of HDF5 may say that its rows lie elsewhere: behind an external link, in another file's
+bytes, or in the data sets of other files. Whoever can write the file then chooses what whoever
+reads it reads, so such a file is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from mpifed.errors import one_line
+from topologies.inputs import beyond_memory, check_regular
+
+MOST_LINKS = 100_000
+"""Links in a file at most; a file of mpifed has a few dozen."""
+
+OWN_LINKS = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """The HDF5 file ``path`` for reading.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    ValueError
+        If a part of it lies in another file.
+    RuntimeError, KeyError, TypeError, AttributeError
+        From h5py, where the file is damaged.
+    """
+    check_regular(path)
+    # A file gets its name when it is complete, so that locks would only trouble file systems that
+    # have none.
+    with h5py.File(path, "r", locking="best-effort") as file:
+        _check_links(file)
+        _check_data_sets(file)
+        yield file
+
+
+def whole(data: Any) -> np.ndarray:
+    """All values of a data set; raises ``ValueError`` as ``check_size``."""
+    check_size(data)
+    found: np.ndarray = data[()]
+    return found
+
+
+def check_size(data: Any) -> None:
+    """Raises ``ValueError`` unless this is a data set with no more values than memory holds.
+
+    A data set may declare any size and store nothing: what is not stored reads as zeros.
+    """
+    if not isinstance(data, h5py.Dataset) or data.shape is None:
+        raise ValueError("a data set is missing, or is a group or empty")
+    lacking = beyond_memory(2.0 * data.size * data.dtype.itemsize)
+    if lacking is not None:
+        raise ValueError(f"{data.name} of shape {data.shape} {lacking}")
+
+
+def _check_links(file: h5py.File) -> None:
+    count = 0
+
+    def visit(name: bytes, about: Any) -> str | None:
+        nonlocal count
+        count += 1
+        if about.type not in OWN_LINKS:
+            return f"/{name.decode('utf-8', 'replace')} is a link to another file"
+        return f"it has more than {MOST_LINKS} links" if count > MOST_LINKS else None
+
+    refused = file.id.links.visit(visit, info=True)
+    if refused is not None:
+        raise ValueError(refused)
+
+
+def _check_data_sets(file: h5py.File) -> None:
+    def visit(name: bytes) -> str | None:
+        found = h5py.h5o.open(file.id, name)
+        if not isinstance(found, h5py.h5d.DatasetID):
+            return None
+        made = found.get_create_plist()
+        if made.get_external_count() or made.get_layout() == h5py.h5d.VIRTUAL:
+            return f"/{name.decode('utf-8', 'replace')} has its values in another file"
+        return None
+
+    refused = h5py.h5o.visit(file.id, visit)
+    if refused is not None:
+        raise ValueError(refused)
+
+
+def disk_reason(error: Exception) -> str:
+    """Why a file could not be written or read, in the words of the system where HDF5 has them."""
+    found = re.search(r"errno = (\d+)", str(error))
+    if found:
+        return os.strerror(int(found[1]))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return one_line(str(error).strip("'\""), 300)

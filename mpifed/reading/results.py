@@ -1,0 +1,181 @@
+"""What a run directory holds of results: metrics.csv, clients.h5 and summary.json, checked."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpifed.errors import InputError, one_line
+from mpifed.reading.hdf5 import opened, whole
+from mpifed.reading.text import is_count, is_number, read_json, read_text
+
+ROUND = re.compile(r"[0-9]{1,18}")
+DIGEST = "state_digest"
+"""The only column of metrics.csv that holds no numbers."""
+
+RATE = ("p", "tau", "per_round")
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """metrics.csv: the names of its columns, and its rows as text."""
+
+    columns: list[str]
+    rows: list[list[str]]
+
+    def texts(self, name: str) -> list[str]:
+        """A column as text."""
+        place = self.columns.index(name)
+        return [row[place] for row in self.rows]
+
+    def numbers(self, name: str) -> np.ndarray:
+        """A column as float64 (rows,), NaN where a field is empty."""
+        return np.array([_number(text) for text in self.texts(name)], dtype=np.float64)
+
+
+def read_metrics(path: Path, growing: bool = False) -> Metrics:
+    """The metrics.csv at ``path``.
+
+    Parameters
+    ----------
+    path
+        The file.
+    growing
+        Whether its run may be writing to it, so that what follows the last complete line is left
+        out.
+
+    Raises
+    ------
+    InputError
+        If it is no such file: rounds rise, all rows have the same columns, and all columns but
+        ``state_digest`` hold numbers or nothing.
+    """
+    text = read_text(path)
+    if growing:
+        text = text[: text.rfind("\n") + 1]
+    elif not text.endswith("\n"):
+        raise _damaged(path, "its last line is cut")
+    try:
+        columns, *rows = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
+        if columns or rows or not growing:
+            check_rows(columns, rows)
+    except (csv.Error, ValueError) as error:
+        raise _damaged(path, str(error)) from None
+    return Metrics(columns, rows)
+
+
+def check_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Raises ``ValueError`` unless these are the columns and rows of a metrics.csv."""
+    if "round" not in columns:
+        raise ValueError("it has no column round")
+    if len(set(columns)) != len(columns) or not all(columns):
+        raise ValueError("a column has no name, or that of another")
+    last = -1
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(columns):
+            raise ValueError(f"row {number} has {len(row)} fields for {len(columns)} columns")
+        named = dict(zip(columns, row, strict=True))
+        text = named["round"]
+        if not ROUND.fullmatch(text) or int(text) <= last:
+            shown = one_line(repr(text), 60)
+            raise ValueError(f"round is {shown} in row {number}; rounds are whole numbers and rise")
+        last = int(text)
+        for name, value in named.items():
+            if name != DIGEST and not _is_number(value):
+                shown = one_line(repr(value), 60)
+                raise ValueError(f"{one_line(name, 60)} is {shown} in row {number}, not a number")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        _number(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(text: str) -> float:
+    if not text.isascii() or "_" in text:
+        raise ValueError
+    return float(text) if text else math.nan
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The summary.json at ``path``.
+
+    Raises
+    ------
+    InputError
+        If it is no such file. Of a run that diverged it holds less than of one that finished.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict) or not isinstance(found.get("status"), str):
+        raise _damaged(path, "it has no status")
+    if not is_count(found.get("rounds")):
+        raise _damaged(path, "rounds is not a whole number, at least 0")
+    seconds = found.get("seconds")
+    if seconds is not None or found["status"] == "finished":
+        total = seconds.get("total") if isinstance(seconds, dict) else None
+        if not is_number(total) or not 0 <= total < math.inf:
+            raise _damaged(path, "seconds.total is not a number, at least 0")
+    rate = found.get("predicted_contraction")
+    numbers = isinstance(rate, dict) and all(is_number(rate.get(key)) for key in RATE)
+    if rate is not None and not numbers:
+        raise _damaged(path, f"{', '.join(RATE)} of predicted_contraction must be numbers")
+    for name in ("test_accuracy", "test_accuracy_p10", "test_loss"):
+        if found.get(name) is not None and not is_number(found[name]):
+            raise _damaged(path, f"{name} is not a number")
+    return found
+
+
+@dataclass(frozen=True)
+class Clients:
+    """clients.h5: results with a row for each client, and what was learnt and belongs to none."""
+
+    results: dict[str, np.ndarray]
+    learnt: dict[str, np.ndarray]
+
+
+def read_clients(path: Path) -> Clients:
+    """The clients.h5 at ``path``.
+
+    Raises
+    ------
+    InputError
+        If it is no such file: every result is made of numbers, with a row for each client.
+    """
+    try:
+        with opened(path) as file:
+            group = file.get("learnt", {})
+            learnt = {name: whole(group[name]) for name in group}
+            results = {name: whole(data) for name, data in file.items() if name != "learnt"}
+        _check_results(results)
+    except FileNotFoundError:
+        raise InputError(f"'{path}' is missing") from None
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise _damaged(path, str(getattr(error, "strerror", None) or error)) from None
+    return Clients(results, learnt)
+
+
+def _check_results(results: dict[str, np.ndarray]) -> None:
+    ids = results.get("client_id")
+    if ids is None or not np.array_equal(ids, np.arange(ids.size)):
+        raise ValueError("client_id is not 0, 1, ... for all clients")
+    for name, values in results.items():
+        if values.dtype.kind not in "biuf" or values.shape[:1] != ids.shape:
+            raise ValueError(
+                f"{name} is {values.dtype} of shape {values.shape}, not numbers of "
+                f"{len(ids)} clients"
+            )
+
+
+def _damaged(path: Path, reason: str) -> InputError:
+    return InputError(f"'{path}' is damaged: {one_line(reason, 300)}")

@@ -1,0 +1,117 @@
+"""YAML as users write it: plain data, no key twice, and no more than the text itself says."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mpifed.errors import InputError, one_line
+
+MOST = 8 << 20
+"""Bytes of a YAML file at most."""
+
+MOST_VALUES = 1_000_000
+"""Values in a YAML text at most, each counted as often as an alias repeats it."""
+
+LONGEST_NUMBER = 1000
+"""Characters of a number at most."""
+
+
+MERGE = "tag:yaml.org,2002:merge"
+"""The key ``<<``, which stands for the entries of other mappings."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data only, and no key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        written = [key for key, _ in node.value if key.tag != MERGE]
+        keys = [self.construct_object(key, deep=True) for key in written]
+        texts = [key for key in keys if isinstance(key, str)]
+        if len(texts) > len(set(texts)):
+            repeated = next(text for text in texts if texts.count(text) > 1)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key '{repeated}' stands there twice", node.start_mark
+            )
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> Any:
+    """The value in the YAML file ``path``.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is not YAML of plain data.
+    """
+    from topologies.inputs import read_bytes
+
+    try:
+        text = read_bytes(path, MOST).decode("utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not valid YAML: it is no text in UTF-8") from None
+    try:
+        return _parse(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        place = getattr(error, "problem_mark", None)
+        where = f", line {place.line + 1}" if place else ""
+        raise InputError(f"{path}{where} is not valid YAML{_reason(error)}") from None
+
+
+def parse_value(text: str, key: str) -> Any:
+    """The YAML value ``text``, typed for ``key``; raises ``InputError``."""
+    try:
+        return _parse(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        typed = one_line(repr(text), 100)
+        raise InputError(f"{key}: {typed} is not a valid YAML value{_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return ": it is nested too deep"
+    problem = getattr(error, "problem", None)
+    return f": {one_line(str(problem), 200)}" if problem else ""
+
+
+def _parse(text: str) -> Any:
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _count(node, {}, set())
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _count(node: yaml.Node, known: dict[int, int], open_nodes: set[int]) -> int:
+    """Values in ``node`` as it would be written without aliases; refuses too many.
+
+    ``known`` are counts by the nodes' ids, ``open_nodes`` those within which this one lies.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        if len(node.value) > LONGEST_NUMBER and node.tag.endswith((":int", ":float")):
+            raise _refusal(f"a number of {len(node.value)} characters", node)
+        return 1
+    if id(node) in open_nodes:
+        raise _refusal("a value that holds itself", node)
+    if id(node) not in known:
+        pairs = isinstance(node, yaml.MappingNode)
+        inner = [part for pair in node.value for part in pair] if pairs else node.value
+        open_nodes.add(id(node))
+        known[id(node)] = 1 + sum(_count(part, known, open_nodes) for part in inner)
+        open_nodes.discard(id(node))
+    if known[id(node)] > MOST_VALUES:
+        raise _refusal(f"its aliases make more than {MOST_VALUES:,} values", node)
+    return known[id(node)]
+
+
+def _refusal(problem: str, node: yaml.Node) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)

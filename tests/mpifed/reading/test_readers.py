@@ -1,0 +1,471 @@
+"""Whatever a file holds: what its reader promises comes out, or one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import yaml
+from commands import STORED
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mpifed.checkpoint import files as checkpoint
+from mpifed.checkpoint import integrity
+from mpifed.checkpoint.integrity import Damaged
+from mpifed.config.experiment_files import read_experiment
+from mpifed.data.federated_format import read_contents
+from mpifed.data.ratings import LARGEST, parse
+from mpifed.errors import LONGEST, InputError, in_words, one_line
+from mpifed.reading.configurations import check_stored, read_stored
+from mpifed.reading.results import ROUND, read_clients, read_metrics, read_summary
+from mpifed.reading.text import read_json
+from mpifed.reading.yaml_files import parse_value, read_yaml
+from mpifed.report.reading import read_run
+from mpifed.theory.stored import read_run as read_flix
+
+EXAMPLES = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.sampled_from(["", "fedem", "server", "١٢", "1e3", "nan", "\x1b[31m", "x" * 600]),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@st.composite
+def changed(draw, whole: dict) -> dict:
+    """``whole`` with some of its values, at any depth, replaced or removed."""
+    found = json.loads(json.dumps(whole))
+    for _ in range(draw(st.integers(0, 2))):
+        place = found
+        key = draw(st.sampled_from(sorted(place)))
+        while isinstance(place[key], dict) and place[key] and draw(st.booleans()):
+            place = place[key]
+            key = draw(st.sampled_from(sorted(place)))
+        if draw(st.booleans()):
+            place[key] = draw(VALUES)
+        else:
+            del place[key]
+        if not found:
+            break
+    return found
+
+
+def a_sentence(error: InputError) -> None:
+    text = str(error)
+    assert text.isprintable() and len(text) <= LONGEST
+
+
+# Messages.
+
+
+@given(st.text())
+def test_a_message_is_one_printable_line(text):
+    line = one_line(text)
+    assert line.isprintable() and len(line) <= LONGEST
+    assert one_line(line) == line
+
+
+def test_a_message_keeps_its_beginning_and_its_end():
+    line = one_line("data.path is " + "x" * 10**7 + "; it must be a file")
+    assert line.startswith("data.path is x") and line.endswith("it must be a file")
+    assert str(InputError("\x1b[31m\n\0")) == r"\x1b[31m \x00"
+
+
+def test_exceptions_without_a_text():
+    class Mute(BaseException):
+        def __str__(self) -> str:
+            raise SystemExit(3)
+
+    assert in_words(Mute()) == "Mute: (without a text: its __str__ raised SystemExit)"
+    assert in_words(ValueError("x" * 10**6)).startswith("ValueError: xxx")
+
+
+# YAML and JSON.
+
+
+@EXAMPLES
+@given(text=st.text(alphabet="{}[]:,&*!<>-#|'\" \n\tab1\u0661\x1b", max_size=30))
+def test_any_yaml_text_is_a_value_or_a_sentence(text):
+    try:
+        json.dumps(parse_value(text, "rounds"), default=str)
+    except InputError as error:
+        a_sentence(error)
+
+
+def nested_aliases(depth: int) -> str:
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, depth)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (nested_aliases(9), "aliases make more than"),
+        ("a: &a {<<: *a}", "holds itself"),
+        ("a: &a [*a]", "holds itself"),
+        (f"a: {'9' * 5000}", "a number of 5000 characters"),
+        (f"a: 0x{'f' * 5000}", "a number of 5002 characters"),
+        ("[" * 5000, "nested too deep"),
+        ("a: 2024-13-45", "not valid YAML"),
+    ],
+)
+def test_yaml_that_would_grow_or_be_no_value_is_refused(text, reason, tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=reason):
+        read_yaml(path)
+
+
+def test_aliases_that_do_not_grow_are_read():
+    assert parse_value("{a: &a {x: 1}, b: {<<: *a, y: 2}}", "k") == {
+        "a": {"x": 1},
+        "b": {"x": 1, "y": 2},
+    }
+
+
+def test_pipes_and_devices_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "zero.yaml").symlink_to("/dev/zero")
+    for read in (read_yaml, read_stored, read_json, read_metrics, read_clients, integrity.verify):
+        for name, reason in (("pipe.yaml", "named pipe"), ("zero.yaml", "device")):
+            with pytest.raises(InputError, match=reason):
+                read(tmp_path / name)
+    with pytest.raises(InputError, match="named pipe"):
+        read_experiment(str(tmp_path / "pipe.yaml"))
+    with pytest.raises(InputError, match="named pipe"):
+        read_contents(tmp_path / "pipe.yaml")
+
+
+def test_json_that_is_too_deep_is_refused(tmp_path):
+    (tmp_path / "a.json").write_text("[" * 200_000)
+    with pytest.raises(InputError, match="nested too deep"):
+        read_json(tmp_path / "a.json")
+
+
+@EXAMPLES
+@given(found=st.one_of(changed(STORED), VALUES))
+def test_any_stored_configuration_has_its_form_or_is_refused(found, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(found), encoding="utf-8")
+    try:
+        configuration = read_stored(path)
+    except InputError as error:
+        a_sentence(error)
+        return
+    check_stored(configuration)
+    assert configuration["rounds"] >= 1 and configuration["evaluation"]["every"] >= 1
+    assert isinstance(configuration["algorithm"]["name"], str)
+
+
+# Results.
+
+SUMMARY = {
+    "status": "finished",
+    "rounds": 4,
+    "test_accuracy": 0.5,
+    "seconds": {"total": 1.5},
+    "predicted_contraction": {"p": 0.5, "tau": 1, "per_round": 0.5},
+}
+
+
+@EXAMPLES
+@given(found=st.one_of(changed(SUMMARY), VALUES))
+def test_any_summary_has_its_form_or_is_refused(found, tmp_path):
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps(found))
+    try:
+        summary = read_summary(path)
+    except InputError as error:
+        a_sentence(error)
+        return
+    assert summary["rounds"] >= 0
+    assert summary["status"] != "finished" or 0 <= summary["seconds"]["total"] < np.inf
+
+
+CELLS = st.sampled_from(
+    ["0", "1", "2", "-1", "nan", "inf", "1.5", "", "١", "1_0", "x", "9" * 5000, '"', "\x00", "a,b"]
+)
+
+
+@EXAMPLES
+@given(
+    rows=st.lists(st.lists(CELLS, max_size=4), max_size=4),
+    header=st.sampled_from(["round,loss", "round", "loss", "round,round", "round,", ""]),
+    growing=st.booleans(),
+)
+def test_any_metrics_have_rising_rounds_and_numbers_or_are_refused(rows, header, growing, tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_text("\n".join([header, *map(",".join, rows)]) + "\n")
+    try:
+        found = read_metrics(path, growing)
+    except InputError as error:
+        a_sentence(error)
+        return
+    if growing and not found.columns:
+        assert found.rows == []
+        return
+    rounds = found.texts("round")
+    assert all(ROUND.fullmatch(text) for text in rounds)
+    assert (np.diff(found.numbers("round")) > 0).all()
+    assert all(found.numbers(name).shape == (len(rows),) for name in found.columns)
+
+
+def test_a_row_in_the_making_is_left_out_of_growing_metrics(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_text("round,loss\n0,1.5\n1,0.")
+    assert read_metrics(path, growing=True).rows == [["0", "1.5"]]
+    with pytest.raises(InputError, match="last line is cut"):
+        read_metrics(path)
+
+
+ARRAYS = st.one_of(
+    st.sampled_from([np.arange(3), np.arange(3.0), np.zeros((3, 2)), np.float64(1), np.zeros(0)]),
+    st.sampled_from([np.arange(4), np.array([1, 0, 2]), np.array([b"a", b"b", b"c"])]),
+)
+
+
+@EXAMPLES
+@given(arrays=st.dictionaries(st.sampled_from(["client_id", "test_accuracy", "m"]), ARRAYS))
+def test_any_clients_file_has_a_row_for_each_client_or_is_refused(arrays, tmp_path):
+    path = tmp_path / "clients.h5"
+    with h5py.File(path, "w") as file:
+        for name, values in arrays.items():
+            file[name] = values
+    try:
+        found = read_clients(path)
+    except InputError as error:
+        a_sentence(error)
+        return
+    n = len(found.results["client_id"])
+    assert all(len(values) == n for values in found.results.values())
+    assert (found.results["client_id"] == np.arange(n)).all()
+
+
+def test_a_data_set_larger_than_memory_is_refused_unread(tmp_path):
+    path = tmp_path / "clients.h5"
+    with h5py.File(path, "w") as file:
+        file["client_id"] = np.arange(3)
+        file.create_dataset("loss", (3, 10**14), "f8", chunks=(1, 1000))
+    with pytest.raises(InputError, match=r"loss of shape .* needs .* of memory"):
+        read_clients(path)
+
+
+# Parts that lie in other files.
+
+
+def external_link(file: h5py.File, name: str, other: Path) -> None:
+    file[name] = h5py.ExternalLink(str(other), "/x")
+
+
+def external_storage(file: h5py.File, name: str, other: Path) -> None:
+    file.create_dataset(name, (8,), "u1", external=[(str(other), 0, 8)])
+
+
+def virtual(file: h5py.File, name: str, other: Path) -> None:
+    layout = h5py.VirtualLayout((8,), "u1")
+    layout[:] = h5py.VirtualSource(str(other), "x", (8,))
+    file.create_virtual_dataset(name, layout)
+
+
+@pytest.mark.parametrize("place", [external_link, external_storage, virtual])
+@pytest.mark.parametrize("name", ["x", "train/x", "a/b/c"])
+def test_no_reader_follows_an_hdf5_file_to_another_file(place, name, tmp_path):
+    secret = tmp_path / "secret"
+    with h5py.File(secret, "w") as file:
+        file["x"] = np.frombuffer(b"passwd!!", np.uint8)
+    path = tmp_path / "found.h5"
+    with h5py.File(path, "w", userblock_size=integrity.BLOCK) as file:
+        place(file, name, secret)
+    integrity.seal(path)
+    with pytest.raises(InputError, match="another file"):
+        read_contents(path)
+    with pytest.raises(InputError, match="another file"):
+        read_clients(path)
+    with pytest.raises(Damaged, match="another file"):
+        checkpoint.read_meta(path)
+    with pytest.raises(Damaged, match="another file"):
+        checkpoint.read_arrays(path)
+
+
+# Checkpoints that somebody has sealed again.
+
+META = {
+    "format": 1,
+    "round": 4,
+    "seed": 0,
+    "horizon": 9,
+    "configuration": json.dumps(STORED),
+    "ledger": '{"up_bits": 5}',
+    "seconds": '{"total": 0.5}',
+}
+
+
+def sealed(path: Path, attributes: dict, columns=("round",), rows=(("0",), ("4",))) -> Path:
+    with h5py.File(path, "w", userblock_size=integrity.BLOCK) as file:
+        about = file.create_group("meta")
+        for name, value in attributes.items():
+            about.attrs[name] = value
+        text = h5py.string_dtype()
+        table = np.array(rows, dtype=object)
+        file["metrics/columns"] = np.array(columns, dtype=object).astype(text)
+        file.create_dataset("metrics/rows", table.shape, text, table)
+        file.create_group("server")
+        file.create_group("clients")
+    integrity.seal(path)
+    return path
+
+
+def test_a_sealed_description_is_read(tmp_path):
+    meta = checkpoint.read_meta(sealed(tmp_path / "c.h5", META))
+    assert (meta.round, meta.configuration, meta.rows) == (4, STORED, [["0"], ["4"]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"format": 2}, "format 2"),
+        ({"format": "1"}, "no whole number for format"),
+        ({"round": -1}, "no whole number for round"),
+        ({"configuration": "[]"}, "does not hold a mapping"),
+        ({"configuration": "[" * 100_000}, "cannot be read"),
+        ({"configuration": json.dumps({**STORED, "local": [1]})}, "local is not a mapping"),
+        ({"configuration": json.dumps({**STORED, "rounds": 0})}, "rounds is not a whole number"),
+        ({"ledger": '{"up_bits": "x"}'}, "ledger"),
+        ({"seconds": '{"total": NaN}'}, "seconds"),
+        ({"round": 3}, "a later round"),
+    ],
+)
+def test_a_sealed_description_is_not_believed(changes, reason, tmp_path):
+    path = sealed(tmp_path / "c.h5", {**META, **changes})
+    with pytest.raises(Damaged, match=reason) as refused:
+        checkpoint.read_meta(path)
+    a_sentence(refused.value)
+
+
+@EXAMPLES
+@given(rows=st.lists(st.lists(CELLS, min_size=2, max_size=2), min_size=1, max_size=3))
+def test_sealed_rows_are_rows_of_metrics_or_refused(rows, tmp_path):
+    if any("\x00" in cell for row in rows for cell in row):
+        return  # HDF5 has no text with a NUL
+    path = sealed(tmp_path / "c.h5", {**META, "round": 2**60}, ("round", "loss"), rows)
+    try:
+        meta = checkpoint.read_meta(path)
+    except Damaged as error:
+        a_sentence(error)
+        return
+    assert [int(row[0]) for row in meta.rows] == sorted({int(row[0]) for row in meta.rows})
+
+
+def test_a_sparse_checkpoint_is_refused_unread(tmp_path):
+    path = sealed(tmp_path / "c.h5", META)
+    os.truncate(path, 1 << 43)
+    with pytest.raises(Damaged, match="does not match its seal"):
+        integrity.verify(path)
+    with path.open("r+b") as file:
+        file.write(integrity.header("0" * 64, 1 << 43))
+    with pytest.raises(Damaged, match="on the disk"):
+        integrity.verify(path)
+
+
+def test_the_newest_intact_checkpoint_is_found_in_one_way(tmp_path):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    sealed(folder / "round-000004.h5", META)
+    (folder / "round-000006.h5").write_bytes(b"cut")
+    os.mkfifo(folder / "round-000008.h5")
+    (folder / "round-٠٠٠٠٠٩.h5").write_bytes(b"")
+    found, passed_over = checkpoint.newest(tmp_path)
+    assert found is not None and found[0].name == "round-000004.h5"
+    assert [reason.split(" ")[0].rsplit("/")[-1] for reason in passed_over] == [
+        "round-000008.h5",
+        "round-000006.h5",
+    ]
+    assert checkpoint.newest(tmp_path / "nowhere") == (None, [])
+
+
+FLIX = {**STORED, "algorithm": {"name": "flix", "flix_alpha": 0.5, "l2": 0.1, "regulariser": "l2"}}
+FLIX["algorithm"] |= {"smoothness": "paper", "gradient": "exact"}
+FLIX["evaluation"] = {"every": 2, "unseen_fraction": 0.0}
+
+
+@EXAMPLES
+@given(found=changed(FLIX), shape=st.sampled_from([(4, 3), (3, 3), (4,), (4, 2)]))
+def test_any_checkpoint_is_a_run_of_flix_or_refused(found, shape, tmp_path):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    path = sealed(folder / "round-000004.h5", {**META, "configuration": json.dumps(found)})
+    with h5py.File(path, "r+") as file:
+        file["server/model"] = np.ones((1, 3))
+        file["clients/optima"] = np.ones(shape)
+        file["clients/smoothness"] = np.ones(4)
+    integrity.seal(path)
+    try:
+        run = read_flix(tmp_path)
+    except InputError as error:
+        a_sentence(error)
+        return
+    assert run.optima.shape == (4, 3) and run.alpha.shape == (4,) and run.x.shape == (3,)
+
+
+# Run directories, whole.
+
+
+@EXAMPLES
+@given(config=changed(STORED), summary=changed(SUMMARY), done=st.booleans())
+def test_any_run_directory_is_a_run_or_refused(config, summary, done, tmp_path):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    columns = "round,seconds,train_loss,test_accuracy,test_accuracy_p10,up_bits,down_bits"
+    (tmp_path / "metrics.csv").write_text(f"{columns},consensus_distance\n0,1,1,1,1,0,0,\n")
+    with h5py.File(tmp_path / "clients.h5", "w") as file:
+        file["client_id"] = np.arange(2)
+        file["test_accuracy"] = np.ones(2)
+    (tmp_path / "DONE").unlink(missing_ok=True)
+    if done:
+        (tmp_path / "DONE").touch()
+    try:
+        run = read_run(tmp_path)
+    except InputError as error:
+        a_sentence(error)
+        return
+    assert run.rounds == 0 and np.isfinite(run.seconds)
+
+
+# Ratings.
+
+FIELDS = st.sampled_from(["1", "2", "0", "-1", "1e300", "1_0", "١", str(LARGEST + 2), "3.5", "x"])
+
+
+@EXAMPLES
+@given(lines=st.lists(st.lists(FIELDS, min_size=3, max_size=5).map("::".join), max_size=3))
+def test_any_ratings_are_whole_numbers_of_users_or_refused(lines, tmp_path):
+    path = tmp_path / "ratings.dat"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    try:
+        table = parse(path)
+    except InputError as error:
+        a_sentence(error)
+        return
+    for numbers in (table.users, table.movies):
+        assert ((numbers >= 1) & (numbers <= LARGEST)).all()

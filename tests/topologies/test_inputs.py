@@ -1,0 +1,178 @@
+"""Files that are none, and sizes that cannot be: one sentence each, before anything is made."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from topologies.__main__ import LONGEST, main
+from topologies.catalogue import TopologyError
+from topologies.families import FAMILIES, edge_list
+from topologies.files import read_matrix
+from topologies.graphs import build_graph, parse_graph
+from topologies.inputs import available_memory, beyond_memory, open_regular, read_bytes
+from topologies.matrix import MixingMatrix
+from topologies.network import read_network
+
+EXAMPLES = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def test_only_regular_files_are_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for name, reason in (("pipe", "named pipe"), ("link", "device"), (".", "directory")):
+        with pytest.raises(OSError, match=reason):
+            open_regular(tmp_path / name)
+    with pytest.raises(OSError, match="null"):
+        read_bytes("a\0b")
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_bytes(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="5 bytes"):
+        read_bytes(tmp_path / "file", 4)
+
+
+def test_a_file_larger_than_memory_is_refused_unread(tmp_path):
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 1 << 42)
+    with pytest.raises(OSError, match=r"4\.4 TB of memory"):
+        read_bytes(tmp_path / "sparse")
+
+
+def test_memory_is_what_there_is():
+    available = available_memory()
+    assert 0 < available <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + (1 << 50)
+    assert beyond_memory(0) is None
+    assert "is available" in beyond_memory(1e30)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "ring:n=1000000000000",
+        "complete:n=1000000",
+        "star:n=1000000000000",
+        "hypercube:n=1099511627776",
+        "torus:n=999999999999999989",
+        "torus:rows=10000000,cols=10000000",
+        "exponential:n=100000000000",
+        "erdos_renyi:n=10000000,p=0.5",
+        "small_world:n=1000000,neighbours=999998",
+        "random_regular:n=10000000,degree=999998",
+        "barbell:n=10000000",
+    ],
+)
+def test_graphs_larger_than_memory_are_refused_by_name(graph):
+    name = graph.split(":")[0]
+    with pytest.raises(TopologyError, match=rf"{name}.*(TB|PB|EB) of memory"):
+        parse_graph(graph)
+
+
+@pytest.mark.parametrize("name", ["ring", "complete", "exponential", "erdos_renyi", "small_world"])
+def test_the_edges_that_are_reckoned_with_are_about_those_that_come(name):
+    family = FAMILIES[name]
+    values = {key: parameter.default for key, parameter in family.parameters.items()}
+    edges = build_graph(name, 64, seed=1).number_of_edges()
+    assert edges / 2 <= family.edges(64, values) <= 2 * edges
+
+
+def test_numbers_that_only_python_reads_are_refused():
+    for text in ("١٢", "1_0", "9" * 5000, "1e400"):
+        with pytest.raises(TopologyError):
+            parse_graph(f"ring:n={text}")
+
+
+def test_an_archive_that_unpacks_to_more_than_memory_is_refused(tmp_path):
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("n.npy", b"x")
+    content = bytearray(path.read_bytes())
+    # The sizes that the directory at the end declares.
+    place = content.index(b"PK\x01\x02")
+    content[place + 20 : place + 28] = b"\xfe\xff\xff\xff" * 2
+    path.write_bytes(content)
+    with pytest.raises(TopologyError, match="no file of a mixing matrix"):
+        read_matrix(path)
+    matrix = MixingMatrix(2, np.array([[0, 1]]), np.array([0.5]))
+    matrix.save(path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **{**arrays, "n": np.int64(10**15)})
+    with pytest.raises(TopologyError, match="n is 1000000000000000, which needs"):
+        read_matrix(path)
+
+
+WORDS = st.sampled_from(
+    ["0", "1", "2", "-1", "--5", "١٢", "9" * 5000, "nan", "1e999", "#", ",", "x"]
+)
+LINES = st.lists(st.lists(WORDS, max_size=4).map(" ".join), max_size=6).map("\n".join)
+
+
+@EXAMPLES
+@given(text=st.one_of(LINES, st.text(max_size=40)))
+def test_any_edge_list_is_a_graph_or_a_sentence(text, tmp_path):
+    path = tmp_path / "g.edges"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    try:
+        graph = edge_list(path=str(path))
+    except TopologyError:
+        return
+    assert sorted(graph) == list(range(len(graph)))
+
+
+CELLS = st.sampled_from(["0", "1", "0.5", "-1", "inf", "nan", "1e999", "", "x", "١"])
+TABLES = st.lists(st.lists(CELLS, max_size=3).map(",".join), max_size=3).map("\n".join)
+
+
+@EXAMPLES
+@given(text=TABLES)
+def test_any_table_is_a_network_or_a_sentence(text, tmp_path):
+    path = tmp_path / "delays.csv"
+    path.write_text(text)
+    try:
+        network = read_network(path)
+    except TopologyError:
+        return
+    assert np.isfinite(network.latency).all()
+    assert network.latency.shape == (network.n, network.n)
+
+
+VALUES = st.sampled_from(["0.5", "-1", "inf", "nan", "x", "1e999", ""])
+GRAPHML = (
+    '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">'
+    '<key id="a" for="edge" attr.name="latency" attr.type="string"/>'
+    '<key id="b" for="node" attr.name="compute" attr.type="string"/>'
+    '<graph edgedefault="undirected"><node id="1"><data key="b">{node}</data></node>'
+    '<node id="2"/><edge source="1" target="2"><data key="a">{edge}</data></edge></graph></graphml>'
+)
+
+
+@EXAMPLES
+@given(node=VALUES, edge=VALUES)
+def test_any_attribute_of_a_network_is_a_number_or_refused(node, edge, tmp_path):
+    path = tmp_path / "links.graphml"
+    path.write_text(GRAPHML.format(node=node, edge=edge))
+    try:
+        network = read_network(path)
+    except TopologyError:
+        assert (node, edge) != ("0.5", "0.5")
+        return
+    assert np.isfinite(network.latency).all() and np.isfinite(network.compute).all()
+
+
+def test_a_message_is_one_printable_line(tmp_path: Path, capfd):
+    path = tmp_path / "g.edges"
+    path.write_text("\x1b]0;title\x07" + "x" * 100_000)
+    assert main(["show", f"edge_list:path={path}"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.isprintable() and len(line) <= LONGEST

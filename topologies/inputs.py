@@ -1,0 +1,186 @@
+"""Files that are read and memory that is asked for, compared with what there is.
+
+Nothing here needs more than Python's own library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import stat
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def check_regular(path: str | Path) -> int:
+    """Return the bytes of the regular file ``path``, or of the one that a link of this name names.
+
+    Raises
+    ------
+    OSError
+        If there is none. A pipe, a socket and a device are refused without being opened: reading
+        one may wait, or never end.
+    """
+    try:
+        found = os.stat(path)
+    except ValueError as error:  # a NUL in the name
+        raise OSError(errno.EINVAL, str(error)) from None
+    return _size_of(found)
+
+
+def _size_of(found: os.stat_result) -> int:
+    kind = stat.S_IFMT(found.st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if kind != stat.S_IFREG:
+        raise OSError(errno.EINVAL, f"it is {KINDS.get(kind, 'something')}, not a regular file")
+    return found.st_size
+
+
+def open_regular(path: str | Path) -> IO[bytes]:
+    """Return the regular file ``path``, opened for reading bytes.
+
+    Raises
+    ------
+    OSError
+        As by :func:`check_regular`, or if the file may not be read.
+    """
+    check_regular(path)
+    # What has become a pipe since then does not make this wait.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _size_of(os.fstat(descriptor))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: str | Path, most: int | None = None) -> bytes:
+    """Return the content of the regular file ``path``.
+
+    Parameters
+    ----------
+    path
+        The file.
+    most
+        Bytes it may have; none means as many as there is memory for.
+
+    Raises
+    ------
+    OSError
+        As by :func:`open_regular`, or if the file has more bytes.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if most is not None and size > most:
+            raise OSError(errno.EFBIG, f"it has {in_bytes(size)}; at most {in_bytes(most)} is read")
+        lacking = beyond_memory(size)
+        if lacking is not None:
+            raise OSError(errno.EFBIG, f"reading it {lacking}")
+        return file.read(size)
+
+
+def check_archive(path: str | Path) -> None:
+    """Refuse a zip archive, such as an ``.npz`` file, that memory cannot hold when it is unpacked.
+
+    Raises
+    ------
+    OSError
+        As by :func:`check_regular`, or if its members are too large.
+    zipfile.BadZipFile
+        If it is not an archive.
+    """
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        lacking = beyond_memory(sum(member.file_size for member in archive.infolist()))
+    if lacking is not None:
+        raise OSError(errno.EFBIG, f"unpacking it {lacking}")
+
+
+def in_bytes(count: float) -> str:
+    """Return a number of bytes in words.
+
+    >>> in_bytes(3_200_000)
+    '3.2 MB'
+    """
+    for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} EB"
+
+
+def beyond_memory(needed: float) -> str | None:
+    """Return why ``needed`` bytes cannot be had, as the end of a sentence; None where they can."""
+    available = available_memory()
+    if needed <= available:
+        return None
+    return f"needs {in_bytes(needed)} of memory, and {in_bytes(available)} is available"
+
+
+def available_memory() -> int:
+    """Return the bytes that this process may still take.
+
+    The least of what the system says is available, what the process's control groups leave, and
+    its own limit on addresses; what no system tells counts as no limit.
+    """
+    return min([sys.maxsize, *_of_the_system(), *_of_control_groups(), *_of_the_process()])
+
+
+def _of_the_system() -> Iterator[int]:
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = dict(line.split(":", 1) for line in lines)
+        yield sum(int(found[name].split()[0]) for name in ("MemAvailable", "SwapFree")) << 10
+        return
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _of_control_groups() -> Iterator[int]:
+    """What each control group of this process leaves; pages of files that may be dropped count."""
+    mount = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, own = line.split(":", 2)
+            if controllers == "":
+                names = ("memory.max", "memory.current", "inactive_file")
+                yield from _left_above(mount, own, *names)
+            elif "memory" in controllers.split(","):
+                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+                yield from _left_above(mount / "memory", own, *names)
+
+
+def _left_above(mount: Path, own: str, limit: str, used: str, droppable: str) -> Iterator[int]:
+    place = mount / own.lstrip("/")
+    for group in (place, *place.parents):
+        # "max" is no limit; in a container the group itself may be out of sight.
+        with contextlib.suppress(OSError, ValueError):
+            most = int((group / limit).read_text(encoding="ascii"))
+            taken = int((group / used).read_text(encoding="ascii"))
+            lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
+            counts = dict(line.split() for line in lines)
+            yield max(0, most - taken + int(counts.get(droppable, 0)))
+        if group == mount:
+            return
+
+
+def _of_the_process() -> Iterator[int]:
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most == resource.RLIM_INFINITY:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        yield max(0, most - pages * os.sysconf("SC_PAGE_SIZE"))
