@@ -23,8 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, closest
-from mpifed.jobs.printing import complain, say
+from mpifed.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    InputError,
+    RunError,
+    closest,
+    complain,
+)
+from mpifed.jobs.printing import say
 
 SITE_VARIABLE = "MPIFED_SITE"
 TAKES = {
@@ -57,10 +65,10 @@ def main(words: Sequence[str] | None = None) -> int:
         _refuse_idle(options)
         actions[options.action](options)
     except InputError as error:
-        complain(error)
+        complain("mpifed.jobs", str(error))
         return EXIT_BAD_INPUT
     except (RunError, OSError) as error:
-        complain(error)
+        complain("mpifed.jobs", str(error))
         return EXIT_FAILED
     return EXIT_FINISHED
 
@@ -184,7 +192,7 @@ def _status(options: Any) -> None:
             queued = slurm.queue(list(known.parts(tasks)))
         except RunError as error:
             # What the runs tell themselves needs no SLURM.
-            complain(error)
+            complain("mpifed.jobs", str(error))
             queued = None
         rows += status.of(known, tasks, queued)
     if options.json:

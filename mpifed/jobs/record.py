@@ -18,7 +18,8 @@ from typing import Any
 
 from mpifed.errors import InputError
 from mpifed.jobs.job import Job
-from mpifed.jobs.reading import damaged, read_json
+from mpifed.jobs.reading import MOST
+from mpifed.reading.text import MissingFile, damaged, read_json
 from mpifed.sweep.plan import Planned
 
 VERSION = 1
@@ -237,12 +238,13 @@ def _path_of(directory: Path) -> Path:
 
 def _load(directory: Path) -> dict[str, Any]:
     path = _path_of(directory)
-    found = read_json(path)
-    if found is None:
+    try:
+        found = read_json(path, MOST)
+    except MissingFile:
         raise InputError(
             f"'{directory}' holds no job: there is no job/job.json in it; python -m mpifed.jobs "
             "submit makes one"
-        )
+        ) from None
     if not isinstance(found, dict) or found.get("version") != VERSION:
         raise InputError(f"'{path}' is no record of a job that this mpifed understands")
     return found

@@ -13,7 +13,8 @@ from mpifed.components.schema import check_options, shown
 from mpifed.errors import InputError, closest
 from mpifed.jobs.files import folder
 from mpifed.jobs.options import JobOptions
-from mpifed.jobs.reading import read_text
+from mpifed.jobs.reading import MOST
+from mpifed.reading.text import read_text
 
 
 class _Loader(yaml.SafeLoader):
@@ -73,7 +74,7 @@ def read_site(name: str) -> dict[str, Any]:
             raise InputError(
                 f"--site is {shown(name)}; {closest(name, names)}, or the path of a .yaml file"
             )
-    found = _mapping(parse(_read(path), str(path)), str(path))
+    found = _mapping(parse(read_text(path, MOST), str(path)), str(path))
     try:
         check_options(JobOptions, found, "job")
     except InputError as error:
@@ -83,7 +84,7 @@ def read_site(name: str) -> dict[str, Any]:
 
 def read_section(path: Path) -> dict[str, Any]:
     """The section ``job`` of the experiment in the file ``path``; empty if there is none."""
-    whole = parse(_read(path), str(path))
+    whole = parse(read_text(path, MOST), str(path))
     section = whole.get("job") if isinstance(whole, Mapping) else None
     return _mapping(section, f"job in {path}") if section is not None else {}
 
@@ -112,13 +113,6 @@ def merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(before, Mapping) and isinstance(more, Mapping):
             options["environment"] = {**before, **more}
     return options
-
-
-def _read(path: Path) -> str:
-    text = read_text(path)
-    if text is None:
-        raise InputError(f"{path} cannot be read: there is no such file")
-    return text
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpifed.errors import one_line
 from mpifed.jobs import slurm
-from mpifed.jobs.printing import one_line
-from mpifed.jobs.reading import damaged, read_head, read_rounds, read_tail, whole
+from mpifed.jobs.reading import parse_digits, read_head, read_rounds, read_tail
 from mpifed.jobs.record import Record
+from mpifed.reading.text import damaged
 
 TAIL = 1 << 16
 """Bytes of a file's beginning and end in which its first and last lines are looked for."""
@@ -182,7 +183,7 @@ def _last_row(path: Path) -> tuple[int, float | None] | None:
         row = next(csv.DictReader([head[: head.index("\n")], *lines[-1:]], strict=True), {})
     except csv.Error as error:
         raise damaged(path, str(error)) from None
-    number = whole(row.get("round"))
+    number = parse_digits(row.get("round"))
     if number is None:
         raise damaged(path, "its last row has no round, a whole number")
     try:

@@ -1,6 +1,7 @@
 """A request to stop, where it comes before round 1: in work that may last and is in no checkpoint.
 
-From round 1 on the engine itself asks between rounds. Before, whoever iterates calls ``raise_if_stop_requested`` now
+From round 1 on the engine itself asks between rounds. Before, whoever iterates calls
+``raise_if_stop_requested`` now
 and then; the ranks come together in ``agreement.agree``.
 """
 
