@@ -33,7 +33,13 @@ from mpifed.errors import (
     text_of,
 )
 from mpifed.supervision.exit import skip_teardown
-from mpifed.supervision.heartbeat import STALL_LIMIT, announce, tell, waiting, whereabouts
+from mpifed.supervision.heartbeat import (
+    STALL_LIMIT,
+    announce_orderly_end,
+    hosted_clients,
+    send_to_guard,
+    waiting,
+)
 from mpifed.supervision.launcher import launched_rank
 from mpifed.supervision.shared_memory import remove_segments, segments_of
 
@@ -163,12 +169,12 @@ def _foreign(error: BaseException) -> str:
 
 def _world(expected: int | None) -> Any:
     with waiting():  # for the other ranks, in MPI_Init
-        from mpifed.mpi.agreement import introduce
+        from mpifed.mpi.agreement import share_guard_addresses
         from mpifed.mpi.communicator import world
 
         skip_teardown()
         communicator = world(expected)
-        introduce(communicator)
+        share_guard_addresses(communicator)
     return communicator
 
 
@@ -190,7 +196,7 @@ def _request(options: Any) -> Any:
             "and write overrides as key=value"
         )
     overrides = parse_overrides([word for word in words if word not in experiments])
-    tell(limit=_stall_limit(experiments, overrides))
+    send_to_guard(limit=_stall_limit(experiments, overrides))
     # Later than the rest, for it brings torch: a wrong word is refused at once.
     from mpifed.training.request import Request
 
@@ -265,7 +271,7 @@ def _fail_early(message: str, code: int) -> int:
     if launched_rank() in (None, 0):
         _say(message)
     else:
-        tell(failure=message)
+        send_to_guard(failure=message)
     return code
 
 
@@ -277,10 +283,10 @@ def _fail(communicator: Any, message: str, code: int) -> int:
     if communicator.rank != 0:
         # What several ranks meet is the first one's to report; its abort ends this wait.
         time.sleep(min(LONGEST_TURN, 1.0 + TURN * communicator.rank))
-    _say(f"rank {communicator.rank} on {socket.gethostname()}{whereabouts()}: {message}")
+    _say(f"rank {communicator.rank} on {socket.gethostname()}{hosted_clients()}: {message}")
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    announce()
+    announce_orderly_end()
     remove_segments(segments_of(os.getpid()))
     communicator.abort(code)
     return code

@@ -34,7 +34,7 @@ class Writer:
     def __init__(self, federation: Federation) -> None:
         """Collective."""
         self._federation = federation
-        self._communicator = federation.communicator.beside()
+        self._communicator = federation.communicator.for_second_thread()
         self._staging = Staging()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
