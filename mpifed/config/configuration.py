@@ -243,7 +243,7 @@ def _participation(value: Any) -> Any:
         if not isinstance(name, str) or name not in kinds:
             raise InputError(f"participation.name is {shown(name)}; {closest(str(name), kinds)}")
         checked = check_options(kinds[name], without_name(value), "participation")
-        return participation.in_short({"name": name, **checked})
+        return participation.shortest_form({"name": name, **checked})
     try:
         return check_value(value, Annotated[float, Above(0), AtMost(1)], "participation")
     except InputError as error:

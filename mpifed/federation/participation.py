@@ -38,7 +38,7 @@ Participation = float | Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Weighted:
-    """How those who take part are weighed."""
+    """How participants are weighed."""
 
     weights: Literal["renormalised", "unbiased"] = "renormalised"
 
@@ -59,8 +59,10 @@ class Bernoulli(Weighted):
 
 @dataclass(frozen=True, kw_only=True)
 class Dropout(Weighted):
-    """A client that is there leaves with probability ``rate`` before a round, one that is away
-    comes back with probability ``recovery``.
+    """Clients that leave and return.
+
+    Before a round a client that is present leaves with probability ``rate``, and one that is absent
+    returns with probability ``recovery``.
     """
 
     rate: Annotated[float, AtLeast(0), AtMost(0.999)]
@@ -69,8 +71,10 @@ class Dropout(Weighted):
 
 @dataclass(frozen=True, kw_only=True)
 class Stragglers(Weighted):
-    """Each client is late with probability ``rate``. Then it misses the round (``late: miss``), or
-    sends what it has after a part of its local steps, a uniform share of them (``partial``).
+    """Clients that are late, each with probability ``rate`` in a round.
+
+    A late client misses the round (``late: miss``), or sends what it has after a uniformly
+    distributed share of its local steps (``partial``).
     """
 
     rate: Annotated[float, AtLeast(0), Below(1)]
@@ -86,8 +90,24 @@ KINDS: dict[str, type] = {
 """What ``participation.name`` may be, with its options."""
 
 
-def in_short(participation: Mapping[str, Any]) -> Participation:
-    """A complete mapping without the weights that are the default; a number where that says all."""
+def shortest_form(participation: Mapping[str, Any]) -> Participation:
+    """Return the shortest form of a complete mapping.
+
+    Parameters
+    ----------
+    participation : mapping
+        ``name``, ``weights`` and the options of that name.
+
+    Returns
+    -------
+    float or mapping
+        The fraction alone where it says everything; else the mapping without default weights.
+
+    Examples
+    --------
+    >>> shortest_form({"name": "uniform", "fraction": 0.5, "weights": "renormalised"})
+    0.5
+    """
     kept = {key: value for key, value in participation.items() if key != "weights"}
     if participation["weights"] != "renormalised":
         return {**kept, "weights": participation["weights"]}
@@ -107,16 +127,44 @@ def _fraction(participation: Participation) -> float | None:
 
 
 def count_participants(fraction: float, n_training: int) -> int:
-    """How many take part where a fixed fraction does: max(1, round(f n))."""
+    """Return how many clients take part with a fixed fraction: max(1, round(f n)).
+
+    Examples
+    --------
+    >>> count_participants(0.25, 10), count_participants(0.01, 10)
+    (3, 1)
+    """
     return max(1, int(np.floor(fraction * n_training + 0.5)))
 
 
 def present(
     participation: Participation, training: np.ndarray, n_clients: int, seed: int, round: int
 ) -> np.ndarray:
-    """Which of the clients ``training`` (int64, ascending) take part: bool (n_clients,).
+    """Draw who takes part in a round.
 
-    A fraction f draws max(1, round(f n)) of the n training clients uniformly without replacement.
+    Parameters
+    ----------
+    participation : float or mapping
+        A fraction f, which draws max(1, round(f n)) of the n training clients uniformly without
+        replacement, or one of ``KINDS`` with its options.
+    training : ndarray of int64, shape (n,)
+        The clients that train, ascending.
+    n_clients : int
+        The number of clients.
+    seed : int
+        The seed of the run.
+    round : int
+        The round, from 1.
+
+    Returns
+    -------
+    ndarray of bool, shape (n_clients,)
+        True for those that take part.
+
+    Examples
+    --------
+    >>> int(present(0.5, np.arange(10), 10, seed=0, round=1).sum())
+    5
     """
     active = np.zeros(n_clients, bool)
     active[training] = _present_among(participation, training, n_clients, seed, round)
@@ -149,8 +197,23 @@ def _present_among(
 def efforts(
     participation: Participation, clients: np.ndarray, seed: int, round: int
 ) -> np.ndarray | None:
-    """The share of its local steps that each of ``clients`` takes, float64 in (0, 1]; None where
-    all take all.
+    """Return the share of its local steps that each client takes.
+
+    Parameters
+    ----------
+    participation : float or mapping
+        As for :func:`present`.
+    clients : ndarray of int64
+        Client numbers.
+    seed : int
+        The seed of the run.
+    round : int
+        The round, from 1.
+
+    Returns
+    -------
+    ndarray of float64 in (0, 1], shape of ``clients``, or None
+        None if all clients take all steps.
     """
     if not isinstance(participation, Mapping) or not shortens_rounds(participation):
         return None
@@ -164,11 +227,26 @@ def shortens_rounds(participation: Participation) -> bool:
 
 
 def inclusion(participation: Participation, n_training: int) -> float:
-    """The probability with which a training client takes part in any one round.
+    """Return the probability with which a training client takes part in any one round.
 
-    It is the same for all of them: k / n for k drawn of n, p, the stationary probability
-    recovery / (rate + recovery) of dropout, 1 - rate for stragglers that miss rounds, and 1 for
-    those that do a part of their steps.
+    Parameters
+    ----------
+    participation : float or mapping
+        As for :func:`present`.
+    n_training : int
+        The number of training clients.
+
+    Returns
+    -------
+    float
+        The same for all clients: k / n for k drawn of n; p; the stationary probability
+        recovery / (rate + recovery) of dropout; 1 - rate for stragglers that miss rounds, and 1 for
+        those that take a part of their steps.
+
+    Examples
+    --------
+    >>> inclusion({"name": "dropout", "rate": 0.1, "recovery": 0.4}, 10)
+    0.8
     """
     fraction = _fraction(participation)
     if fraction is not None:
