@@ -11,6 +11,17 @@ FOLDERS = ("templates", "lib", "sites", "examples")
 
 
 def folder(name: str) -> Path:
-    """The directory ``name``, one of ``FOLDERS``."""
+    """Return a directory of files that come with mpifed.
+
+    Parameters
+    ----------
+    name : str
+        One of ``FOLDERS``.
+
+    Returns
+    -------
+    Path
+        The directory, in the installation or in the repository.
+    """
     beside = Path(__file__).parent / name
     return beside if beside.is_dir() else Path(__file__).parents[2] / "jobs" / name
