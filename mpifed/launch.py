@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed import __version__
-from mpifed.command import Parser
+from mpifed.command import Parser, program
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -27,7 +27,6 @@ from mpifed.errors import (
     PeerFailure,
     RunError,
     StopRequested,
-    closest,
     complain,
     in_words,
     text_of,
@@ -66,7 +65,7 @@ TURN, LONGEST_TURN = 0.1, 10.0
 def parser() -> Parser:
     """The command's options."""
     made = Parser(
-        prog="python -m mpifed.run",
+        prog=program("run"),
         description="Run a federated learning experiment, alone or under mpirun.",
         epilog="Example: mpirun -n 4 python -m mpifed.run synthetic-fedem clients=300 "
         "exchange=gossip",
@@ -85,13 +84,17 @@ def parser() -> Parser:
         nargs="?",
         const=True,
         metavar="PATH",
-        help="go on from a checkpoint; without PATH from the newest intact one of --output",
+        help="continue from a checkpoint; without PATH from the newest intact one of --output",
     )
     made.add_argument(
         "--dry-run", action="store_true", help="check and show the plan; train nothing"
     )
     made.add_argument(
-        "--list", nargs="?", const="all", metavar="KIND", help=f"what can be named: {KIND_NAMES}"
+        "--list",
+        nargs="?",
+        const="all",
+        metavar="KIND | NAME",
+        help=f"what can be named ({KIND_NAMES}), or the options of one component",
     )
     made.add_argument(
         "--expect-ranks", type=int, metavar="N", help="stop unless MPI started exactly N ranks"
@@ -179,7 +182,7 @@ def _world(expected: int | None) -> Any:
 
 
 def _request(options: Any) -> Any:
-    from mpifed.config.experiment_files import is_experiment, parse_overrides
+    from mpifed.config.experiment_files import parse_overrides, split_words
 
     words, chosen = list(options.words), options.resume
     for name in ("output", "resume"):
@@ -189,19 +192,14 @@ def _request(options: Any) -> Any:
         # ``--resume`` takes the next word for its PATH, whatever it is.
         words.append(chosen)
         chosen = True
-    experiments = [word for word in words if is_experiment(word)]
-    if len(experiments) > 1:
-        raise InputError(
-            f"'{experiments[0]}' and '{experiments[1]}' both stand for an experiment; name one, "
-            "and write overrides as key=value"
-        )
-    overrides = parse_overrides([word for word in words if word not in experiments])
-    send_to_guard(limit=_stall_limit(experiments, overrides))
-    # Later than the rest, for it brings torch: a wrong word is refused at once.
+    experiment, typed = split_words(words)
+    overrides = parse_overrides(typed)
+    send_to_guard(limit=_stall_limit(experiment, overrides))
+    # Later than the rest, since it imports torch: a wrong word is refused at once.
     from mpifed.training.request import Request
 
     return Request(
-        experiments[0] if experiments else None,
+        experiment,
         overrides,
         Path(options.output) if options.output is not None else None,
         Path(chosen) if isinstance(chosen, str) else chosen,
@@ -211,13 +209,13 @@ def _request(options: Any) -> Any:
     )
 
 
-def _stall_limit(experiments: list[str], overrides: dict[str, Any]) -> float | None:
+def _stall_limit(experiment: str | None, overrides: dict[str, Any]) -> float | None:
     """``stall_limit`` as it is written, for the time before the configuration is understood."""
     from mpifed.config.experiment_files import read_experiment
 
     written: dict[str, Any] = {}
     with contextlib.suppress(InputError):  # which the ranks will raise together
-        written = read_experiment(experiments[0]) if experiments else {}
+        written = read_experiment(experiment) if experiment is not None else {}
     found = {"stall_limit": STALL_LIMIT, **written, **overrides}["stall_limit"]
     usable = found is None or (type(found) in (int, float) and 0 < found < 1e18)
     return found if usable else STALL_LIMIT
@@ -292,11 +290,10 @@ def _fail(communicator: Any, message: str, code: int) -> int:
     return code
 
 
-def _list(kind: str) -> int:
-    if kind != "all" and kind not in KINDS:
-        raise InputError(f"--list is '{kind}'; {closest(kind, KINDS)}")
+def _list(word: str) -> int:
     from mpifed.config.catalogue import listing
 
+    text = listing(word)
     if launched_rank() in (None, 0):
-        print(listing(kind), flush=True)
+        print(text, flush=True)
     return EXIT_FINISHED

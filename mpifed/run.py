@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,14 @@ class _CallableModule(types.ModuleType):
 
 sys.modules[__name__].__class__ = _CallableModule
 
-if __name__ == "__main__":
-    from mpifed.launch import main
+
+def main(words: Sequence[str]) -> int:
+    """Run the command, guarded where a launcher started this process; return the exit code."""
+    from mpifed import launch
     from mpifed.supervision.guard import guarded
 
-    sys.exit(guarded(lambda: main(sys.argv[1:])))
+    return guarded(lambda: launch.main(list(words)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

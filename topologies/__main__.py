@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from topologies import commands
@@ -25,7 +26,10 @@ LONGEST = 500
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; return 0, or 2 after one sentence on standard error about bad input."""
+    """Run one command; return 0, or 2 after one sentence on standard error about bad input.
+
+    It is called what started it: ``python -m topologies``, or a script that has it as a subcommand.
+    """
     try:
         options = _parser().parse_args(arguments)
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
@@ -60,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python -m topologies",
+        prog=_program(),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -121,6 +125,11 @@ def _parser() -> argparse.ArgumentParser:
     throughput.add_argument("--csv", metavar="FILE")
     _finish(throughput, commands.cycle_times)
     return parser
+
+
+def _program() -> str:
+    started = Path(sys.argv[0]).name
+    return "python -m topologies" if started.endswith(".py") else f"{started} topologies"
 
 
 def _graph(parser: argparse.ArgumentParser) -> None:

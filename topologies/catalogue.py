@@ -46,10 +46,10 @@ class Parameter:
 
     @property
     def allowed(self) -> str:
-        """The allowed values in words, as they stand in an error message."""
+        """The allowed values in words, as an error message has them."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        noun = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}[
+        noun = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}[
             self.kind
         ]
         if self.low is None and self.high is None:
@@ -70,10 +70,9 @@ class Parameter:
             return self.default
         converted = _convert(self.kind, value)
         if converted is None or not self._holds(converted):
-            message = f"{owner}: {name} is {value!r}, but must be {self.allowed}"
-            if self.choices:
-                message += closest(str(value), self.choices)
-            raise TopologyError(message)
+            choices = self.choices
+            allowed = closest(str(value), choices) if choices else f"it must be {self.allowed}"
+            raise TopologyError(f"{owner}: {name} is {value!r}; {allowed}")
         return converted
 
     def _holds(self, value: Any) -> bool:
@@ -109,9 +108,7 @@ def find(table: Mapping[str, E], what: str, name: str) -> E:
     if isinstance(name, str) and ":" in name:
         sample = next(iter(table.values()))
         return type(sample)(build=load_object(name), summary=f"user's {what}", parameters=None)
-    raise TopologyError(
-        f"unknown {what} {name!r}{closest(str(name), table)}; known are {', '.join(table)}"
-    )
+    raise TopologyError(f"Unknown {what} {name!r}; {closest(str(name), table)}")
 
 
 def load_object(name: str) -> Callable[..., Any]:
@@ -128,7 +125,7 @@ def load_object(name: str) -> Callable[..., Any]:
             f"{name!r} cannot be imported as package.module:object: {error}"
         ) from error
     if not callable(found):
-        raise TopologyError(f"{name!r} is {found!r}, but must be something that can be called")
+        raise TopologyError(f"{name!r} is {found!r}; it must be a function or a class")
     return found
 
 
@@ -142,14 +139,13 @@ def read_parameters(owner: str, entry: Entry, given: Mapping[str, Any]) -> dict[
         return dict(given)
     for name in given:
         if name not in entry.parameters:
-            known = ", ".join(entry.parameters) or "none"
-            raise TopologyError(
-                f"{owner} has no parameter {name!r}{closest(name, entry.parameters)}; "
-                f"its parameters are: {known}"
-            )
+            known = closest(name, entry.parameters) if entry.parameters else "it takes none"
+            raise TopologyError(f"Unknown parameter {name!r} of {owner}; {known}")
     for name, parameter in entry.parameters.items():
         if parameter.required and given.get(name) is None:
-            raise TopologyError(f"{owner} needs {name}, {parameter.allowed} ({parameter.summary})")
+            raise TopologyError(
+                f"{owner}: {name} is missing ({parameter.summary}); it must be {parameter.allowed}"
+            )
     return {
         name: parameter.read(owner, name, given.get(name))
         for name, parameter in entry.parameters.items()
@@ -163,7 +159,7 @@ def node_count(owner: str, n: Any) -> int:
         TopologyError: if it is not an integer of at least 1.
     """
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
-        raise TopologyError(f"{owner}: n is {n!r}, but must be an integer of at least 1")
+        raise TopologyError(f"{owner}: n is {n!r}; it must be an integer of at least 1")
     check_memory(MATRIX_NODE_BYTES * int(n), f"{owner}: n is {n}, which")
     return int(n)
 
@@ -203,9 +199,17 @@ def parse_spec(text: str) -> tuple[str, dict[str, str]]:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return ``" (did you mean 'x'?)"`` for the closest known name, or nothing."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    """Return the allowed names as the end of a message, the one closest to ``name`` first.
+
+    Examples
+    --------
+    >>> closest("rign", ["ring", "star"])
+    "did you mean 'ring'? allowed: ring, star"
+    """
+    names = list(known)
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = f"did you mean {matches[0]!r}? " if matches else ""
+    return f"{near}allowed: {', '.join(names)}"
 
 
 def _convert(kind: type, value: Any) -> Any:

@@ -150,9 +150,7 @@ def design(name: str, network: Network, *, message_bits: float, local_steps: int
 def check_overlay(name: str) -> None:
     """Refuse an unknown overlay."""
     if name not in OVERLAYS:
-        raise TopologyError(
-            f"unknown overlay {name!r}{closest(name, OVERLAYS)}; known are {', '.join(OVERLAYS)}"
-        )
+        raise TopologyError(f"Unknown overlay {name!r}; {closest(name, OVERLAYS)}")
 
 
 def _pairwise(network: Network, message_bits: float, local_steps: int) -> nx.Graph:

@@ -276,8 +276,8 @@ def _draw(model: Model, count: int, draws: Draws, client: int, dtype: torch.dtyp
 def refuse_per_client(configuration: Any, option: str) -> str | None:
     """Refuses models drawn by every client where a server holds the only copy."""
     if (
-        configuration.algorithm[option] == "per_client"
-        and configuration.exchange["name"] == "server"
+        configuration.algorithm.options[option] == "per_client"
+        and configuration.exchange.name == "server"
     ):
         return (
             f"algorithm.{option} is 'per_client', but under a server there is one shared copy; "

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
@@ -22,7 +23,6 @@ from mpifed.algorithms.fedmm.fedmm_ot import (
     refuse_without_potential,
 )
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
-from mpifed.components.schema import Above, AtLeast, Below
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import shortens_rounds
@@ -32,7 +32,7 @@ from mpifed.models.icnn import DenseICNN
 from mpifed.transport.benchmark import Benchmark
 from mpifed.transport.losses import Cycle, Objective, joint_gradient
 
-Beta = Annotated[float, AtLeast(0), Below(1)]
+Beta = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,31 @@ class FedAdamState:
 
 
 class FedAdam(Algorithm[ServerChannel]):
-    """FedAdam: local SGD from a global model, Adam at the server."""
+    """FedAdam: local SGD from a global model, Adam at the server.
+
+    On the transport benchmark one gradient takes the place of the clients' updates, so that
+    ``local.lr`` has no effect; ``lambda_cycle``, ``cycle`` and ``pretraining`` are for it alone.
+
+    Parameters
+    ----------
+    server_lr : float
+        Step size of the server's Adam.
+    beta1 : float
+        Decay of the first moment m.
+    beta2 : float
+        Decay of the second moment v.
+    tau : float
+        What is added to sqrt(v), the degree of adaptivity.
+    bias_correction : bool
+        Whether moments are corrected as in torch, from v = 0. Without it v begins at tau^2, as in
+        the paper.
+    lambda_cycle : float
+        Weight of the cycle terms ||grad f_omega(grad f_theta(y)) - y||^2.
+    cycle : {'fwd', 'both'}
+        Whether the cycle from P and back counts too.
+    pretraining : int
+        Most iterations that bring both networks near the identity map before round 1.
+    """
 
     exchanges = ("server",)
     compressors = "unbiased"
@@ -59,21 +83,15 @@ class FedAdam(Algorithm[ServerChannel]):
         model: Model,
         local: LocalSGD,
         *,
-        server_lr: Annotated[float, Above(0)] = 0.1,
+        server_lr: Annotated[float, Gt(0)] = 0.1,
         beta1: Beta = 0.9,
         beta2: Beta = 0.99,
-        tau: Annotated[float, Above(0)] = 1e-3,
+        tau: Annotated[float, Gt(0)] = 1e-3,
         bias_correction: bool = False,
-        lambda_cycle: Annotated[float, AtLeast(0)] = 1.0,
+        lambda_cycle: Annotated[float, Ge(0)] = 1.0,
         cycle: Cycle = "fwd",
-        pretraining: Annotated[int, AtLeast(0)] = 5000,
+        pretraining: Annotated[int, Ge(0)] = 5000,
     ) -> None:
-        """Without ``bias_correction`` v begins at tau^2, as in the paper; with it, at 0 (torch).
-
-        ``lambda_cycle``, ``cycle`` and ``pretraining`` are those of fedmm_ot, on the transport
-        benchmark only: there one gradient stands for the clients' updates, so that ``local.lr``
-        has no effect.
-        """
         self.model, self.local = model, local
         self.server_lr, self.betas, self.tau = server_lr, (beta1, beta2), tau
         self.bias_correction = bias_correction
@@ -90,7 +108,7 @@ class FedAdam(Algorithm[ServerChannel]):
     def refuse(configuration: Any) -> str | None:
         """Why these options do not go together, if they do not."""
         refused = refuse_gossip(configuration) or refuse_biased(configuration)
-        if configuration.data["name"] == "transport" or configuration.model["name"] == "icnn":
+        if configuration.data.name == "transport" or configuration.model.name == "icnn":
             return (
                 refused
                 or refuse_without_potential(configuration)

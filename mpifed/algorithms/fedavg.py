@@ -32,7 +32,18 @@ class FedAvgState:
 
 
 class FedAvg(Algorithm[Channel]):
-    """FedAvg: local SGD from a global model, averaged with weights n_t / n."""
+    """FedAvg: local SGD from a global model, averaged with weights n_t / n.
+
+    Parameters
+    ----------
+    model_init : {'shared', 'per_client'}
+        Whether all clients start from one model, or each from a draw of its own. The latter needs
+        gossip, since under a server there is one model.
+    gossip_step_scale : {'paper', 'normalised', 'none'}
+        How the learning rate depends on a client's share of the samples under gossip: n_t / n,
+        the same with mean one, or 1.
+        The papers do not say which for FedAvg.
+    """
 
     steps_locally = True
 
@@ -44,11 +55,6 @@ class FedAvg(Algorithm[Channel]):
         model_init: Literal["shared", "per_client"] = "shared",
         gossip_step_scale: StepScale = "normalised",
     ) -> None:
-        """``model_init: per_client`` needs gossip: under a server there is one model.
-
-        ``gossip_step_scale`` weighs clients by their samples as the server's average does; the
-        papers do not say how for FedAvg, so its factors have mean one by default.
-        """
         self.model, self.local = model, local
         self.model_init = model_init
         self.gossip_step_scale: StepScale = gossip_step_scale

@@ -11,11 +11,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed.algorithms.base import Predictor, StepScale
 from mpifed.algorithms.fedavg import FedAvg, FedAvgState
-from mpifed.components.schema import Above, AtLeast
 from mpifed.exchange.base import Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
@@ -23,7 +23,17 @@ from mpifed.models.base import Model
 
 
 class FedAvgFineTuned(FedAvg):
-    """FedAvg+: FedAvg with the global model fine-tuned by each client before it is deployed."""
+    """FedAvg+: FedAvg with the global model fine-tuned by each client before it is deployed.
+
+    Parameters
+    ----------
+    tune_epochs : int
+        Epochs of fine-tuning before a client's model is deployed.
+    tune_lr : float, optional
+        Learning rate of the fine-tuning. None is ``local.lr``, without its schedule.
+    **options
+        Those of ``FedAvg``.
+    """
 
     def __init__(
         self,
@@ -32,10 +42,9 @@ class FedAvgFineTuned(FedAvg):
         *,
         model_init: Literal["shared", "per_client"] = "shared",
         gossip_step_scale: StepScale = "normalised",
-        tune_epochs: Annotated[int, AtLeast(1)] = 1,
-        tune_lr: Annotated[float, Above(0)] | None = None,
+        tune_epochs: Annotated[int, Ge(1)] = 1,
+        tune_lr: Annotated[float, Gt(0)] | None = None,
     ) -> None:
-        """``tune_lr`` null: ``local.lr``, without its schedule."""
         super().__init__(model, local, model_init=model_init, gossip_step_scale=gossip_step_scale)
         self.tuner = LocalSGD(
             model,

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from mpifed import state
@@ -23,7 +24,6 @@ from mpifed.algorithms.base import (
     refuse_per_client,
     step_scale,
 )
-from mpifed.components.schema import AtLeast, Below
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
@@ -70,7 +70,26 @@ def mixture_weights(q: Tensor, clients: Clients, floor: float = 0.0) -> Tensor:
 
 
 class FedEM(Algorithm[Channel]):
-    """FedEM; under gossip D-FedEM: shared components, personal mixture weights."""
+    """FedEM; under gossip D-FedEM: shared components, personal mixture weights.
+
+    Parameters
+    ----------
+    n_components : int
+        Number M of shared components.
+    mixture_init : {'random', 'uniform'}
+        First mixture weights: drawn from the flat Dirichlet distribution, or all equal.
+    component_init : {'shared', 'per_client'}, optional
+        Whether all clients start from the same components. None is the paper's choice: shared
+        under a server (Alg. 2, line 1), drawn by each client under gossip (Alg. 4, line 2).
+    gossip_step_scale : {'paper', 'normalised', 'none'}
+        How the learning rate depends on a client's share of the samples under gossip: n_t / n,
+        the same with mean one, or 1.
+        The first is Algorithm 4, line 19; the last is the published code.
+    mixture_floor : float
+        Least mixture weight; those below it are raised before the weights are normalised.
+    unseen_e_steps : int
+        E-steps that fit the mixture weights of an unseen client, from uniform ones (section 3.2).
+    """
 
     steps_locally = True
 
@@ -79,17 +98,13 @@ class FedEM(Algorithm[Channel]):
         model: Model,
         local: LocalSGD,
         *,
-        n_components: Annotated[int, AtLeast(1)] = 3,
+        n_components: Annotated[int, Ge(1)] = 3,
         mixture_init: Literal["random", "uniform"] = "random",
         component_init: Literal["shared", "per_client"] | None = None,
         gossip_step_scale: StepScale = "paper",
-        mixture_floor: Annotated[float, AtLeast(0), Below(1)] = 0.0,
-        unseen_e_steps: Annotated[int, AtLeast(1)] = 1,
+        mixture_floor: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        unseen_e_steps: Annotated[int, Ge(1)] = 1,
     ) -> None:
-        """``component_init`` null is the paper's: shared under a server (Alg. 2, line 1), per
-        client under gossip (Alg. 4, line 2). ``unseen_e_steps`` E-steps fit the mixture of a
-        client that took no part in training, from uniform weights (section 3.2).
-        """
         if mixture_floor * n_components >= 1:
             raise InputError(
                 f"algorithm.mixture_floor is {mixture_floor:g}; it must be below "

@@ -16,12 +16,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.server_messages import refuse_others
-from mpifed.components.schema import Above, AtLeast
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
@@ -46,7 +46,30 @@ class FedMGSState:
 
 
 class FedMGS(Algorithm[ServerChannel]):
-    """FedMGS: matrix factorisation; codes stay with clients, statistics are shared."""
+    """FedMGS: matrix factorisation; codes stay with clients, statistics are shared.
+
+    Parameters
+    ----------
+    n_atoms : int
+        Number of columns of W, the dictionary that clients share.
+    code_steps : int
+        Gradient steps Q1 on the codes H in a round.
+    atom_steps : int
+        Gradient steps Q2 on W in a round.
+    codes : {'ridge', 'nonnegative', 'one_hot'}
+        Penalty R(H): ``code_penalty`` / 2 ||H||^2, the same with H >= 0, or the relaxation of
+        k-means, which adds ``one_hot_penalty`` / 2 ((1'h)^2 - ||h||^2) for every sample.
+    code_penalty : float
+        Weight of ||H||^2 / 2.
+    atom_penalty : float
+        Weight eta of ||W||^2.
+    one_hot_penalty : float
+        Weight of the relaxation, for ``codes: one_hot``.
+    senders : int, optional
+        Clients that send in a round; None is all of them. All compute in every round.
+    client_weights : {'uniform', 'samples'}
+        The mu_i: 1 / n or m_i / m.
+    """
 
     uses_model = False
     model_type = NoModel
@@ -63,22 +86,16 @@ class FedMGS(Algorithm[ServerChannel]):
         model: NoModel,
         local: LocalSGD,
         *,
-        n_atoms: Annotated[int, AtLeast(1)] = 15,
-        code_steps: Annotated[int, AtLeast(1)] = 10,
-        atom_steps: Annotated[int, AtLeast(1)] = 10,
+        n_atoms: Annotated[int, Ge(1)] = 15,
+        code_steps: Annotated[int, Ge(1)] = 10,
+        atom_steps: Annotated[int, Ge(1)] = 10,
         codes: CodePenalty = "ridge",
-        code_penalty: Annotated[float, AtLeast(0)] = 0.1,
-        atom_penalty: Annotated[float, AtLeast(0)] = 0.2,
-        one_hot_penalty: Annotated[float, Above(0)] = 1.0,
-        senders: Annotated[int, AtLeast(1)] | None = None,
+        code_penalty: Annotated[float, Ge(0)] = 0.1,
+        atom_penalty: Annotated[float, Ge(0)] = 0.2,
+        one_hot_penalty: Annotated[float, Gt(0)] = 1.0,
+        senders: Annotated[int, Ge(1)] | None = None,
         client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
-        """``code_steps`` Q1 and ``atom_steps`` Q2 are gradient steps a round. R(H) is
-        ``code_penalty`` / 2 ||H||^2; ``nonnegative`` asks for H >= 0 besides, and ``one_hot``, the
-        relaxation of k-means, adds ``one_hot_penalty`` / 2 ((1'h)^2 - ||h||^2) for every sample.
-        ``senders`` clients send in a round, null all; all compute in every round.
-        ``client_weights`` are the mu_i: 1 / n or m_i / m.
-        """
         self.data = model.data
         self.n_atoms, self.code_steps, self.atom_steps = n_atoms, code_steps, atom_steps
         self.codes, self.code_penalty, self.atom_penalty = codes, code_penalty, atom_penalty

@@ -25,7 +25,13 @@ class LocalState:
 
 
 class Local(Algorithm[Channel]):
-    """Local: each client trains alone on its own shard."""
+    """Local: each client trains alone on its own shard.
+
+    Parameters
+    ----------
+    model_init : {'shared', 'per_client'}
+        Whether all clients start from one model, or each from a draw of its own.
+    """
 
     communicates = False
     compressors = "none"

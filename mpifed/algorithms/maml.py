@@ -19,11 +19,11 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor
-from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives
@@ -33,8 +33,8 @@ from mpifed.local.support import query, support
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 
-Positive = Annotated[float, Above(0)]
-Share = Annotated[float, Above(0), AtMost(1)]
+Positive = Annotated[float, Gt(0)]
+Share = Annotated[float, Gt(0), Le(1)]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,21 @@ class MetaState:
 
 
 class MetaLearner(Algorithm[Channel]):
-    """What the three have in common; ``direction`` is what tells them apart."""
+    """What the three have in common; ``direction`` is what tells them apart.
+
+    Parameters
+    ----------
+    inner_steps : int
+        Number k of full gradient steps with which a client adapts the shared model.
+    inner_step : float
+        Size gamma of these steps.
+    outer_step : float
+        Size eta of the shared model's step.
+    l2 : float
+        The lambda of (lambda / 2) ||x||^2 in every f_i.
+    start : {'zeros', 'random'}, optional
+        First shared model. None is zeros for linear models and a random draw for networks.
+    """
 
     averages_by = "clients"
     columns = ("up_floats",)
@@ -57,17 +71,12 @@ class MetaLearner(Algorithm[Channel]):
         model: Model,
         local: LocalSGD,
         *,
-        inner_steps: Annotated[int, AtLeast(1)] = 5,
+        inner_steps: Annotated[int, Ge(1)] = 5,
         inner_step: Positive = 0.1,
         outer_step: Positive = 0.1,
-        l2: Annotated[float, AtLeast(0)] = 0.0,
+        l2: Annotated[float, Ge(0)] = 0.0,
         start: Literal["zeros", "random"] | None = None,
     ) -> None:
-        """``inner_steps`` k full gradient steps of size ``inner_step``; ``outer_step`` is eta.
-
-        ``start`` null is zeros for linear models and a random draw for networks. ``l2`` is the
-        lambda of (lambda / 2) ||x||^2 in every f_i.
-        """
         self.model = model
         self.inner_steps, self.inner_step, self.outer_step = inner_steps, inner_step, outer_step
         self.regulariser = Regulariser("l2", l2)
@@ -128,15 +137,20 @@ class MetaLearner(Algorithm[Channel]):
 
 
 class Fomaml(MetaLearner):
-    """First-order MAML: the gradient at the adapted model, taken for that of the shared one."""
+    """First-order MAML: the gradient at the adapted model, taken for that of the shared one.
+
+    Parameters
+    ----------
+    support_fraction : float
+        Share of a client's training samples, the first ones, on which it adapts. The rest is the
+        query; 1 makes both the same, all of them.
+    **options
+        Those of ``MetaLearner``.
+    """
 
     def __init__(
         self, model: Model, local: LocalSGD, *, support_fraction: Share = 0.8, **options: Any
     ) -> None:
-        """``support_fraction`` of a client's training samples, the first ones, are its support.
-
-        1 makes support and query the same, all of them.
-        """
         super().__init__(model, local, **options)
         self.support, self.query = _halves(model, self.regulariser, support_fraction)
 
@@ -145,12 +159,20 @@ class Fomaml(MetaLearner):
 
 
 class Maml(MetaLearner):
-    """Exact MAML, with the Hessians of all inner steps: for small models."""
+    """Exact MAML, with the Hessians of all inner steps: for small models.
+
+    Parameters
+    ----------
+    support_fraction : float
+        Share of a client's training samples, the first ones, on which it adapts. The rest is the
+        query; 1 makes both the same, all of them.
+    **options
+        Those of ``MetaLearner``.
+    """
 
     def __init__(
         self, model: Model, local: LocalSGD, *, support_fraction: Share = 0.8, **options: Any
     ) -> None:
-        """``support_fraction`` is as in ``fomaml``."""
         super().__init__(model, local, **options)
         self.support, self.query = _halves(model, self.regulariser, support_fraction)
 
@@ -165,14 +187,20 @@ class Maml(MetaLearner):
 
 
 class Reptile(MetaLearner):
-    """Reptile: the shared model moves towards the mean of the adapted ones."""
+    """Reptile: the shared model moves towards the mean of the adapted ones.
+
+    Parameters
+    ----------
+    reptile_normalised : bool
+        Whether the move is divided by k times the inner step, as in the published code of FLIX.
+        ``outer_step`` then is a step along a mean gradient.
+    **options
+        Those of ``MetaLearner``.
+    """
 
     def __init__(
         self, model: Model, local: LocalSGD, *, reptile_normalised: bool = False, **options: Any
     ) -> None:
-        """``reptile_normalised`` divides the move by k times the inner step, as the published code
-        of FLIX does; ``outer_step`` then is a step along a mean gradient.
-        """
         super().__init__(model, local, **options)
         self.scale = 1 / (self.inner_steps * self.inner_step) if reptile_normalised else 1.0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mpifed.components.registry import find, without_name
+from mpifed.components.registry import Section, find
 from mpifed.exchange.compression import Compressor
 from mpifed.federation.clients import Federation
 from mpifed.local.options import unread
@@ -26,7 +26,7 @@ def message_variance(compressor: Compressor | None, federation: Federation, size
 
 def refuse_gossip(configuration: Any, advice: str = "allowed: server") -> str | None:
     """Refuses an exchange without the server that the method needs; ends in ``advice``."""
-    exchange, name = configuration.exchange["name"], configuration.algorithm["name"]
+    exchange, name = configuration.exchange.name, configuration.algorithm.name
     if exchange == "server":
         return None
     return f"exchange is '{exchange}', but {name} sends messages to a server; {advice}"
@@ -39,7 +39,7 @@ def refuse_others(configuration: Any, needed: Mapping[str, Any], why: str) -> st
     unfit = []
     for key, wanted in needed.items():
         value = getattr(configuration, key)
-        given = value["name"] if isinstance(value, Mapping) else value
+        given = value.name if isinstance(value, Section) else value
         if key == "participation" and given != wanted:
             # That of a run which leaves out who diverges is nothing that a user gave.
             unfit.append((key, f"not {wanted}"))
@@ -50,7 +50,7 @@ def refuse_others(configuration: Any, needed: Mapping[str, Any], why: str) -> st
     *first, last = (f"{key} is {given}" for key, given in unfit)
     words = f"{', '.join(first)} and {last}" if first else last
     allowed = " ".join(f"{key}={needed[key]}" for key, _ in unfit)
-    return f"{words}, but {configuration.algorithm['name']} {why}; allowed: {allowed}"
+    return f"{words}, but {configuration.algorithm.name} {why}; allowed: {allowed}"
 
 
 def refuse_biased(configuration: Any, advice: str = UNBIASED) -> str | None:
@@ -59,16 +59,16 @@ def refuse_biased(configuration: Any, advice: str = UNBIASED) -> str | None:
     The sentence ends in ``advice``.
     """
     section = configuration.compression
-    if section["name"] == "none":
+    if section.name == "none":
         return None
-    made: Any = find("compression", section["name"])
-    if made(**without_name(section)).unbiased:
+    made: Any = find("compression", section.name)
+    if made(**section.options).unbiased:
         return None
-    whole, inner = section["name"], section.get("inner")
-    key, name = ("inner", inner["name"]) if inner else ("name", whole)
+    inner = section.options.get("inner")
+    key, name = ("inner", inner.name) if inner else ("name", section.name)
     return (
         f"compression.{key} is '{name}', which is biased, but "
-        f"{configuration.algorithm['name']} needs E C(v) = v; {advice}"
+        f"{configuration.algorithm.name} needs E C(v) = v; {advice}"
     )
 
 
@@ -79,6 +79,6 @@ def refuse_local(configuration: Any, used: tuple[str, ...]) -> str | None:
         return None
     key, value = next(iter(unfit.items()))
     return (
-        f"local.{key} is {value}, but {configuration.algorithm['name']} has no use for it; "
+        f"local.{key} is {value}, but {configuration.algorithm.name} has no use for it; "
         f"of local it reads {', '.join(used)}"
     )

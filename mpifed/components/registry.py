@@ -3,18 +3,25 @@
 Each kind of component has one table, ``name -> where it lives``; nothing is imported before it is
 named, so that ``--help`` is quick and an optional dependency is only asked for when used. A name of
 the form ``package.module:object`` reaches a user's own component.
+
+Where a configuration names a component, it has a name alone (``model: mlp``) or a mapping with a
+name and options (``model: {name: mlp, hidden: [64]}``). ``complete`` makes a ``Section`` of
+either, in which every option is spelled out and checked. An option that is a component itself is
+annotated with ``ComponentOf``, and becomes a ``Section`` too.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
-from mpifed.components.schema import check_options, shown
-from mpifed.errors import InputError, closest
+from mpifed.components.schema import ComponentOf, check_options, options_of, shown
+from mpifed.errors import InputError, closest, in_words
 
 ALGORITHMS = {
     "local": "mpifed.algorithms.local:Local",
@@ -94,79 +101,143 @@ BASES = {
 """Base classes from which the components of a kind derive."""
 
 
-def find(kind: str, name: Any) -> Callable[..., Any]:
-    """The component of ``kind`` called ``name``; raises ``InputError`` that offers the closest.
+@dataclass(frozen=True)
+class Section:
+    """A component that a configuration names, with all of its options."""
 
-    It also refuses a user's own component that does not derive from the base class of its kind, or
-    lacks a method of it.
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
+    """Return the component of ``kind`` called ``name``.
+
+    ``field`` is the name's place in the configuration, where it is not ``<kind>.name``. Raises
+    ``InputError``, which offers the closest name, where there is none, and for a user's own
+    component that does not derive from the base class of its kind, or lacks a method of it.
     """
-    table = TABLES[kind]
-    if not isinstance(name, str):
-        raise InputError(f"{kind}.name is {name!r}; {closest(str(name), table)}")
+    table, field = TABLES[kind], field or f"{kind}.name"
     if ":" in name:
-        found = _load(name, f"{kind}.name")
+        found = load(name, field)
         if kind in BASES:
-            _check_base(found, BASES[kind], f"{kind}.name is '{name}'")
+            _check_base(found, BASES[kind], f"{field} is '{name}'")
         return found
     if name not in table:
-        raise InputError(f"{kind}.name is '{name}'; {closest(name, table)}")
-    return _load(table[name], f"{kind}.name")
+        raise InputError(f"{field} is {shown(name)}; {closest(name, table)}")
+    return load(table[name], field)
 
 
-def find_algorithm(name: Any) -> type[DeclaredAlgorithm]:
+def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
     """The class of the algorithm called ``name``, for what it declares; as ``find``."""
     return cast(type[DeclaredAlgorithm], find("algorithm", name))
 
 
 def summary(component: Callable[..., Any]) -> str:
-    """The first line of the component's docstring."""
+    """Return the first line of the component's docstring."""
     return (component.__doc__ or "").strip().split("\n")[0]
 
 
-def complete(kind: str, section: Any, path: str) -> dict[str, Any]:
-    """A section (a name, or a mapping with a name) with its name and all options.
+def named(section: Any, path: str, default: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Return the name of a section and the options given beside it, neither of them looked up.
 
-    ``kind`` is the table of ``components``, ``path`` the section's place in the configuration.
-    Raises ``InputError`` for what is unknown or out of range.
+    Parameters
+    ----------
+    section
+        A name, a mapping with a name, or a ``Section``; None means the ``default``.
+    path
+        The section's place in the configuration, for messages.
+    default
+        The name of a section that has none; without it a name is required.
+
+    Raises
+    ------
+    InputError
+        Where the section is none of these.
     """
+    if isinstance(section, Section):
+        return section.name, dict(section.options)
     if isinstance(section, str):
-        section = {"name": section}
-    if not isinstance(section, Mapping) or "name" not in section:
-        raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
-    component = find(kind, section["name"])
-    checked = check_options(component, without_name(section), path)
-    return {"name": section["name"], **completed_options(component, checked, 0, path)}
+        return section, {}
+    if section is None and default is not None:
+        return default, {}
+    if isinstance(section, Mapping) and (default is not None or "name" in section):
+        options = dict(section)
+        name = options.pop("name", default)
+        if not isinstance(name, str):
+            raise InputError(f"{path}.name is {shown(name)}; it must be a string")
+        return name, options
+    raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
 
 
-def completed_options(
-    component: Callable[..., Any], checked: dict[str, Any], n_training: int, *path: str
-) -> dict[str, Any]:
-    """Checked options as the component completes them; a plain function leaves them alone.
+def complete(
+    kind: str, section: Any, path: str, default: str | None = None, n_training: int = 0
+) -> Section:
+    """Return the component of ``kind`` that a section asks for, with all options.
 
-    ``n_training`` counts the clients in training; ``path`` is the section's place if it is inside
-    of another one.
+    Parameters
+    ----------
+    kind
+        The table in which the name is looked for, a key of ``TABLES``.
+    section, path, default
+        As of ``named``; a ``Section`` is returned as it is.
+    n_training
+        The number of clients that take part in training.
+
+    Raises
+    ------
+    InputError
+        For what is unknown or out of range.
     """
-    fill = getattr(component, "complete_options", None)
-    return checked if fill is None else fill(checked, n_training, *path)
+    if isinstance(section, Section):
+        return section
+    name, given = named(section, path, default)
+    made = find(kind, name, f"{path}.name")
+    checked = check_options(made, given, path)
+    for key, option in options_of(made).items():
+        for within in get_args(option.annotation):
+            if isinstance(within, ComponentOf):
+                place = f"{path}.{key}"
+                checked[key] = complete(within.kind, checked[key], place, option.default)
+    # A plain function leaves its options alone.
+    fill = getattr(made, "complete_options", None)
+    return Section(name, fill(checked, n_training) if fill else checked)
 
 
 def refusal(component: Callable[..., Any], configuration: Any) -> str | None:
-    """Why ``component`` does not go with the rest of the configuration; None if it does."""
+    """Return why ``component`` does not go with the rest of the configuration; None if it does."""
     refuse = getattr(component, "refuse", None)
     return None if refuse is None else refuse(configuration)
 
 
-def without_name(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A section without its name."""
-    return {key: value for key, value in section.items() if key != "name"}
+def plain(value: Any) -> Any:
+    """Return a configuration, or a part of one, as the mappings, lists and values of its file."""
+    if isinstance(value, Section):
+        return {"name": value.name, **plain(value.options)}
+    if dataclasses.is_dataclass(value):
+        return {
+            each.name: plain(getattr(value, each.name))
+            for each in dataclasses.fields(value)
+            if each.metadata.get("spelled_out", True) or getattr(value, each.name) != each.default
+        }
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _load(target: str, field: str) -> Callable[..., Any]:
+def load(target: str, field: str) -> Callable[..., Any]:
+    """Import the object that ``package.module:object`` names; ``field`` is where it is named."""
     module_name, _, attribute = target.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InputError(f"{field} is '{target}', but module '{error.name}' is not found") from None
+    except (InputError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        # A user's own module may fail to import in any way.
+        raise InputError(
+            f"{field} is {shown(target)}, which cannot be imported: {in_words(error)}"
+        ) from error
     found = getattr(module, attribute, None)
     if not callable(found):
         raise InputError(

@@ -2,7 +2,8 @@
 
 A component (a model, an algorithm, a data set, ...) is any callable whose keyword-only parameters
 are its options. Their annotations say what is allowed: ``int``, ``float``, ``bool``, ``str``,
-``Literal[...]``, ``X | None``, ``list[X]``, and ``Annotated[X, AtLeast(1)]`` with the limits below.
+``Literal[...]``, ``X | None``, ``list[X]``, a dataclass (a mapping of its fields), and
+``Annotated[X, Ge(1)]`` with the bounds ``Ge``, ``Gt``, ``Le`` and ``Lt`` of ``annotated_types``.
 The same rules check a dataclass, and a user's own component named ``package.module:object``.
 """
 
@@ -11,70 +12,32 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import operator
 import reprlib
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
 
 from mpifed.errors import InputError, closest, one_line, text_of
 
-
-@dataclass(frozen=True)
-class AtLeast:
-    """``value >= limit``."""
-
-    limit: float
-
-    def admits(self, value: float) -> bool:
-        return value >= self.limit
-
-    def __str__(self) -> str:
-        return f"at least {_number(self.limit)}"
+BOUNDS: Mapping[type, tuple[str, str]] = {
+    Ge: ("ge", "at least"),
+    Gt: ("gt", "above"),
+    Le: ("le", "at most"),
+    Lt: ("lt", "below"),
+}
+"""The bounds that an annotation may have: their operator, and how a message says them."""
 
 
 @dataclass(frozen=True)
-class Above:
-    """``value > limit``."""
+class ComponentOf:
+    """Annotates an option that is a component of ``kind`` itself: a name, or a mapping."""
 
-    limit: float
-
-    def admits(self, value: float) -> bool:
-        return value > self.limit
-
-    def __str__(self) -> str:
-        return f"above {_number(self.limit)}"
-
-
-@dataclass(frozen=True)
-class AtMost:
-    """``value <= limit``."""
-
-    limit: float
-
-    def admits(self, value: float) -> bool:
-        return value <= self.limit
-
-    def __str__(self) -> str:
-        return f"at most {_number(self.limit)}"
-
-
-@dataclass(frozen=True)
-class Below:
-    """``value < limit``."""
-
-    limit: float
-
-    def admits(self, value: float) -> bool:
-        return value < self.limit
-
-    def __str__(self) -> str:
-        return f"below {_number(self.limit)}"
-
-
-def _number(limit: float) -> str:
-    return str(limit) if isinstance(limit, int) else f"{limit:g}"
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -91,11 +54,14 @@ class Option:
 
 
 def options_of(component: Callable[..., Any]) -> dict[str, Option]:
-    """The options of ``component``: its keyword-only parameters, in order.
+    """Return the options of ``component``: its keyword-only parameters, in order.
 
     A class that takes ``**options`` has those of its base class too.
 
-    Raises ``InputError`` for a component whose parameters or annotations cannot be read.
+    Raises
+    ------
+    InputError
+        If the parameters or annotations cannot be read, or have a bound that is not understood.
     """
     annotated: Any = component
     if inspect.isclass(component) and not dataclasses.is_dataclass(component):
@@ -107,15 +73,17 @@ def options_of(component: Callable[..., Any]) -> dict[str, Option]:
         parameters = inspect.signature(component).parameters
     except Exception as error:
         # A user's own class may fail in any way where it is looked at.
-        name = getattr(component, "__name__", type(component).__name__)
         raise InputError(
-            f"'{name}' is no component: its parameters cannot be read ({text_of(error)})"
+            f"'{_name(component)}' cannot be used as a component: its parameters cannot be read "
+            f"({text_of(error)})"
         ) from error
     own = {
         name: Option(name, hints.get(name, Any), parameter.default)
         for name, parameter in parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
+    for option in own.values():
+        _check_bounds(option.annotation, f"option '{option.name}' of '{_name(component)}'")
     passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     base = component.__base__ if inspect.isclass(component) else None
     if passes_on and base is not None and base is not object:
@@ -123,20 +91,51 @@ def options_of(component: Callable[..., Any]) -> dict[str, Option]:
     return own
 
 
+def _name(component: Callable[..., Any]) -> str:
+    return getattr(component, "__name__", type(component).__name__)
+
+
+def _check_bounds(annotation: Any, where: str) -> None:
+    """Refuses a bound that would otherwise not be checked."""
+    parts = () if get_origin(annotation) is Literal else get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        parts, bounds = parts[:1], parts[1:]
+        for bound in bounds:
+            if type(bound) not in (*BOUNDS, ComponentOf):
+                raise InputError(
+                    f"{where} is annotated with {shown(bound)}, which is not understood; allowed: "
+                    "Ge, Gt, Le and Lt of annotated_types"
+                )
+    for part in parts:
+        _check_bounds(part, where)
+
+
 def check_options(
     component: Callable[..., Any], given: Mapping[str, Any], path: str
 ) -> dict[str, Any]:
-    """The complete, checked options of ``component`` for the values ``given``.
+    """Return the complete, checked options of ``component`` for the values ``given``.
 
-    ``path`` is the dotted place in the configuration, for messages. Raises ``InputError`` for an
-    unknown option, a missing one, a wrong type or a value out of its range.
+    Parameters
+    ----------
+    component
+        Where the options are read off.
+    given
+        Values by the names of options; those left out have their defaults.
+    path
+        Dotted place in the configuration, for messages; empty at its top.
+
+    Raises
+    ------
+    InputError
+        For an unknown option, a missing one, a wrong type or a value out of its range.
     """
     options = options_of(component)
     prefix = f"{path}." if path else ""
     for name in given:
         if name not in options:
-            allowed = closest(name, options) if options else "it takes no options"
-            raise InputError(f"{prefix}{name} is no option here; {allowed}")
+            what = "option" if path else "configuration key"
+            allowed = closest(str(name), options) if options else f"{path} takes no options"
+            raise InputError(f"Unknown {what} {shown(f'{prefix}{name}')}; {allowed}")
     checked = {}
     for name, option in options.items():
         if name in given:
@@ -152,9 +151,11 @@ def check_options(
 
 
 def check_value(value: Any, annotation: Any, field: str) -> Any:
-    """``value`` converted to ``annotation``; raises ``InputError`` that names ``field``."""
+    """Return ``value`` converted to ``annotation``; raises ``InputError`` that names ``field``."""
     try:
-        return _convert(value, annotation)
+        return _convert(value, annotation, field)
+    except InputError:
+        raise
     except (TypeError, ValueError, OverflowError, RecursionError):
         message = f"{field} is {shown(value)}; it must be {describe(annotation)}"
         choices = get_args(annotation) if get_origin(annotation) is Literal else ()
@@ -180,11 +181,19 @@ _SHORT.maxlevel = 3
 
 
 def describe(annotation: Any) -> str:
-    """``annotation`` in the words of a message: 'a whole number, at least 1'."""
+    """Return ``annotation`` in the words of a message.
+
+    Examples
+    --------
+    >>> describe(Annotated[int, Ge(1)] | None)
+    'a whole number, at least 1, or empty (null)'
+    """
     origin = get_origin(annotation)
-    if origin is typing.Annotated:
-        base, *limits = get_args(annotation)
-        return ", ".join([describe(base), *(str(limit) for limit in limits)])
+    if origin is Annotated:
+        base, *bounds = get_args(annotation)
+        if isinstance(bounds[0], ComponentOf):
+            return "a name, or a mapping with a name"
+        return ", ".join([describe(base), *map(_in_words, bounds)])
     if origin is Literal:
         return "one of " + ", ".join(_word(choice) for choice in get_args(annotation))
     if origin in (typing.Union, types.UnionType):
@@ -192,16 +201,24 @@ def describe(annotation: Any) -> str:
         comma = "," if any("," in part for part in parts) else ""
         return f"{', '.join(parts)}{comma} or {last}"
     if origin is list:
-        return f"a list of entries that are each {describe(get_args(annotation)[0])}"
+        return f"a list whose entries are each {describe(get_args(annotation)[0])}"
+    if dataclasses.is_dataclass(annotation):
+        return "a mapping of options"
     names = {
-        Any: "made of texts, numbers, true, false, null, lists and mappings",
+        Any: "made of strings, numbers, true, false, null, lists and mappings",
         int: "a whole number",
         float: "a number",
         bool: "true or false",
-        str: "a text",
+        str: "a string",
         type(None): "empty (null)",
     }
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _in_words(bound: Any) -> str:
+    name, words = BOUNDS[type(bound)]
+    limit = getattr(bound, name)
+    return f"{words} {limit if isinstance(limit, int) else format(limit, 'g')}"
 
 
 def _word(value: Any) -> str:
@@ -210,14 +227,14 @@ def _word(value: Any) -> str:
     )
 
 
-def _convert(value: Any, annotation: Any) -> Any:
+def _convert(value: Any, annotation: Any, field: str) -> Any:
     origin = get_origin(annotation)
     if annotation is Any:
         return _plain(value)
-    if origin is typing.Annotated:
-        base, *limits = get_args(annotation)
-        converted = _convert(value, base)
-        if converted is not None and not all(limit.admits(converted) for limit in limits):
+    if origin is Annotated:
+        base, *bounds = get_args(annotation)
+        converted = _convert(value, base, field)
+        if converted is not None and not all(_holds(bound, converted) for bound in bounds):
             raise ValueError
         return converted
     if origin is Literal:
@@ -225,18 +242,28 @@ def _convert(value: Any, annotation: Any) -> Any:
             return value
         raise ValueError
     if origin in (typing.Union, types.UnionType):
-        return _convert_union(value, get_args(annotation))
+        return _convert_union(value, get_args(annotation), field)
     if origin is list:
         if not isinstance(value, (list, tuple)):
             raise TypeError
-        return [_convert(item, get_args(annotation)[0]) for item in value]
+        return [_convert(item, get_args(annotation)[0], field) for item in value]
+    if dataclasses.is_dataclass(annotation) and isinstance(value, Mapping):
+        section: Any = annotation
+        return section(**check_options(section, value, field))
     return _convert_plain(value, annotation)
 
 
-def _convert_union(value: Any, parts: tuple[Any, ...]) -> Any:
+def _holds(bound: Any, value: Any) -> bool:
+    if isinstance(bound, ComponentOf):
+        return True  # looked up later, where names are known
+    name, _ = BOUNDS[type(bound)]
+    return bool(getattr(operator, name)(value, getattr(bound, name)))
+
+
+def _convert_union(value: Any, parts: tuple[Any, ...], field: str) -> Any:
     for part in parts:
         try:
-            return _convert(value, part)
+            return _convert(value, part, field)
         except (TypeError, ValueError, OverflowError):
             continue
     raise ValueError

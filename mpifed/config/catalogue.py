@@ -1,9 +1,13 @@
-"""What ``--list`` shows: every name that a configuration can use, with one line about it."""
+"""What ``--list`` shows: every name that a configuration can use, and the options of one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+from mpifed.components.documentation import summaries
 from mpifed.components.registry import (
     ALGORITHMS,
     COMPRESSORS,
@@ -11,16 +15,42 @@ from mpifed.components.registry import (
     EXCHANGES,
     MODELS,
     SURROGATES,
+    TABLES,
     find,
     find_algorithm,
+    load,
     summary,
 )
+from mpifed.components.schema import describe, options_of, shown
+from mpifed.config.configuration import CheckpointOptions, EvaluationOptions
 from mpifed.config.experiment_files import experiment_names, read_experiment
+from mpifed.errors import InputError
+from mpifed.federation.participation import KINDS
+from mpifed.local.options import LocalOptions
+
+SECTIONS: Mapping[str, Callable[..., Any]] = {
+    "local": LocalOptions,
+    "evaluation": EvaluationOptions,
+    "checkpoint": CheckpointOptions,
+}
+"""Sections of a configuration that name no component."""
 
 
-def listing(kind: str) -> str:
-    """The listing of ``kind``, or of all kinds."""
-    kinds = {
+def listing(word: str) -> str:
+    """Return the names of one kind of component, of all kinds, or the options of one component.
+
+    Parameters
+    ----------
+    word
+        A kind as in ``--list``, ``all``, or a component's name, which may also be a section
+        without one or a user's ``package.module:object``.
+
+    Raises
+    ------
+    InputError
+        For a word that is none of these.
+    """
+    kinds: Mapping[str, Callable[[], str]] = {
         "experiments": _experiments,
         "algorithms": _algorithms,
         "datasets": lambda: _components("data", DATASETS),
@@ -30,9 +60,82 @@ def listing(kind: str) -> str:
         "compressors": lambda: _components("compression", COMPRESSORS),
         "surrogates": lambda: _components("surrogate", SURROGATES),
     }
-    if kind != "all":
-        return kinds[kind]()
-    return "\n\n".join(f"{name}\n{make()}" for name, make in kinds.items())
+    if word == "all":
+        return "\n\n".join(f"{name}\n{make()}" for name, make in kinds.items())
+    if word in kinds:
+        return kinds[word]()
+    options = list(_options(word))
+    if options:
+        return "\n\n".join(options)
+    near = difflib.get_close_matches(word, [*kinds, *_names()], n=1, cutoff=0.5)
+    offer = f"did you mean '{near[0]}'? " if near else ""
+    allowed = f"allowed: {', '.join(kinds)}, or the name of a component"
+    raise InputError(f"--list is {shown(word)}; {offer}{allowed}")
+
+
+def _names() -> list[str]:
+    from topologies import FAMILIES, SCHEDULES, WEIGHTS
+
+    graphs = [*FAMILIES, *WEIGHTS, *SCHEDULES]
+    return [*itertools.chain(*TABLES.values()), *graphs, *KINDS, *SECTIONS]
+
+
+def _options(name: str) -> Iterator[str]:
+    """The options of every component called ``name``; several kinds may have one."""
+    from topologies import FAMILIES, SCHEDULES, WEIGHTS
+
+    if ":" in name:
+        yield _component_options("component", name, load(name, "--list"))
+    for kind, table in TABLES.items():
+        if name in table:
+            yield _component_options(kind, name, find(kind, name))
+    if name in KINDS:
+        yield _component_options("participation", name, KINDS[name])
+    if name in SECTIONS:
+        yield _component_options("section", name, SECTIONS[name])
+    graphs: Mapping[str, Mapping[str, Any]] = {
+        "topology": FAMILIES,
+        "weights": WEIGHTS,
+        "schedule": SCHEDULES,
+    }
+    for kind, entries in graphs.items():
+        if name in entries:
+            parameters = entries[name].parameters or {}
+            rows = [
+                (key, p.allowed, ... if p.required else p.default, p.summary)
+                for key, p in parameters.items()
+            ]
+            yield _sheet(f"{kind} {name}: {entries[name].summary}", rows)
+
+
+def _component_options(kind: str, name: str, component: Callable[..., Any]) -> str:
+    lines = summaries(component)
+    rows = [
+        (
+            option.name,
+            describe(option.annotation),
+            ... if option.required else option.default,
+            lines.get(option.name, ""),
+        )
+        for option in options_of(component).values()
+        if option.name != "name"
+    ]
+    heading = summary(component).replace("``", "'")
+    return _sheet(f"{kind} {name}: {heading}", rows)
+
+
+def _sheet(heading: str, rows: Sequence[tuple[str, str, Any, str]]) -> str:
+    """Options by name, type, default (... where there is none) and a line about each."""
+    lines = [heading]
+    for name, allowed, default, about in rows:
+        given = "required" if default is ... else f"default {_yaml(default)}"
+        lines += [f"  {name}: {allowed} ({given})", *([f"      {about}"] if about else [])]
+    return "\n".join(lines if rows else [*lines, "  no options"])
+
+
+def _yaml(value: Any) -> str:
+    words = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:

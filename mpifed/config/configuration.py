@@ -1,34 +1,32 @@
 """Configurations: checked and completed before anything else happens.
 
-A configuration is a nested mapping (``experiment`` reads it). ``resolve`` turns it into a
-``Configuration`` in which every choice is spelled out; ``to_mapping`` writes it back, and running
-that repeats the run. Sections that name a component (data, model, algorithm, exchange, compression)
-take the options of that component and no others.
+A configuration begins as one nested mapping, of a YAML file and the overrides behind it
+(``experiment_files``). ``resolve`` turns that into a ``Configuration`` in which every choice is
+spelled out and every section has a type; ``to_mapping`` writes it back, and running that repeats
+the run. Sections that name a component (data, model, algorithm, exchange, compression) take the
+options of that component and no others.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import yaml
+from annotated_types import Ge, Gt, Le, Lt
 
-from mpifed.components import registry as components
-from mpifed.components.registry import completed_options, find_algorithm, without_name
-from mpifed.components.schema import (
-    Above,
-    AtLeast,
-    AtMost,
-    Below,
-    check_options,
-    check_value,
-    options_of,
-    shown,
+from mpifed.components.registry import (
+    Section,
+    complete,
+    find,
+    find_algorithm,
+    named,
+    plain,
+    refusal,
 )
+from mpifed.components.schema import check_options, check_value, options_of, shown
 from mpifed.config.experiment_files import (
     DATA_FILES,
     DEFAULTS,
@@ -37,9 +35,10 @@ from mpifed.config.experiment_files import (
     parse_overrides,
     read_experiment,
 )
-from mpifed.errors import InputError, closest, in_words
+from mpifed.errors import InputError, closest
 from mpifed.federation import participation
 from mpifed.federation.clients import count_unseen
+from mpifed.federation.participation import Participation
 from mpifed.local.options import LocalOptions
 from mpifed.supervision.heartbeat import STALL_LIMIT
 
@@ -70,28 +69,56 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """The section ``evaluation``: every how many rounds, and what takes no part in training.
+    """The section ``evaluation``: when clients are scored, and on what.
 
-    ``unseen_fraction`` of the clients are unseen. ``validation_fraction`` of each client's training
-    samples are held out and scored; ``validation_split`` scores those that the data have as their
-    own validation samples. ``client_weights`` are those of averages over clients: ``scored`` the
-    samples of the split that is scored, ``train`` the training samples n_t, as in Marfoq et al.
-    2021, ``uniform`` one each.
+    Parameters
+    ----------
+    every : int
+        Rounds between evaluations.
+    unseen_fraction : float
+        Share of the clients that take no part in training.
+    validation_fraction : float
+        Share of each client's training samples that is held out and scored.
+    validation_split : bool
+        Whether the validation samples that the data have are scored.
+    client_weights : {'scored', 'train', 'uniform'}
+        Weights of averages over clients: the samples of the split that is scored, the training
+        samples n_t, as in Marfoq et al. 2021, or one each.
     """
 
-    every: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 10
-    unseen_fraction: Annotated[float, AtLeast(0), Below(1)] = 0.0
-    validation_fraction: Annotated[float, AtLeast(0), Below(1)] = 0.0
+    every: Annotated[int, Ge(1), Le(LARGEST)] = 10
+    unseen_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
+    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
     validation_split: bool = False
     client_weights: ClientWeights = "scored"
+
+    def __post_init__(self) -> None:
+        if self.validation_fraction and self.validation_split:
+            raise InputError(
+                "evaluation.validation_split is true, but evaluation.validation_fraction is "
+                f"{self.validation_fraction:g}; at most one of them may be set"
+            )
+
+    @property
+    def validates(self) -> bool:
+        """Whether validation samples are scored."""
+        return bool(self.validation_fraction) or self.validation_split
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
-    """The section ``checkpoint``: every how many rounds, and how many to keep."""
+    """The section ``checkpoint``.
 
-    every: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 50
-    keep: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 2
+    Parameters
+    ----------
+    every : int
+        Rounds between checkpoints.
+    keep : int
+        Checkpoints that are kept.
+    """
+
+    every: Annotated[int, Ge(1), Le(LARGEST)] = 50
+    keep: Annotated[int, Ge(1), Le(LARGEST)] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,91 +126,86 @@ class Configuration:
     """A complete, checked configuration; README.md says what each key means."""
 
     experiment: str = "custom"
-    seed: Annotated[int, AtLeast(0), AtMost(LARGEST)] = 0
-    clients: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 100
-    rounds: Annotated[int, AtLeast(1), AtMost(LARGEST)] = 200
-    participation: Any = 1.0
+    seed: Annotated[int, Ge(0), Le(LARGEST)] = 0
+    clients: Annotated[int, Ge(1), Le(LARGEST)] = 100
+    rounds: Annotated[int, Ge(1), Le(LARGEST)] = 200
+    participation: Participation = 1.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
-    threads: Annotated[int, AtLeast(1), AtMost(MOST_THREADS)] = 1
+    threads: Annotated[int, Ge(1), Le(MOST_THREADS)] = 1
     placement: Literal["contiguous", "partitioned"] = "contiguous"
     on_divergence: Literal["stop", "drop"] = "stop"
-    stall_limit: Annotated[float, Above(0)] | None = STALL_LIMIT
-    data: Any = None
-    model: Any = None
-    algorithm: Any = None
-    local: Any = None
-    exchange: Any = None
-    compression: Any = None
-    evaluation: Any = None
-    checkpoint: Any = None
+    stall_limit: Annotated[float, Gt(0)] | None = STALL_LIMIT
+    data: Section = Section(DEFAULTS["data"])
+    model: Section = Section(DEFAULTS["model"])
+    algorithm: Section = Section(DEFAULTS["algorithm"])
+    local: LocalOptions = LocalOptions()
+    exchange: Section = Section(DEFAULTS["exchange"])
+    compression: Section = Section(DEFAULTS["compression"])
+    evaluation: EvaluationOptions = EvaluationOptions()
+    checkpoint: CheckpointOptions = CheckpointOptions()
     reschedule: bool = False
 
     @property
-    def local_options(self) -> LocalOptions:
-        return LocalOptions(**self.local)
+    def n_training(self) -> int:
+        """How many clients take part in training."""
+        return self.clients - count_unseen(self.clients, self.evaluation.unseen_fraction)
 
-    @property
-    def validates(self) -> bool:
-        """Whether validation samples are scored."""
-        return bool(self.evaluation["validation_fraction"] or self.evaluation["validation_split"])
 
-    def options(self, section: str) -> dict[str, Any]:
-        """The options of a component section, without its name."""
-        return without_name(getattr(self, section))
+OPTIONAL_SECTIONS = ("local", "evaluation", "checkpoint")
+"""Sections that may be left empty: their options have defaults."""
 
 
 def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
-    """The checked, complete configuration; raises ``InputError``.
+    """Return the checked, complete configuration that a mapping asks for.
 
-    ``clients: ranks`` becomes ``ranks``.
+    Parameters
+    ----------
+    mapping
+        Keys and values as in a configuration file.
+    ranks
+        What ``clients: ranks`` stands for.
+
+    Raises
+    ------
+    InputError
+        For what is unknown, missing, out of range, or does not go together.
     """
-    fields = {field.name for field in dataclasses.fields(Configuration)}
-    for name in mapping:
-        if name not in fields:
-            raise InputError(
-                f"{shown(name)} is no key of a configuration; {_closest_key(name, fields)}"
-            )
-    sections = ("participation", "local", "evaluation", "checkpoint", *DEFAULTS)
-    given = {name: value for name, value in mapping.items() if name not in sections}
+    given = {
+        key: value
+        for key, value in mapping.items()
+        if key not in DEFAULTS and not (value is None and key in OPTIONAL_SECTIONS)
+    }
     if given.get("clients") == "ranks":
         given["clients"] = ranks
-    values = check_options(Configuration, given, "")
-    values["participation"] = _participation(mapping.get("participation", 1.0))
-    values["evaluation"] = _section("evaluation", EvaluationOptions, mapping)
-    if values["evaluation"]["validation_fraction"] and values["evaluation"]["validation_split"]:
-        raise InputError(
-            "evaluation.validation_split is true, but evaluation.validation_fraction is "
-            f"{values['evaluation']['validation_fraction']:g}; one of them at most may be set"
-        )
-    fraction = values["evaluation"]["unseen_fraction"]
-    n_training = values["clients"] - count_unseen(values["clients"], fraction)
-    for section, default in DEFAULTS.items():
-        values[section] = _component(section, mapping.get(section, default), n_training)
-    if not find_algorithm(values["algorithm"]["name"]).uses_model:
-        # Whatever the experiment names: this algorithm trains no predictor.
-        values["model"] = {"name": "none"}
-    if values["compression"]["name"] == "identity" and _mixes_plainly(values["exchange"]):
-        # Neighbours need no replicas of what arrives whole.
-        values["compression"] = {"name": "none"}
-    values["local"] = _section("local", LocalOptions, mapping)
-    values["checkpoint"] = _section("checkpoint", CheckpointOptions, mapping)
-    configuration = Configuration(**values)
+    if "participation" in given:
+        given["participation"] = _participation(given["participation"])
+    settled = Configuration(**check_options(Configuration, given, ""))
+    sections: dict[str, Any] = {
+        key: _component(key, mapping.get(key, default), settled.n_training)
+        for key, default in DEFAULTS.items()
+    }
+    configuration = _without_idle_sections(dataclasses.replace(settled, **sections))
     _check_together(configuration)
     return configuration
 
 
-def _mixes_plainly(exchange: Mapping[str, Any]) -> bool:
-    """Whether rows are mixed with no step of CHOCO-Gossip asked for."""
-    return exchange["name"] == "gossip" and exchange["consensus_step"] is None
+def _without_idle_sections(configuration: Configuration) -> Configuration:
+    """The configuration without a model and a compression that would change nothing."""
+    algorithm, exchange = configuration.algorithm, configuration.exchange
+    if not find_algorithm(algorithm.name).uses_model:
+        # Whatever the experiment names: this algorithm trains no predictor.
+        configuration = dataclasses.replace(configuration, model=Section("none"))
+    mixes_plainly = exchange.name == "gossip" and exchange.options["consensus_step"] is None
+    if configuration.compression.name == "identity" and mixes_plainly:
+        # Neighbours need no replicas of what arrives whole.
+        configuration = dataclasses.replace(configuration, compression=Section("none"))
+    return configuration
 
 
 def to_mapping(configuration: Configuration) -> dict[str, Any]:
-    """The configuration as plain data, in the order of its keys."""
-    return {
-        field.name: copy.deepcopy(getattr(configuration, field.name))
-        for field in dataclasses.fields(configuration)
-    }
+    """Return the configuration as plain data, in the order of its keys."""
+    return cast(dict[str, Any], plain(configuration))
 
 
 def to_yaml(configuration: Configuration) -> str:
@@ -199,21 +221,21 @@ def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:
-    """A line for each option that ``mapping`` leaves at ``auto`` and ``configuration`` settles, and
-    for a model that it names for an algorithm without one.
+    """Return a line for each option that ``mapping`` leaves at ``auto`` and ``configuration``
+    settles, and for a model that it names for an algorithm without one.
     """
     lines = []
-    model = mapping.get("model", "none")
-    named = model.get("name", DEFAULTS["model"]) if isinstance(model, Mapping) else model
-    if named != "none" and configuration.model["name"] == "none":
-        name = configuration.algorithm["name"]
-        lines.append(f"model={named} changes nothing: {name} trains no predictor")
+    model, _ = named(mapping.get("model", "none"), "model", DEFAULTS["model"])
+    if model != "none" and configuration.model.name == "none":
+        name = configuration.algorithm.name
+        lines.append(f"model={model} changes nothing: {name} trains no predictor")
     for section, default in DEFAULTS.items():
-        given, found = mapping.get(section, default), getattr(configuration, section)
-        asked = without_name(given) if isinstance(given, Mapping) else {}
-        for key, option in options_of(_find(section, found["name"])).items():
-            if asked.get(key, option.default) == "auto" and found.get(key) not in (None, "auto"):
-                lines.append(f"{section}.{key} is auto, which is {found[key]} here")
+        found = getattr(configuration, section)
+        _, asked = named(mapping.get(section, default), section, default)
+        for key, option in options_of(find(section, found.name)).items():
+            settled = found.options.get(key)
+            if asked.get(key, option.default) == "auto" and settled not in (None, "auto"):
+                lines.append(f"{section}.{key} is auto, which is {settled} here")
     return lines
 
 
@@ -229,75 +251,27 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = ""
     return found
 
 
-def _closest_key(name: str, fields: set[str]) -> str:
-    near = difflib.get_close_matches(name, fields, n=1)
-    return f"did you mean '{near[0]}'?" if near else "allowed: " + ", ".join(sorted(fields))
-
-
-def _participation(value: Any) -> Any:
+def _participation(value: Any) -> Participation:
     kinds = participation.KINDS
-    if isinstance(value, str) and value in kinds:
-        value = {"name": value}
-    if isinstance(value, Mapping):
-        name = value.get("name", "uniform")
-        if not isinstance(name, str) or name not in kinds:
-            raise InputError(f"participation.name is {shown(name)}; {closest(str(name), kinds)}")
-        checked = check_options(kinds[name], without_name(value), "participation")
-        return participation.shortest_form({"name": name, **checked})
+    if isinstance(value, Mapping) or (isinstance(value, str) and value in kinds):
+        name, options = named(value, "participation", "uniform")
+        if name not in kinds:
+            raise InputError(f"participation.name is {shown(name)}; {closest(name, kinds)}")
+        checked = check_options(kinds[name], options, "participation")
+        return participation.shortest_form(kinds[name](**checked))
     try:
-        return check_value(value, Annotated[float, Above(0), AtMost(1)], "participation")
+        return float(check_value(value, Annotated[float, Gt(0), Le(1)], "participation"))
     except InputError as error:
-        raise InputError(f"{error}, or {{name: bernoulli, p: ...}}; {_allowed(kinds)}") from None
+        names = ", ".join(kinds)
+        raise InputError(f"{error}, or {{name: bernoulli, p: ...}}; names are {names}") from None
 
 
-def _allowed(kinds: Mapping[str, type]) -> str:
-    return "names are " + ", ".join(kinds)
-
-
-def _section(name: str, options: type, mapping: Mapping[str, Any]) -> dict[str, Any]:
-    given = mapping.get(name)
-    if given is not None and not isinstance(given, Mapping):
-        raise InputError(f"{name} is {shown(given)}; it must be a mapping of options")
-    return check_options(options, given or {}, name)
-
-
-def _component(section: str, given: Any, n_training: int) -> dict[str, Any]:
-    if isinstance(given, str):
-        is_file = section == "data" and given.endswith(DATA_FILES)
-        given = {"name": "federated", "path": given} if is_file else {"name": given}
-    if not isinstance(given, Mapping):
-        raise InputError(
-            f"{section} is {shown(given)}; it must be a name, or a mapping with a name"
-        )
-    name = given.get("name", DEFAULTS[section])
-    component = _find(section, name)
-    options = options_of(component)
-    rest = {
-        key: _named(value, options[key].default) if key in options else value
-        for key, value in given.items()
-        if key != "name"
-    }
-    checked = check_options(component, rest, section)
-    return {"name": name, **completed_options(component, checked, n_training)}
-
-
-def _find(section: str, name: Any) -> Callable[..., Any]:
-    try:
-        return components.find(section, name)
-    except (InputError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        # A user's own module may fail to import in any way.
-        raise InputError(
-            f"{section}.name is {shown(name)}, which cannot be imported: {in_words(error)}"
-        ) from error
-
-
-def _named(value: Any, default: Any) -> Any:
-    """``value`` with the name of the component inside a component that it leaves out."""
-    if isinstance(value, Mapping) and "name" not in value and isinstance(default, str):
-        return {"name": default, **value}
-    return value
+def _component(section: str, given: Any, n_training: int) -> Section:
+    if section == "data" and isinstance(given, str) and given.endswith(DATA_FILES):
+        given = {"name": "federated", "path": given}
+    if given is None:
+        raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
+    return complete(section, given, section, DEFAULTS[section], n_training)
 
 
 def _check_together(configuration: Configuration) -> None:
@@ -308,7 +282,7 @@ def _check_together(configuration: Configuration) -> None:
         refused = _refusal(some)
         reason = refused and f"on_divergence is 'drop', which leaves clients out: {refused}"
     if reason is None and participation.shortens_rounds(configuration.participation):
-        name = configuration.algorithm["name"]
+        name = configuration.algorithm.name
         if not find_algorithm(name).steps_locally:
             reason = (
                 f"participation.late is 'partial', but algorithm '{name}' does not cut local steps "
@@ -320,10 +294,10 @@ def _check_together(configuration: Configuration) -> None:
 
 def _refusal(configuration: Configuration) -> str | None:
     """Why components of this configuration do not go together; None if they do."""
-    algorithm = find_algorithm(configuration.algorithm["name"])
-    exchange = configuration.exchange["name"]
+    algorithm = find_algorithm(configuration.algorithm.name)
+    exchange = configuration.exchange.name
     reasons = [algorithm.refuse(configuration)]
     if algorithm.exchanges is None or exchange in algorithm.exchanges:
         # What else is wrong with an exchange that has to go is of no interest.
-        reasons.append(components.refusal(_find("exchange", exchange), configuration))
+        reasons.append(refusal(find("exchange", exchange), configuration))
     return "; besides, ".join(filter(None, reasons)) or None

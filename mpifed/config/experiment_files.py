@@ -41,6 +41,21 @@ def is_experiment(word: str) -> bool:
     return "=" not in word or (word.endswith(YAML_FILES) and Path(word).is_file())
 
 
+def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the experiment that the words of a command name, if any, and the overrides.
+
+    Raises ``InputError`` where they name two experiments.
+    """
+    experiments = [word for word in words if is_experiment(word)]
+    if len(experiments) > 1:
+        raise InputError(
+            f"Two experiments are named, {shown(experiments[0])} and {shown(experiments[1])}; "
+            "name one, and write overrides as key=value"
+        )
+    overrides = [word for word in words if word not in experiments]
+    return (experiments[0] if experiments else None), overrides
+
+
 def read_experiment(name: str) -> dict[str, Any]:
     """The mapping of a shipped experiment, or of the YAML file at the path ``name``.
 
@@ -51,7 +66,7 @@ def read_experiment(name: str) -> dict[str, Any]:
         path = Path(name)
         if path.suffix not in YAML_FILES:
             raise InputError(
-                f"there is no experiment {shown(name)}; {closest(name, experiment_names())}, "
+                f"Unknown experiment {shown(name)}; {closest(name, experiment_names())}, "
                 "or the path of a .yaml file"
             )
     mapping = read_yaml(path)

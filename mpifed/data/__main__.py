@@ -21,10 +21,11 @@ from typing import Annotated, Any, NoReturn
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.command import Parser
+from mpifed.command import Parser, program
 from mpifed.components.registry import DATASETS, find, summary
-from mpifed.components.schema import AtLeast, Option, check_value, describe, options_of
+from mpifed.components.schema import Option, check_value, describe, options_of
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.federated_format import Contents
 from mpifed.data.federated_writer import write
@@ -101,10 +102,10 @@ def _run(words: list[str]) -> int:
         flags = ["--output", "--clients", "--seed", "--force", "--dtype", *map(_flag, options)]
         raise InputError(f"{unknown[0]} is no option of {name}; {closest(unknown[0], set(flags))}")
     given = vars(known)
-    n_clients = check_value(_number(given["clients"]), Annotated[int, AtLeast(1)], "--clients")
+    n_clients = check_value(_number(given["clients"]), Annotated[int, Ge(1)], "--clients")
     seed = 0
     if given["seed"] is not None:
-        seed = check_value(_number(given["seed"]), Annotated[int, AtLeast(0)], "--seed")
+        seed = check_value(_number(given["seed"]), Annotated[int, Ge(0)], "--seed")
     values = _checked(options, given)
     output = _writable(given["output"], given["force"])
 
@@ -124,7 +125,7 @@ def _run(words: list[str]) -> int:
 def _general_parser() -> _Parser:
     names = "\n".join(f"  {name:<16} {summary(find('data', name))}" for name in DATASETS)
     return _Parser(
-        prog="python -m mpifed.data",
+        prog=program("data"),
         usage="%(prog)s NAME --output FILE.h5 --clients N [options of the data set]",
         description="Makes a federated HDF5 file that a run takes as data=FILE.h5.",
         epilog=f"data sets (NAME --help shows the options of one):\n{names}",
@@ -134,7 +135,7 @@ def _general_parser() -> _Parser:
 
 def _parser(name: str, component: Callable[..., Any], options: dict[str, Option]) -> _Parser:
     parser = _Parser(
-        prog=f"python -m mpifed.data {name}", description=summary(component), allow_abbrev=False
+        prog=f"{program('data')} {name}", description=summary(component), allow_abbrev=False
     )
     parser.add_argument("--output", required=True, metavar="FILE.h5", help="the file to write")
     parser.add_argument("--clients", required=True, metavar="N", help="how many clients")

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le
 
-from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.data.clustering import Clusters, Solver, equal_clusters
 from mpifed.data.delivery import agreed
@@ -26,14 +26,25 @@ class Dictionary(Dataset):
 
     The dictionary theta (``dim``, ``atoms``) has entries N(0, 1); a code has
     round(``sparsity`` ``atoms``) entries N(0, 1) at random places, at least one, and zeros
-    elsewhere. ``variant``:
+    elsewhere. All is made in float64; there are no test samples.
 
-    * ``homogeneous``: every client holds a copy of the same ``samples`` samples (null: 250);
-    * ``heterogeneous``: ``samples`` samples (null: 5000) are cut by k-means into clusters whose
-      sizes differ by at most one, one for each client.
-
-    ``kmeans_solver`` is ``own`` or ``package`` (k-means-constrained). ``dim`` is not given in the
-    paper. All is made in float64; there are no test samples. ``seed`` null is the run's.
+    Parameters
+    ----------
+    variant : {'homogeneous', 'heterogeneous'}
+        Whether every client holds a copy of the same samples, or these are cut by k-means into
+        clusters whose sizes differ by at most one, one for each client.
+    samples : int, optional
+        Number of samples. None is 250 (homogeneous) or 5000.
+    dim : int
+        Length of a sample, which the paper does not give.
+    atoms : int
+        Number of columns of theta.
+    sparsity : float
+        Share of a code that is not zero.
+    kmeans_solver : {'own', 'package'}
+        Solver of k-means: mpifed's own, or the package k-means-constrained.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(
@@ -43,12 +54,12 @@ class Dictionary(Dataset):
         communicator: Communicator,
         *,
         variant: Literal["homogeneous", "heterogeneous"] = "heterogeneous",
-        samples: Annotated[int, AtLeast(1)] | None = None,
-        dim: Annotated[int, AtLeast(1)] = 20,
-        atoms: Annotated[int, AtLeast(1)] = 15,
-        sparsity: Annotated[float, Above(0), AtMost(1)] = 0.2,
+        samples: Annotated[int, Ge(1)] | None = None,
+        dim: Annotated[int, Ge(1)] = 20,
+        atoms: Annotated[int, Ge(1)] = 15,
+        sparsity: Annotated[float, Gt(0), Le(1)] = 0.2,
         kmeans_solver: Solver = "own",
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         self.non_zeros = max(1, round(sparsity * atoms))

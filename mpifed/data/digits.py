@@ -7,8 +7,8 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.delivery import agreed
 from mpifed.data.partition import FEWEST, Alpha, Classes, MinSamples, Name
@@ -22,9 +22,20 @@ LEVELS = 16
 class Digits(Dataset):
     """scikit-learn's 1797 handwritten digits, 8 x 8 pixels in [0, 1], 10 labels.
 
-    ``partition`` deals them to the clients, who split theirs 60/20/20 into training, validation
-    and test; ``dirichlet_alpha`` and ``classes_per_client`` belong to the partitions ``dirichlet``
-    and ``pathological``. No client gets fewer than ``min_samples``. ``seed`` null is the run's.
+    Each client splits its samples 60/20/20 into training, validation and test.
+
+    Parameters
+    ----------
+    partition : str
+        How samples are dealt to the clients: dirichlet, pathological, iid.
+    dirichlet_alpha : float
+        Concentration of the partition ``dirichlet``: the larger, the more alike clients are.
+    classes_per_client : int
+        Labels that a client has in the partition ``pathological``.
+    min_samples : int
+        Fewest samples that a client may get.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     divisor = LEVELS
@@ -39,7 +50,7 @@ class Digits(Dataset):
         dirichlet_alpha: Alpha = 0.4,
         classes_per_client: Classes = 2,
         min_samples: MinSamples = FEWEST,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         # scikit-learn takes seconds to import, which only one rank has to spend.

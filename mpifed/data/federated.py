@@ -20,6 +20,11 @@ class FederatedFile(Dataset):
     Rank 0 reads what the file is about and tells the others; then each rank reads the rows of its
     own clients. A rank that does not see the file is sent its rows by rank 0. Raises
     ``InputError`` where the file is not usable or holds another number of clients.
+
+    Parameters
+    ----------
+    path : str
+        The file.
     """
 
     def __init__(

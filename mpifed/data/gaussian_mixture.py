@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Dataset, Shards, Split
 from mpifed.data.generated import alike, drawn_until, make_shards, no_targets, unlabelled
 from mpifed.mpi.communicator import Communicator
@@ -21,14 +21,26 @@ class GaussianMixture(Dataset):
     """A mixture of ``n_components`` Gaussians of unit covariance in ``dimension``, unlabelled.
 
     The seed draws means ~ N(0, ``separation`` ^2) in every coordinate; components are equally
-    likely. ``sharding``:
+    likely. With ``sharding: sorted`` the training points of all clients are put in the order of
+    their first coordinate and cut, so that client i has the i-th slice of the space; test points
+    are those of the slice.
 
-    * ``iid``: every client draws from the whole mixture;
-    * ``sorted``: the training points of all clients are put in the order of their first coordinate
-      and cut, so that client i has the i-th slice of the space; test points are those of the
-      slice.
-
-    ``n_train`` and ``n_test`` are samples of each client. ``seed`` null is the run's.
+    Parameters
+    ----------
+    n_components : int
+        Number of Gaussians.
+    dimension : int
+        Length of a sample.
+    separation : float
+        Standard deviation of each coordinate of the means.
+    sharding : {'iid', 'sorted'}
+        Whether every client draws from the whole mixture, or has a slice of the space.
+    n_train : int
+        Training samples of each client.
+    n_test : int
+        Test samples of each client.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(
@@ -37,13 +49,13 @@ class GaussianMixture(Dataset):
         run_seed: int,
         communicator: Communicator,
         *,
-        n_components: Annotated[int, AtLeast(1)] = 3,
-        dimension: Annotated[int, AtLeast(1)] = 2,
-        separation: Annotated[float, AtLeast(0)] = 3.0,
+        n_components: Annotated[int, Ge(1)] = 3,
+        dimension: Annotated[int, Ge(1)] = 2,
+        separation: Annotated[float, Ge(0)] = 3.0,
         sharding: Literal["iid", "sorted"] = "iid",
-        n_train: Annotated[int, AtLeast(1)] = 150,
-        n_test: Annotated[int, AtLeast(0)] = 0,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        n_train: Annotated[int, Ge(1)] = 150,
+        n_test: Annotated[int, Ge(0)] = 0,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         means = stream(self.seed, "gaussian_mixture/means")

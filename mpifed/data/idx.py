@@ -14,8 +14,8 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.compressed import Stream, opened
 from mpifed.data.delivery import agreed
@@ -48,14 +48,28 @@ class Part:
 class Idx(Dataset):
     """MNIST, EMNIST and their like: IDX files of images and labels, pixels in [0, 1].
 
-    ``raw`` is the directory with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the
-    two ``t10k-`` (or ``test-``) files, plain or with ``.gz`` or ``.xz``; null is
-    ``$MPIFED_DATA/mnist``. ``prefix`` is what their names begin with, as ``emnist-byclass-``.
-    Training and test part are put together and dealt to the clients by ``partition``; each client
-    splits its own 60/20/20. A sample has the shape of the image, (28, 28), as it lies in the file;
-    labels are 0 .. the largest. The other options are those of ``Digits``.
+    Training and test part are put together and dealt to the clients, who each split theirs
+    60/20/20. A sample has the shape of the image, (28, 28), as it lies in the file; labels are 0 ..
+    the largest. Rank 0 reads the files and sends each image to its owner.
 
-    Rank 0 reads the files and sends each image to its owner.
+    Parameters
+    ----------
+    raw : str, optional
+        Directory with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the two
+        ``t10k-`` (or ``test-``) files, plain or with ``.gz`` or ``.xz``. None is
+        ``$MPIFED_DATA/mnist``.
+    prefix : str
+        What the names of the files begin with, as ``emnist-byclass-``.
+    partition : str
+        How samples are dealt to the clients: dirichlet, pathological, iid.
+    dirichlet_alpha : float
+        Concentration of the partition ``dirichlet``: the larger, the more alike clients are.
+    classes_per_client : int
+        Labels that a client has in the partition ``pathological``.
+    min_samples : int
+        Fewest samples that a client may get.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     divisor = BRIGHTEST
@@ -72,7 +86,7 @@ class Idx(Dataset):
         dirichlet_alpha: Alpha = 0.4,
         classes_per_client: Classes = 2,
         min_samples: MinSamples = FEWEST,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         self._parts, labels = agreed(communicator, lambda: _inspect(_directory(raw), prefix))

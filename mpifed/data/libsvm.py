@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Lt
 from scipy.sparse import csr_matrix
 
-from mpifed.components.schema import AtLeast, Below
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.clustering import Solver
 from mpifed.data.compressed import bare_name, located, opened
@@ -25,7 +25,7 @@ from mpifed.random import stream
 
 Labels = Literal["two_values", "published_code"]
 Partition = Literal["contiguous", "dirichlet", "iid", "pathological", "kmeans"]
-Fraction = Annotated[float, AtLeast(0), Below(1)]
+Fraction = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass(frozen=True)
@@ -40,24 +40,41 @@ class Parsed:
 class LibSvm(Dataset):
     """A file in LIBSVM's format with two labels: a6a, w8a, mushrooms and their like.
 
-    ``path`` is the file, plain or with .gz, .xz or .bz2, or the name of one in the directory
-    ``raw`` or, where that is null, in ``$MPIFED_DATA/libsvm``; null is the only file in ``raw``. A
-    sample is dense, (features,), in the file's own units; ``features``
-    null is the largest number of a feature in the file. ``intercept`` puts a column of ones before
-    the others, as the published code of Gasanov et al. 2022 does: a linear model then needs no
-    bias of its own.
-
-    ``labels``: ``two_values`` makes the smaller of the file's two labels 0 and the larger 1, so
-    that a6a's -1 and 1 and mushrooms' 1 and 2 become what they mean; ``published_code`` is the
-    published code's rule, 1 for whatever is not -1, with which all mushrooms are alike.
-
-    Clients keep the order of the file and have training samples only, unless ``test_fraction`` is
-    above 0: then that share of each client's samples, drawn by the seed, is for testing.
-    ``contiguous_rule``, ``dirichlet_alpha``, ``classes_per_client`` and ``kmeans_solver`` belong
-    to the partitions ``contiguous``, ``dirichlet``, ``pathological`` and ``kmeans``. ``seed`` null
-    is the run's.
-
+    A sample is dense, (features,), in the file's own units. Clients keep the order of the file.
     Rank 0 reads the file and sends each sample to its owner.
+
+    Parameters
+    ----------
+    path : str, optional
+        The file, plain or with .gz, .xz or .bz2, or the name of one in the directory ``raw``. None
+        is the only file there.
+    raw : str, optional
+        Directory of such files. None is ``$MPIFED_DATA/libsvm``.
+    labels : {'two_values', 'published_code'}
+        What becomes 1: the larger of the file's two labels, or whatever is not -1, which is the
+        published code's rule, with which all mushrooms are alike.
+    intercept : bool
+        Whether a column of ones comes before the others, as in the published code of Gasanov et al.
+        2022. A linear model then needs no bias of its own.
+    features : int, optional
+        Number of features. None is the largest number of a feature in the file.
+    partition : str
+        How samples are dealt to the clients: contiguous, iid, dirichlet, pathological, kmeans.
+    contiguous_rule : {'floor', 'array_split'}
+        Where the partition ``contiguous`` cuts: at floor(i r / n), as the paper does, or as numpy's
+        array_split, as the published code does.
+    dirichlet_alpha : float
+        Concentration of the partition ``dirichlet``: the larger, the more alike clients are.
+    classes_per_client : int
+        Labels that a client has in the partition ``pathological``.
+    kmeans_solver : {'own', 'package'}
+        Solver of the partition ``kmeans``: mpifed's own, or the package k-means-constrained.
+    min_samples : int
+        Fewest samples that a client may get.
+    test_fraction : float
+        Share of each client's samples that is for testing, drawn by the seed.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(
@@ -70,15 +87,15 @@ class LibSvm(Dataset):
         raw: str | None = None,
         labels: Labels = "two_values",
         intercept: bool = True,
-        features: Annotated[int, AtLeast(1)] | None = None,
+        features: Annotated[int, Ge(1)] | None = None,
         partition: Partition = "contiguous",
         contiguous_rule: ContiguousRule = "floor",
         dirichlet_alpha: Alpha = 0.4,
         classes_per_client: Classes = 2,
         kmeans_solver: Solver = "own",
-        min_samples: Annotated[int, AtLeast(1)] = 1,
+        min_samples: Annotated[int, Ge(1)] = 1,
         test_fraction: Fraction = 0.0,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         self._intercept = intercept

@@ -14,18 +14,19 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 
-from mpifed.components.schema import AtLeast, AtMost, options_of
+from mpifed.components.schema import options_of
 from mpifed.data.clustering import Solver
 from mpifed.data.many_clusters import equal_parts
 from mpifed.errors import InputError, closest
 
 Name = Literal["contiguous", "dirichlet", "iid", "pathological"]
 ContiguousRule = Literal["floor", "array_split"]
-Alpha = Annotated[float, AtLeast(1e-6), AtMost(1e9)]
+Alpha = Annotated[float, Ge(1e-6), Le(1e9)]
 """A symmetric Dirichlet parameter that double precision can draw with."""
-Classes = Annotated[int, AtLeast(1)]
-MinSamples = Annotated[int, AtLeast(2)]
+Classes = Annotated[int, Ge(1)]
+MinSamples = Annotated[int, Ge(2)]
 
 FEWEST = 5
 """Samples of a client by default: the fewest of which 60/20/20 leaves 3, 1 and 1."""

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 
-from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Dataset, Shards, Split
 from mpifed.data.generated import alike, make_shards, no_targets, unlabelled
 from mpifed.mpi.communicator import Communicator
@@ -19,8 +19,24 @@ class Poisson(Dataset):
 
     exp(h) ~ Gamma(``shape``, rate ``rate``), so that Z is negative binomial with mean
     exp(theta) ``shape`` / ``rate``. Client i has theta_i ~ N(``theta``, ``spread`` ^2), drawn by
-    the seed: with ``spread`` 0 all clients are alike. x has shape (1,). ``n_train`` and ``n_test``
-    are samples of each client. ``seed`` null is the run's.
+    the seed. x has shape (1,).
+
+    Parameters
+    ----------
+    theta : float
+        Mean of the clients' theta_i.
+    spread : float
+        Standard deviation of the clients' theta_i; 0 makes all clients alike.
+    shape : float
+        Shape of the Gamma distribution of exp(h).
+    rate : float
+        Rate of that distribution.
+    n_train : int
+        Training samples of each client.
+    n_test : int
+        Test samples of each client.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(
@@ -30,12 +46,12 @@ class Poisson(Dataset):
         communicator: Communicator,
         *,
         theta: float = 0.0,
-        spread: Annotated[float, AtLeast(0)] = 0.5,
-        shape: Annotated[float, Above(0)] = 2.0,
-        rate: Annotated[float, Above(0)] = 3.0,
-        n_train: Annotated[int, AtLeast(1)] = 250,
-        n_test: Annotated[int, AtLeast(0)] = 0,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        spread: Annotated[float, Ge(0)] = 0.5,
+        shape: Annotated[float, Gt(0)] = 2.0,
+        rate: Annotated[float, Gt(0)] = 3.0,
+        n_train: Annotated[int, Ge(1)] = 250,
+        n_test: Annotated[int, Ge(0)] = 0,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         self.shape, self.rate = shape, rate

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.clustering import Solver
 from mpifed.data.compressed import located, opened
@@ -45,18 +45,35 @@ class Table:
 class Ratings(Dataset):
     """MovieLens `ratings.dat`: users and the stars they gave, unlabelled rows of a matrix.
 
-    ``path`` is the file, plain or with .gz, .xz or .bz2, or its name in the directory ``raw`` or,
-    where that is null, in ``$MPIFED_DATA/movielens``. Of its users and movies a matrix of
-    ``users`` x ``movies`` is kept (5000 x 500 for Dieuleveut et al. 2025, who do not say which):
-    ``choose`` ``most_rated`` takes the movies with most ratings and then the users with most
-    ratings among these, ties by the smaller number; ``random`` draws movies among those rated at
-    all, and users among those who rated one of them, by the seed. A sample is one user,
-    (movies,), in ascending order of their numbers: stars as they stand, 0 where there is no
-    rating.
+    A sample is one user, (movies,), in ascending order of their numbers: stars as they are given, 0
+    where there is no rating. Rank 0 reads the file and sends each user to the owner.
 
-    ``partition`` deals the users: ``kmeans`` into clusters of equal size, ``contiguous`` by their
-    numbers, or ``iid``. A share ``test_fraction`` of each client's users, drawn by the seed, is for
-    testing. ``seed`` null is the run's. Rank 0 reads the file and sends each user to the owner.
+    Parameters
+    ----------
+    path : str
+        The file, plain or with .gz, .xz or .bz2, or its name in the directory ``raw``.
+    raw : str, optional
+        Directory of the file. None is ``$MPIFED_DATA/movielens``.
+    users : int
+        Users that are kept; 5000 in Dieuleveut et al. 2025, who do not say which.
+    movies : int
+        Movies that are kept; 500 in Dieuleveut et al. 2025.
+    choose : {'most_rated', 'random'}
+        Which are kept: the movies with most ratings and then the users with most ratings among
+        these, ties by the smaller number; or movies drawn among those rated at all, and users drawn
+        among those who rated one of them.
+    partition : {'kmeans', 'contiguous', 'iid'}
+        How users are dealt to the clients: into clusters of equal size, by their numbers, or at
+        random.
+    contiguous_rule : {'floor', 'array_split'}
+        Where the partition ``contiguous`` cuts: at floor(i r / n), as the paper does, or as numpy's
+        array_split, as the published code does.
+    kmeans_solver : {'own', 'package'}
+        Solver of the partition ``kmeans``: mpifed's own, or the package k-means-constrained.
+    test_fraction : float
+        Share of each client's users that is for testing, drawn by the seed.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(
@@ -67,14 +84,14 @@ class Ratings(Dataset):
         *,
         path: str = "ratings.dat",
         raw: str | None = None,
-        users: Annotated[int, AtLeast(1)] = 5000,
-        movies: Annotated[int, AtLeast(1)] = 500,
+        users: Annotated[int, Ge(1)] = 5000,
+        movies: Annotated[int, Ge(1)] = 500,
         choose: Literal["most_rated", "random"] = "most_rated",
         partition: Literal["kmeans", "contiguous", "iid"] = "kmeans",
         contiguous_rule: ContiguousRule = "floor",
         kmeans_solver: Solver = "own",
         test_fraction: Fraction = 0.0,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         self._communicator = communicator

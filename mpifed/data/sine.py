@@ -7,8 +7,8 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.generated import alike, make_shards
 from mpifed.errors import InputError
@@ -26,10 +26,22 @@ class Sine(Dataset):
     """Sine regression: clients of two families, y = a sin(x + b) (Gasanov et al. 2022).
 
     The seed draws an amplitude a ~ U[0.1, ``amplitude_max``] and a phase b ~ U[0, 2 pi] for each of
-    the two families; the first ``split`` clients belong to the first, the rest to the second.
-    ``amplitude_max`` is 5 in the published code and in Finn et al. 2017, 0.5 in the paper's text.
-    x ~ U[-5, 5] has shape (1,), the target one column without noise. ``n_train``, ``n_val`` and
-    ``n_test`` are samples of each client. ``seed`` null is the run's.
+    the two families. x ~ U[-5, 5] has shape (1,), the target one column without noise.
+
+    Parameters
+    ----------
+    split : int
+        Clients of the first family; the rest belong to the second.
+    amplitude_max : float
+        Largest amplitude: 5 in the published code and in Finn et al. 2017, 0.5 in the paper's text.
+    n_train : int
+        Training samples of each client.
+    n_val : int
+        Validation samples of each client.
+    n_test : int
+        Test samples of each client.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(
@@ -38,12 +50,12 @@ class Sine(Dataset):
         run_seed: int,
         communicator: Communicator,
         *,
-        split: Annotated[int, AtLeast(0)] = 30,
-        amplitude_max: Annotated[float, AtLeast(SMALLEST_AMPLITUDE)] = 5.0,
-        n_train: Annotated[int, AtLeast(1)] = 50,
-        n_val: Annotated[int, AtLeast(0)] = 0,
-        n_test: Annotated[int, AtLeast(0)] = 2000,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        split: Annotated[int, Ge(0)] = 30,
+        amplitude_max: Annotated[float, Ge(SMALLEST_AMPLITUDE)] = 5.0,
+        n_train: Annotated[int, Ge(1)] = 50,
+        n_val: Annotated[int, Ge(0)] = 0,
+        n_test: Annotated[int, Ge(0)] = 2000,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         if split > n_clients:
             raise InputError(

@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data import published
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.data.cache import cached
@@ -55,9 +55,22 @@ class Synthetic(Dataset):
     on who asks or on the number of clients, and a rank makes only those of its own clients. x has
     24 bits, which float32 holds exactly: runs in float32 and float64 see the same data.
 
-    ``n_test`` is the number of test samples of each client; there are no validation samples.
-    ``seed`` null is the run's, and 12345 for ``released``. ``noise`` null is 1 for ``paper``, else
-    0.1.
+    Parameters
+    ----------
+    variant : {'paper', 'released', 'corrected'}
+        The generator of the paper's text, of its published code, or what that was meant to be.
+    n_components : int
+        Number of linear classifiers in the mixture.
+    dimension : int
+        Number of inputs.
+    dirichlet_alpha : float
+        Concentration of the clients' mixture weights.
+    noise : float, optional
+        Standard deviation of eps. None is 1 for ``paper``, else 0.1.
+    n_test : int
+        Test samples of each client. There are no validation samples.
+    seed : int, optional
+        Seed of the data set. None is the run's, and 12345 for ``released``.
     """
 
     def __init__(
@@ -67,12 +80,12 @@ class Synthetic(Dataset):
         communicator: Communicator,
         *,
         variant: Variant = "paper",
-        n_components: Annotated[int, AtLeast(1)] = 3,
-        dimension: Annotated[int, AtLeast(1)] = 150,
+        n_components: Annotated[int, Ge(1)] = 3,
+        dimension: Annotated[int, Ge(1)] = 150,
         dirichlet_alpha: Alpha = 0.4,
-        noise: Annotated[float, AtLeast(0)] | None = None,
-        n_test: Annotated[int, AtLeast(1)] = 5000,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        noise: Annotated[float, Ge(0)] | None = None,
+        n_test: Annotated[int, Ge(1)] = 5000,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         if seed is None:
             seed = PUBLISHED_SEED if variant == "released" else run_seed

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.errors import InputError
 
 Name = Literal["natural", "divided"]
-Sources = Annotated[int, AtLeast(1)]
-Train = Annotated[int, AtLeast(1)] | None
-Validation = Annotated[int, AtLeast(0)] | None
-Test = Annotated[int, AtLeast(0)]
+Sources = Annotated[int, Ge(1)]
+Train = Annotated[int, Ge(1)] | None
+Validation = Annotated[int, Ge(0)] | None
+Test = Annotated[int, Ge(0)]
 
 DEFAULTS = {"natural": (90, 110), "divided": (10, 100)}
 """Training samples of a client, and its validation samples."""

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from scipy.sparse import csr_matrix
 
-from mpifed.components.schema import Above, AtLeast
 from mpifed.data import tag_layout
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.generated import alike, make_shards
@@ -68,14 +68,36 @@ class Tags(Dataset):
     A sample counts each of the first ``vocabulary`` words over all words of the text, those beyond
     the vocabulary included, after a one if ``intercept``: (1 + vocabulary,). Its target says which
     of the ``tags`` it has. A text has 1 + Poisson(``words``) words, half of them about one of its
-    tags. Every source of questions belongs to one of ``topics`` topics, drawn by the seed, and has
-    its own taste, Dirichlet about the topic's tags: the larger ``concentration``, the more the
-    sources of a topic are alike.
+    tags. A source's topic is drawn by the seed, and it has its own taste, Dirichlet about the
+    topic's tags. A source is a function of the seed and its number; nothing is sent.
 
-    ``layout`` is ``natural`` (each client a source; 90 training and 110 validation samples) or
-    ``divided`` (``sources`` sources cut into equal clients of 10 training samples, who share 100
-    validation samples); ``tag_layout.py`` says more. ``n_test`` are test samples of each source.
-    A source is a function of the seed and its number; nothing is sent. ``seed`` null is the run's.
+    Parameters
+    ----------
+    vocabulary : int
+        Number of words that are counted.
+    tags : int
+        Number of tags.
+    topics : int
+        Number of topics, to one of which each source belongs.
+    words : float
+        Mean length of a text.
+    concentration : float
+        How alike the sources of a topic are: the larger, the more.
+    intercept : bool
+        Whether a sample begins with a one.
+    layout : {'natural', 'divided'}
+        How samples lie over clients: each client a source, or ``sources`` sources cut into equal
+        clients who share validation samples; see ``tag_layout.py``.
+    sources : int
+        Number of sources, for ``layout: divided``.
+    n_train : int, optional
+        Training samples of a client. None is 90 (``natural``) or 10 (``divided``).
+    n_val : int, optional
+        Validation samples of a client or, where divided, of a source. None is 110 or 100.
+    n_test : int
+        Test samples of a source.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(
@@ -84,18 +106,18 @@ class Tags(Dataset):
         run_seed: int,
         communicator: Communicator,
         *,
-        vocabulary: Annotated[int, AtLeast(1)] = 10000,
-        tags: Annotated[int, AtLeast(1)] = 500,
-        topics: Annotated[int, AtLeast(1)] = 10,
-        words: Annotated[float, AtLeast(0)] = 20.0,
-        concentration: Annotated[float, Above(0)] = 20.0,
+        vocabulary: Annotated[int, Ge(1)] = 10000,
+        tags: Annotated[int, Ge(1)] = 500,
+        topics: Annotated[int, Ge(1)] = 10,
+        words: Annotated[float, Ge(0)] = 20.0,
+        concentration: Annotated[float, Gt(0)] = 20.0,
         intercept: bool = True,
         layout: tag_layout.Name = "natural",
         sources: Sources = 2,
         n_train: Train = None,
         n_val: Validation = None,
         n_test: Test = 300,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         self.layout = tag_layout.layout(layout, n_clients, sources, n_train, n_val, n_test)

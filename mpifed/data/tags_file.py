@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from scipy.sparse import csr_matrix
 
-from mpifed.components.schema import AtLeast
 from mpifed.data import tag_layout
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.compressed import located
@@ -40,7 +40,7 @@ class Explicit:
 class TagsFile(Dataset):
     """A user's own samples with tags, as Stack Overflow's (Gasanov et al. 2022, sec. 6.3).
 
-    ``path`` is an `.npz` file, or its name in ``$MPIFED_DATA/tags``, with
+    The file has
 
     * the samples, either ``x`` (samples, features) or, as a sparse matrix by rows, ``x_data``,
       ``x_indices``, ``x_indptr`` and ``x_features``, their number;
@@ -50,18 +50,40 @@ class TagsFile(Dataset):
       (sources, dimension) in ascending order of the sources' numbers, and anything else, which is
       not read (``text``).
 
-    It is read without pickle. Sources with too few samples are left out. ``choose``:
+    It is read without pickle. Sources with too few samples are left out. ``choose: kmeans``, the
+    paper's experiment 1b, cuts the sources by their ``embeddings`` or else by the TF-IDF of their
+    samples. A source's first samples are taken. Rank 0 reads the file and sends each sample to its
+    owner.
 
-    * ``kmeans``, the paper's experiment 1b: the sources are cut by k-means (``kmeans_starts``
-      times) into ``kmeans_clusters``, by their ``embeddings`` or else by the TF-IDF of their
-      samples, and the first sources of one cluster are taken: ``cluster`` 0 is the one with most
-      of them;
-    * ``first``: the first sources;
-    * ``listed``: the sources whose numbers are ``listed``, as experiment 1a has two.
-
-    ``layout`` and the counts are those of ``Tags``; here a source's first samples are taken.
-    ``intercept`` puts a column of ones before the others. ``seed`` null is the run's. Rank 0 reads
-    the file and sends each sample to its owner.
+    Parameters
+    ----------
+    path : str
+        The `.npz` file, or its name in ``$MPIFED_DATA/tags``.
+    choose : {'kmeans', 'first', 'listed'}
+        Which sources are taken: those of one cluster, the first ones, or those of ``listed``.
+    listed : list of int, optional
+        Numbers of the sources, as experiment 1a has two, for ``choose: listed``.
+    kmeans_clusters : int
+        Number of clusters, for ``choose: kmeans``.
+    kmeans_starts : int
+        Times that k-means begins anew.
+    cluster : int
+        Which cluster is taken; 0 is the one with most sources.
+    intercept : bool
+        Whether a column of ones comes before the others.
+    layout : {'natural', 'divided'}
+        How samples lie over clients: each client a source, or ``sources`` sources cut into equal
+        clients who share validation samples; see ``tag_layout.py``.
+    sources : int
+        Number of sources, for ``layout: divided``.
+    n_train : int, optional
+        Training samples of a client. None is 90 (``natural``) or 10 (``divided``).
+    n_val : int, optional
+        Validation samples of a client or, where divided, of a source. None is 110 or 100.
+    n_test : int
+        Test samples of a source.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(
@@ -73,16 +95,16 @@ class TagsFile(Dataset):
         path: str,
         choose: Literal["kmeans", "first", "listed"] = "kmeans",
         listed: list[int] | None = None,
-        kmeans_clusters: Annotated[int, AtLeast(1)] = 10,
-        kmeans_starts: Annotated[int, AtLeast(1)] = 100,
-        cluster: Annotated[int, AtLeast(0)] = 0,
+        kmeans_clusters: Annotated[int, Ge(1)] = 10,
+        kmeans_starts: Annotated[int, Ge(1)] = 100,
+        cluster: Annotated[int, Ge(0)] = 0,
         intercept: bool = True,
         layout: tag_layout.Name = "natural",
         sources: Sources = 2,
         n_train: Train = None,
         n_val: Validation = None,
         n_test: Test = 300,
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         self.layout = tag_layout.layout(layout, n_clients, sources, n_train, n_val, n_test)

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import scipy.sparse
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor
 
 import topologies
-from mpifed.components.schema import Above, AtMost
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import choco
 from mpifed.exchange.base import Exchange
@@ -38,7 +38,23 @@ WIDTH = 1 << 16
 
 
 class Gossip(Exchange):
-    """Clients average with their neighbours by mixing matrices (D-FedEM and its kin)."""
+    """Clients average with their neighbours by mixing matrices (D-FedEM and its kin).
+
+    Parameters
+    ----------
+    topology : str or mapping, optional
+        The graph, whose nodes are the training clients in their order. None is an Erdos-Renyi graph
+        with p = 0.5, where the schedule uses one.
+    weights : str or mapping, optional
+        Rule for the weights of the edges. None is ``fmmc``, where the schedule uses one.
+    schedule : str or mapping
+        How the mixing matrix changes from round to round.
+    transport : {'auto', 'collective', 'neighbourhood', 'messages'}
+        How rows travel between ranks. It changes no number.
+    consensus_step : float or 'paper', optional
+        Step size of CHOCO-Gossip where messages are compressed. None is the best that is proven
+        (``choco.optimal_step``), 'paper' that of the paper's theorem.
+    """
 
     shared_is_rows = True
 
@@ -53,18 +69,8 @@ class Gossip(Exchange):
         weights: Any = None,
         schedule: Any = "static",
         transport: Literal["auto", "collective", "neighbourhood", "messages"] = "auto",
-        consensus_step: Annotated[float, Above(0), AtMost(1)] | Literal["paper"] | None = None,
+        consensus_step: Annotated[float, Gt(0), Le(1)] | Literal["paper"] | None = None,
     ) -> None:
-        """The nodes of the graph are the training clients in their order.
-
-        ``topology`` and ``weights`` are an Erdős–Rényi graph with p = 0.5 and fastest-mixing
-        weights unless given, where the schedule uses them; one that does not takes neither.
-
-        ``stored`` is what ``prepare`` gave. ``transport`` forces how rows travel between ranks;
-        it changes no number. ``consensus_step`` is the step size of CHOCO-Gossip where messages are
-        compressed: null is the best that is proven (``choco.optimal_step``), ``paper`` that of the
-        paper's theorem.
-        """
         super().__init__(federation, seed, stored, compressor)
         self.consensus_step = consensus_step
         self._arrays = dict(stored)
@@ -124,22 +130,22 @@ class Gossip(Exchange):
                 "the weights of absent clients' edges return to both ends, and the mean over "
                 "clients stays; allowed: renormalised"
             )
-        if configuration.compression["name"] == "none":
+        if configuration.compression.name == "none":
             return None
-        compressed = f"compression.name is '{configuration.compression['name']}'"
-        schedule = configuration.exchange["schedule"]
-        if schedule["name"] != "static":
+        compressed = f"compression.name is '{configuration.compression.name}'"
+        schedule = configuration.exchange.options["schedule"]
+        if schedule.name != "static":
             return (
-                f"{compressed} and exchange.schedule '{schedule['name']}': neighbours keep "
+                f"{compressed} and exchange.schedule '{schedule.name}': neighbours keep "
                 "replicas of each other's state, which a changing neighbourhood would not follow; "
                 "allowed: static"
             )
         for key, still in (("drop_nodes", 0), ("drop_edges", 0), ("local_rounds", 1)):
-            if schedule[key] != still:
+            if schedule.options[key] != still:
                 return (
-                    f"{compressed} and exchange.schedule.{key} {schedule[key]}: neighbours keep "
-                    "replicas of each other's state, which need every message of every round; "
-                    f"allowed: {still}"
+                    f"{compressed} and exchange.schedule.{key} {schedule.options[key]}: neighbours "
+                    "keep replicas of each other's state, which need every message of every "
+                    f"round; allowed: {still}"
                 )
         if configuration.participation != 1.0 or configuration.on_divergence != "stop":
             return (

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import topologies
+from mpifed.components.registry import Section, named
 from mpifed.errors import InputError
 
 DEFAULT_TOPOLOGY, DEFAULT_WEIGHTS, DEFAULT_SCHEDULE = "erdos_renyi", "fmmc", "static"
@@ -22,7 +23,7 @@ def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
 
     Raises ``InputError`` for what is unknown, out of range, or of no use to the schedule.
     """
-    name, rest = _named(options["schedule"], "exchange.schedule", DEFAULT_SCHEDULE)
+    name, rest = named(options["schedule"], "exchange.schedule", DEFAULT_SCHEDULE)
     try:
         rest = topologies.check_schedule(name, rest)
     except topologies.TopologyError as error:
@@ -43,7 +44,7 @@ def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
             name,
             topologies.check_weights,
         ),
-        "schedule": {"name": name, **rest},
+        "schedule": Section(name, rest),
         "transport": options["transport"],
         "consensus_step": options["consensus_step"],
     }
@@ -51,17 +52,17 @@ def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
 
 def prepare_arrays(n: int, seed: int, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """What the schedule of these options is made from, over ``n`` nodes; raises TopologyError."""
-    name, parameters = _named(options["schedule"], "exchange.schedule", DEFAULT_SCHEDULE)
+    name, parameters = named(options["schedule"], "exchange.schedule", DEFAULT_SCHEDULE)
     graph, rule = None, DEFAULT_WEIGHTS
     rule_options: dict[str, Any] = {}
     if _uses(name) != "nodes":
-        family, of_graph = _named(options["topology"], "exchange.topology", DEFAULT_TOPOLOGY)
+        family, of_graph = named(options["topology"], "exchange.topology", DEFAULT_TOPOLOGY)
         own_seed = of_graph.pop("seed", None)
         graph = topologies.build_graph(
             family, n, seed if own_seed is None else own_seed, **of_graph
         )
     if _uses(name) == "weights":
-        rule, rule_options = _named(options["weights"], "exchange.weights", DEFAULT_WEIGHTS)
+        rule, rule_options = named(options["weights"], "exchange.weights", DEFAULT_WEIGHTS)
     made = dict(
         topologies.prepare_schedule(
             name, graph=graph, weights=rule, weight_options=rule_options, **parameters
@@ -74,7 +75,7 @@ def prepare_arrays(n: int, seed: int, options: Mapping[str, Any]) -> dict[str, n
 
 def restore(n: int, seed: int, schedule: Any, stored: Mapping[str, np.ndarray]) -> Any:
     """The schedule over ``n`` nodes whose arrays ``prepare_arrays`` made."""
-    name, parameters = _named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
+    name, parameters = named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
     return topologies.restore_schedule(name, n, stored, seed=seed, **parameters)
 
 
@@ -84,7 +85,7 @@ def computed_in_rounds(schedule: Any) -> bool:
     An eigensolver gives other last digits on another kind of CPU, and a user's own schedule may do
     anything; one rank then computes W^k for all.
     """
-    name, _ = _named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
+    name, _ = named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
     return name == "resampled" or name not in topologies.SCHEDULES
 
 
@@ -100,7 +101,7 @@ def _completed(
     default: str | None,
     schedule: str,
     check: Callable[[str, Mapping[str, Any]], dict[str, Any]],
-) -> dict[str, Any] | None:
+) -> Section | None:
     """A section with all its parameters; None where the schedule has no use for it."""
     field = f"exchange.{section}"
     if default is None:
@@ -110,21 +111,8 @@ def _completed(
                 "leave it out, or choose a schedule that does, such as static"
             )
         return None
-    name, parameters = _named(given, field, default)
+    name, parameters = named(given, field, default)
     try:
-        return {"name": name, **check(name, parameters)}
+        return Section(name, check(name, parameters))
     except topologies.TopologyError as error:
         raise InputError(f"{field}: {error}") from None
-
-
-def _named(section: Any, field: str, default: str) -> tuple[str, dict[str, Any]]:
-    """A section ``name`` or ``{name: ..., option: ...}`` as its name and its options.
-
-    Options without a name are those of ``default``.
-    """
-    if section is None or isinstance(section, str):
-        return section or default, {}
-    if isinstance(section, Mapping) and isinstance(section.get("name", default), str):
-        rest = dict(section)
-        return rest.pop("name", default), rest
-    raise InputError(f"{field} is {section!r}; it must be a name, or a mapping with a name")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse
@@ -26,6 +27,9 @@ from torch import Tensor
 from mpifed.errors import raise_first_diverged
 from mpifed.mpi.communicator import Communicator
 from mpifed.sparse_rows import SparseRows
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64, Int64
 
 COLUMNS = 1 << 18
 """Columns of a sum in one Allreduce: as many on every rank, however many rows it has."""
@@ -59,7 +63,7 @@ def largest(tensor: Tensor) -> float:
     return float(largest_of_rows(tensor.detach().cpu().reshape(1, -1).numpy())[0])
 
 
-def largest_of_rows(flat: np.ndarray) -> np.ndarray:
+def largest_of_rows(flat: Float[np.ndarray, "rows width"]) -> Float64[np.ndarray, " rows"]:
     """The largest modulus of each row, NaN where there is one: float64 (rows,)."""
     # numpy's are faster than torch's, and need no copy.
     low, high = flat.min(1, initial=0), flat.max(1, initial=0)
@@ -73,12 +77,12 @@ def _bad_clients(tensors: list[Tensor], ids: np.ndarray) -> list[int]:
 
 def weighted_sum(
     communicator: Communicator,
-    rows: Tensor | SparseRows,
-    weights: np.ndarray,
-    ids: np.ndarray,
+    rows: Float[Tensor, "clients *shape"] | SparseRows,
+    weights: Float64[np.ndarray, " clients"],
+    ids: Int64[np.ndarray, " clients"],
     n_terms: int,
     what: str = "update",
-) -> np.ndarray:
+) -> Float64[np.ndarray, "*shape"]:
     """sum_t weights[t] rows[t] over the clients of all ranks, float64 of the shape of a row.
 
     Some ranks may have sparse rows where others have whole ones. ``weights`` is float64 (rows,),
@@ -176,7 +180,9 @@ class Mixer:
     limbs: list[np.ndarray | scipy.sparse.csr_array]
     bits: int
 
-    def products(self, x: np.ndarray, exponent: int) -> np.ndarray:
+    def products(
+        self, x: Float[np.ndarray, "columns width"], exponent: int
+    ) -> Float64[np.ndarray, "orders rows width"]:
         """The integers that make up W X, float64 (2 limbs - 1, rows, width).
 
         ``x`` is (columns, width) with |x| < 2**exponent. They are exact, and so are sums of the
@@ -192,7 +198,9 @@ class Mixer:
                     totals[j + k, :, part] += limb @ x_limb
         return totals
 
-    def combine(self, products: np.ndarray, exponent: int) -> np.ndarray:
+    def combine(
+        self, products: Float64[np.ndarray, "orders rows width"], exponent: int
+    ) -> Float64[np.ndarray, "rows width"]:
         """W X in float64, (rows, width), from the sum of all its ``products``."""
         total = np.zeros(products.shape[1:])
         # Least significant first, so that the sum is rounded as late as possible.
@@ -200,7 +208,9 @@ class Mixer:
             total += _shifted(products[order], exponent - self.bits * (order + 2))
         return total
 
-    def __call__(self, x: np.ndarray, exponent: int) -> np.ndarray:
+    def __call__(
+        self, x: Float[np.ndarray, "columns width"], exponent: int
+    ) -> Float[np.ndarray, "rows width"]:
         """W X in the type of ``x``, (rows, width), where all columns are here."""
         mixed = np.empty((self.limbs[0].shape[0], x.shape[1]), x.dtype)
         mix([(self, x)], exponent, mixed)

@@ -35,7 +35,15 @@ class ErrorFeedback:
 
 
 class Server(Exchange):
-    """Clients send to a server, which averages (Marfoq et al. 2021, Alg. 1, line 10)."""
+    """Clients send to a server, which averages (Marfoq et al. 2021, Alg. 1, line 10).
+
+    Parameters
+    ----------
+    average_over : {'participants', 'all'}
+        Whose models are averaged. ``all`` is what the published FedEM code does under partial
+        participation: a client that does not take part contributes the shared value the round
+        began with.
+    """
 
     shared_is_rows = False
 
@@ -48,16 +56,13 @@ class Server(Exchange):
         *,
         average_over: Literal["participants", "all"] = "participants",
     ) -> None:
-        """``average_over: all`` is what the published FedEM code does under partial participation:
-        a client that does not take part contributes the shared value the round began with.
-        """
         super().__init__(federation, seed, stored, compressor)
         self.average_over = average_over
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Why these options do not go together, if they do not."""
-        over = configuration.exchange["average_over"]
+        over = configuration.exchange.options["average_over"]
         if over == "all" and is_unbiased(configuration.participation):
             return (
                 "exchange.average_over is 'all' and participation.weights is 'unbiased', which "

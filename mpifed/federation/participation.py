@@ -25,63 +25,100 @@ has not where the n_t differ: a ratio of two random sums, it weighs large client
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, cast
 
 import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
 
-from mpifed.components.schema import Above, AtLeast, AtMost, Below
 from mpifed.random import client_keys, stream
 
-Participation = float | Mapping[str, Any]
+Weights = Literal["renormalised", "unbiased"]
+
+
+def _renormalised() -> Weights:
+    """The default of ``weights``, which a configuration does not spell out."""
+    return cast(Weights, field(default="renormalised", metadata={"spelled_out": False}))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weighted:
-    """How participants are weighed."""
+class Uniform:
+    """A ``fraction`` of the clients, drawn uniformly without replacement.
 
-    weights: Literal["renormalised", "unbiased"] = "renormalised"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Uniform(Weighted):
-    """A ``fraction`` of the clients, drawn uniformly without replacement."""
-
-    fraction: Annotated[float, Above(0), AtMost(1)] = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bernoulli(Weighted):
-    """Independent participation with probability ``p``."""
-
-    p: Annotated[float, Above(0), AtMost(1)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dropout(Weighted):
-    """Clients that leave and return.
-
-    Before a round a client that is present leaves with probability ``rate``, and one that is absent
-    returns with probability ``recovery``.
+    Parameters
+    ----------
+    fraction : float
+        Share of the clients that takes part.
+    weights : {'renormalised', 'unbiased'}
+        How a server weighs those who take part.
     """
 
-    rate: Annotated[float, AtLeast(0), AtMost(0.999)]
-    recovery: Annotated[float, AtLeast(0.001), AtMost(1)]
+    name: Literal["uniform"] = "uniform"
+    fraction: Annotated[float, Gt(0), Le(1)] = 1.0
+    weights: Weights = _renormalised()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stragglers(Weighted):
-    """Clients that are late, each with probability ``rate`` in a round.
+class Bernoulli:
+    """Independent participation with probability ``p``.
 
-    A late client misses the round (``late: miss``), or sends what it has after a uniformly
-    distributed share of its local steps (``partial``).
+    Parameters
+    ----------
+    p : float
+        Probability with which a client takes part in a round.
+    weights : {'renormalised', 'unbiased'}
+        How a server weighs those who take part.
     """
 
-    rate: Annotated[float, AtLeast(0), Below(1)]
+    name: Literal["bernoulli"] = "bernoulli"
+    p: Annotated[float, Gt(0), Le(1)]
+    weights: Weights = _renormalised()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout:
+    """Clients leave and return, each a two-state Markov chain.
+
+    Parameters
+    ----------
+    rate : float
+        Probability that a client which is there leaves before a round.
+    recovery : float
+        Probability that a client which is away comes back.
+    weights : {'renormalised', 'unbiased'}
+        How a server weighs those who take part.
+    """
+
+    name: Literal["dropout"] = "dropout"
+    rate: Annotated[float, Ge(0), Le(0.999)]
+    recovery: Annotated[float, Ge(0.001), Le(1)]
+    weights: Weights = _renormalised()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stragglers:
+    """Clients are late in a round, each with probability ``rate``.
+
+    Parameters
+    ----------
+    rate : float
+        Probability that a client is late in a round.
+    late : {'miss', 'partial'}
+        Whether a late client misses the round, or sends what it has after a uniform share of its
+        local steps.
+    weights : {'renormalised', 'unbiased'}
+        How a server weighs those who take part.
+    """
+
+    name: Literal["stragglers"] = "stragglers"
+    rate: Annotated[float, Ge(0), Lt(1)]
     late: Literal["miss", "partial"] = "miss"
+    weights: Weights = _renormalised()
 
 
-KINDS: dict[str, type] = {
+Participation = float | Uniform | Bernoulli | Dropout | Stragglers
+
+KINDS: Mapping[str, type] = {
     "uniform": Uniform,
     "bernoulli": Bernoulli,
     "dropout": Dropout,
@@ -90,40 +127,31 @@ KINDS: dict[str, type] = {
 """What ``participation.name`` may be, with its options."""
 
 
-def shortest_form(participation: Mapping[str, Any]) -> Participation:
-    """Return the shortest form of a complete mapping.
-
-    Parameters
-    ----------
-    participation : mapping
-        ``name``, ``weights`` and the options of that name.
-
-    Returns
-    -------
-    float or mapping
-        The fraction alone where it says everything; else the mapping without default weights.
+def shortest_form(participation: Participation) -> Participation:
+    """Return a fixed fraction as a number where that says everything, all else unchanged.
 
     Examples
     --------
-    >>> shortest_form({"name": "uniform", "fraction": 0.5, "weights": "renormalised"})
+    >>> shortest_form(Uniform(fraction=0.5))
+    0.5
+    >>> shortest_form(Bernoulli(p=0.5)).p
     0.5
     """
-    kept = {key: value for key, value in participation.items() if key != "weights"}
-    if participation["weights"] != "renormalised":
-        return {**kept, "weights": participation["weights"]}
-    return kept["fraction"] if kept["name"] == "uniform" else kept
+    if isinstance(participation, Uniform) and participation.weights == "renormalised":
+        return participation.fraction
+    return participation
 
 
 def is_unbiased(participation: Participation) -> bool:
     """Whether participants are weighed by n_t / (n p)."""
-    return isinstance(participation, Mapping) and participation.get("weights") == "unbiased"
+    return not isinstance(participation, float) and participation.weights == "unbiased"
 
 
 def _fraction(participation: Participation) -> float | None:
     """The fixed fraction that takes part; None where their number is random."""
-    if not isinstance(participation, Mapping):
-        return participation
-    return participation["fraction"] if participation["name"] == "uniform" else None
+    if isinstance(participation, Uniform):
+        return participation.fraction
+    return participation if isinstance(participation, float) else None
 
 
 def count_participants(fraction: float, n_training: int) -> int:
@@ -144,9 +172,9 @@ def present(
 
     Parameters
     ----------
-    participation : float or mapping
+    participation : Participation
         A fraction f, which draws max(1, round(f n)) of the n training clients uniformly without
-        replacement, or one of ``KINDS`` with its options.
+        replacement, or one of ``KINDS``.
     training : ndarray of int64, shape (n,)
         The clients that train, ascending.
     n_clients : int
@@ -183,80 +211,60 @@ def _present_among(
         order = stream(seed, "participation", round).permutation(len(training))
         everyone[order[count:]] = False
         return everyone
-    assert isinstance(participation, Mapping)
-    if participation["name"] == "dropout":
-        rate, recovery = participation["rate"], participation["recovery"]
-        return _chains(rate, recovery, training, seed, round)
-    if participation["name"] == "stragglers":
-        missing = participation["late"] == "miss"
-        return ~_late(participation["rate"], training, seed, round) if missing else everyone
-    draws = stream(seed, "participation", round).random(n_clients)
-    return draws[training] < participation["p"]
+    match participation:
+        case Dropout(rate=rate, recovery=recovery):
+            return _chains(rate, recovery, training, seed, round)
+        case Stragglers(rate=rate, late="miss"):
+            return ~_late(rate, training, seed, round)
+        case Bernoulli(p=p):
+            return stream(seed, "participation", round).random(n_clients)[training] < p
+    return everyone
 
 
 def efforts(
     participation: Participation, clients: np.ndarray, seed: int, round: int
 ) -> np.ndarray | None:
-    """Return the share of its local steps that each client takes.
-
-    Parameters
-    ----------
-    participation : float or mapping
-        As for :func:`present`.
-    clients : ndarray of int64
-        Client numbers.
-    seed : int
-        The seed of the run.
-    round : int
-        The round, from 1.
+    """Return the share of its local steps that each of ``clients`` (int64) takes in ``round``.
 
     Returns
     -------
     ndarray of float64 in (0, 1], shape of ``clients``, or None
         None if all clients take all steps.
     """
-    if not isinstance(participation, Mapping) or not shortens_rounds(participation):
+    if not isinstance(participation, Stragglers) or participation.late != "partial":
         return None
-    late = _late(participation["rate"], clients, seed, round)
+    late = _late(participation.rate, clients, seed, round)
     return np.where(late, 1.0 - _uniform(seed, "effort", round, clients), 1.0)
 
 
 def shortens_rounds(participation: Participation) -> bool:
     """Whether some clients take only a part of their local steps."""
-    return isinstance(participation, Mapping) and participation.get("late") == "partial"
+    return isinstance(participation, Stragglers) and participation.late == "partial"
 
 
 def inclusion(participation: Participation, n_training: int) -> float:
-    """Return the probability with which a training client takes part in any one round.
+    """Return the probability with which any of ``n_training`` clients takes part in a round.
 
-    Parameters
-    ----------
-    participation : float or mapping
-        As for :func:`present`.
-    n_training : int
-        The number of training clients.
-
-    Returns
-    -------
-    float
-        The same for all clients: k / n for k drawn of n; p; the stationary probability
-        recovery / (rate + recovery) of dropout; 1 - rate for stragglers that miss rounds, and 1 for
-        those that take a part of their steps.
+    It is the same for all clients: k / n for k drawn of n; p; the stationary probability
+    recovery / (rate + recovery) of dropout; 1 - rate for stragglers that miss rounds, and 1 for
+    those that take a part of their steps.
 
     Examples
     --------
-    >>> inclusion({"name": "dropout", "rate": 0.1, "recovery": 0.4}, 10)
+    >>> inclusion(Dropout(rate=0.1, recovery=0.4), 10)
     0.8
     """
     fraction = _fraction(participation)
     if fraction is not None:
         return count_participants(fraction, n_training) / n_training
-    assert isinstance(participation, Mapping)
-    if participation["name"] == "dropout":
-        return participation["recovery"] / (participation["rate"] + participation["recovery"])
-    if participation["name"] == "stragglers":
-        return 1.0 - participation["rate"] if participation["late"] == "miss" else 1.0
-    return float(participation["p"])
+    match participation:
+        case Bernoulli(p=p):
+            return p
+        case Dropout(rate=rate, recovery=recovery):
+            return recovery / (rate + recovery)
+        case Stragglers(rate=rate, late="miss"):
+            return 1.0 - rate
+    return 1.0
 
 
 def _uniform(seed: int, purpose: str, round: int, clients: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mpifed.command import Parser
+from mpifed.command import Parser, program
 
 SITE_VARIABLE = "MPIFED_SITE"
 TAKES = {
@@ -23,7 +23,7 @@ TAKES = {
 def parser(description: str | None) -> Parser:
     """Return the parser of the command, whose help begins with ``description``."""
     made = Parser(
-        prog="python -m mpifed.jobs",
+        prog=program("jobs"),
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

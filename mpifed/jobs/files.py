@@ -1,27 +1,15 @@
 """Where the templates, the shell library and the site files are.
 
-They live in ``jobs/`` of the repository; installing mpifed puts a copy beside this module.
+They live in ``jobs/`` of the repository. This package has links to them, so that they are found
+beside this module whether it is installed or not.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
-FOLDERS = ("templates", "lib", "sites", "examples")
 
-
-def folder(name: str) -> Path:
-    """Return a directory of files that come with mpifed.
-
-    Parameters
-    ----------
-    name : str
-        One of ``FOLDERS``.
-
-    Returns
-    -------
-    Path
-        The directory, in the installation or in the repository.
-    """
-    beside = Path(__file__).parent / name
-    return beside if beside.is_dir() else Path(__file__).parents[2] / "jobs" / name
+def folder(name: Literal["templates", "lib", "sites", "examples"]) -> Path:
+    """Return the directory ``name`` of the files that come with mpifed."""
+    return Path(__file__).parent / name

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from mpifed.components.schema import AtLeast, check_options, shown
+from annotated_types import Ge
+
+from mpifed.components.schema import check_options, shown
 from mpifed.errors import InputError
 
-Count = Annotated[int, AtLeast(1)]
+Count = Annotated[int, Ge(1)]
 Text = int | str
 """A text which YAML takes for a number if it looks like one: an account, a size of memory."""
 
@@ -49,15 +51,15 @@ class JobOptions:
     mem_per_cpu: Text | None = None
     time: Text = "01:00:00"
     warn_seconds: Count = 60
-    max_restarts: Annotated[int, AtLeast(0)] = 20
-    max_preemptions: Annotated[int, AtLeast(0)] = 100
-    max_failures: Annotated[int, AtLeast(0)] = 3
+    max_restarts: Annotated[int, Ge(0)] = 20
+    max_preemptions: Annotated[int, Ge(0)] = 100
+    max_failures: Annotated[int, Ge(0)] = 3
     partition: Text | None = None
     account: Text | None = None
     qos: Text | None = None
     constraint: Text | None = None
     exclusive: bool = False
-    gpus_per_node: Annotated[int, AtLeast(0)] = 0
+    gpus_per_node: Annotated[int, Ge(0)] = 0
     gpu_type: str | None = None
     gpu_mode: Literal["all_visible", "per_task"] = "all_visible"
     array_limit: Count | None = None
@@ -156,17 +158,12 @@ def check(given: Mapping[str, Any]) -> JobOptions:
 
 
 def seconds(time: Text) -> int:
-    """Parse a time limit of SLURM.
+    """Return a time limit of SLURM in seconds.
 
     Parameters
     ----------
     time : int or str
         Minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
-
-    Returns
-    -------
-    int
-        Seconds.
 
     Raises ``InputError`` if it has another form or is 0.
 

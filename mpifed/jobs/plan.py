@@ -16,11 +16,11 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from mpifed.components.registry import find
+from mpifed.components.registry import find, plain
 from mpifed.components.schema import check_value, options_of
 from mpifed.config import configuration as config
 from mpifed.config.configuration import CheckpointOptions, Configuration, EvaluationOptions
-from mpifed.config.experiment_files import DEFAULT_EXPERIMENT, DEFAULTS, is_experiment
+from mpifed.config.experiment_files import DEFAULT_EXPERIMENT, DEFAULTS, split_words
 from mpifed.config.filenames import safe
 from mpifed.errors import InputError
 from mpifed.federation.participation import Bernoulli
@@ -61,14 +61,8 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
 
     Raises ``InputError`` for what is wrong in the experiment, the options or the overrides.
     """
-    experiments = [word for word in words if is_experiment(word)]
-    if len(experiments) > 1:
-        raise InputError(
-            f"'{experiments[0]}' and '{experiments[1]}' both stand for an experiment; name one, "
-            "and write overrides as key=value"
-        )
-    experiment = experiments[0] if experiments else DEFAULT_EXPERIMENT
-    overrides = [word for word in words if word not in experiments]
+    experiment, overrides = split_words(words)
+    experiment = experiment or DEFAULT_EXPERIMENT
     mapping = config.read_experiment(experiment)
     is_file = experiment not in config.experiment_names()
     given = sources.merged(
@@ -151,7 +145,7 @@ def with_changes(job: Job, words: Sequence[str]) -> Job:
     runs = tuple(dataclasses.replace(run, overrides=run.overrides | more) for run in job.runs)
     changed = dataclasses.replace(job, given=given, runs=runs)
     complete = zip(runs, _configurations(changed, range(len(runs))), strict=True)
-    found = tuple(dataclasses.replace(run, data=whole.data) for run, whole in complete)
+    found = tuple(dataclasses.replace(run, data=plain(whole.data)) for run, whole in complete)
     return dataclasses.replace(changed, runs=found)
 
 

@@ -2,41 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from mpifed.components.schema import Above, AtLeast, Below
+from annotated_types import Ge, Gt, Lt
 
 Sampling = Literal["shuffled", "uniform"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions:
-    """The section ``local`` of a configuration.
+    """The section ``local``: how clients take their local steps.
 
-    ``lr_horizon`` is the R of the schedules (null: ``rounds`` when the run began). ``sampling:
-    uniform`` draws every minibatch of ``batch_size`` samples anew, with replacement, and an epoch
-    is as many of them as a shuffled one has. ``lr_clock``, ``reset_momentum`` and ``sampling`` name
-    points where the published FedEM code and its text differ or leave a choice; see
-    docs/deviations.md.
+    ``lr_clock``, ``reset_momentum`` and ``sampling`` name points where the published FedEM code and
+    its text differ or leave a choice; see docs/deviations.md.
+
+    Parameters
+    ----------
+    optimizer : {'sgd'}
+        Stochastic gradient descent.
+    lr : float
+        Learning rate of the first round.
+    lr_schedule : {'constant', 'multi_step', 'sqrt', 'linear', 'cosine'}
+        How the learning rate falls over the rounds.
+    lr_clock : {'round', 'local_epoch'}
+        Whether the schedule counts rounds or local epochs.
+    lr_horizon : int, optional
+        The R of the schedules. None is ``rounds`` when the run began.
+    momentum : float
+        Momentum of the local steps.
+    reset_momentum : bool
+        Whether every round begins without momentum.
+    weight_decay : float
+        Factor of the parameters that is added to the gradient.
+    batch_size : int
+        Samples of a minibatch.
+    epochs : int
+        Passes over a client's samples in a round.
+    steps : int, optional
+        Local steps in a round, in place of ``epochs``.
+    sampling : {'shuffled', 'uniform'}
+        Whether minibatches cut a shuffled epoch, or are each drawn anew, with replacement. An
+        epoch has as many of the latter as of the former.
     """
 
     optimizer: Literal["sgd"] = "sgd"
-    lr: Annotated[float, Above(0)] = 0.1
+    lr: Annotated[float, Gt(0)] = 0.1
     lr_schedule: Literal["constant", "multi_step", "sqrt", "linear", "cosine"] = "constant"
     lr_clock: Literal["round", "local_epoch"] = "round"
-    lr_horizon: Annotated[int, AtLeast(1)] | None = None
-    momentum: Annotated[float, AtLeast(0), Below(1)] = 0.0
+    lr_horizon: Annotated[int, Ge(1)] | None = None
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     reset_momentum: bool = False
-    weight_decay: Annotated[float, AtLeast(0)] = 0.0
-    batch_size: Annotated[int, AtLeast(1)] = 128
-    epochs: Annotated[int, AtLeast(1)] = 1
-    steps: Annotated[int, AtLeast(1)] | None = None
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    batch_size: Annotated[int, Ge(1)] = 128
+    epochs: Annotated[int, Ge(1)] = 1
+    steps: Annotated[int, Ge(1)] | None = None
     sampling: Sampling = "shuffled"
 
 
-def unread(given: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
+def unread(given: LocalOptions, read: Collection[str]) -> dict[str, Any]:
     """What the section ``given`` sets although it is not among ``read``.
 
     Not ``lr_horizon``, which a run that goes on to more rounds sets by itself.
@@ -44,6 +69,6 @@ def unread(given: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
     plain = LocalOptions()
     return {
         key: value
-        for key, value in given.items()
+        for key, value in vars(given).items()
         if key not in (*read, "lr_horizon") and value != getattr(plain, key)
     }

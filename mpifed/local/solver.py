@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from mpifed.local.options import LocalOptions
 from mpifed.local.schedule import SCHEDULES
 from mpifed.models.base import Model
 from mpifed.supervision import heartbeat
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
 
 BLOCK_BYTES = 3 << 20
 """Bytes of inputs in one step of a block; near the size of a core's cache is fastest."""
@@ -81,13 +85,13 @@ class LocalSGD:
 
     def __call__(
         self,
-        start: Tensor,
+        start: Float[Tensor, "clients components size"],
         optimizer: OptimizerState,
         clients: Clients,
         draws: Draws,
-        weights: Tensor | None = None,
-        step_scale: np.ndarray | None = None,
-    ) -> tuple[Tensor, OptimizerState]:
+        weights: Float[Tensor, "components samples"] | None = None,
+        step_scale: Float[np.ndarray, " clients"] | None = None,
+    ) -> tuple[Float[Tensor, "clients components size"], OptimizerState]:
         """Trains every row of ``start`` on its client's shard.
 
         ``start`` is (clients, components, parameters). ``weights`` is q, (components,
@@ -147,7 +151,13 @@ class LocalSGD:
         )
 
     def _step(
-        self, w: Tensor, v: Tensor, rate: Tensor, x: Tensor, y: Tensor, scale: Tensor
+        self,
+        w: Float[Tensor, "rows size"],
+        v: Float[Tensor, "rows buffer"],
+        rate: Float[Tensor, "rows 1"],
+        x: Float[Tensor, "samples *inputs"],
+        y: Shaped[Tensor, "samples *targets"],
+        scale: Float[Tensor, " samples"],
     ) -> None:
         """One step of SGD on the rows ``w`` with buffers ``v`` and one minibatch each, in place."""
         options, shape = self.options, (len(w), self.width)

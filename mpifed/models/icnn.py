@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Parametrised
@@ -228,8 +228,8 @@ class Tangent:
 def dense_icnn(
     dimension: int,
     *,
-    hidden: list[Annotated[int, AtLeast(1)]] | None = None,
-    strong_convexity: Annotated[float, AtLeast(0)] = 1e-4,
+    hidden: list[Annotated[int, Ge(1)]] | None = None,
+    strong_convexity: Annotated[float, Ge(0)] = 1e-4,
 ) -> DenseICNN:
     """Convex potential of optimal transport; widths as in the Wasserstein-2 benchmark.
 
@@ -248,10 +248,20 @@ def dense_icnn(
 def icnn(
     data: Description,
     *,
-    hidden: list[Annotated[int, AtLeast(1)]] | None = None,
-    strong_convexity: Annotated[float, AtLeast(0)] = 1e-4,
+    hidden: list[Annotated[int, Ge(1)]] | None = None,
+    strong_convexity: Annotated[float, Ge(0)] = 1e-4,
 ) -> DenseICNN:
-    """Input-convex network: the potential of an optimal transport map; ``hidden`` lists widths."""
+    """Input-convex network: the potential of an optimal transport map.
+
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    hidden : list of int, optional
+        Widths of the hidden layers. None is [w, w, max(d, 32)] with w = max(2 d, 64), for d inputs.
+    strong_convexity : float
+        Factor of ||x||^2 / 2, which is added.
+    """
     dimension = math.prod(data.input_shape)
     made = dense_icnn(dimension, hidden=hidden, strong_convexity=strong_convexity)
     return replace(made, problem=data.problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor
 from mpifed.data.base import Description
 from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
 
 
 @dataclass(frozen=True)
@@ -31,30 +35,44 @@ class Linear(Model):
         """Uniform on +-1/sqrt(inputs), torch's default for a linear layer."""
         return generator.uniform(-1, 1, self.n_parameters) / math.sqrt(self.n_inputs)
 
-    def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+    def _split(
+        self, parameters: Float[Tensor, "rows size"]
+    ) -> tuple[Float[Tensor, "rows outputs inputs"], Float[Tensor, "rows biases 1"]]:
         """W (R, outputs, inputs) and b (R, outputs, 1); b has no rows of its own without bias."""
         size = self.n_outputs * self.n_inputs
         weight = parameters[:, :size].view(-1, self.n_outputs, self.n_inputs)
         return weight, parameters[:, size:].unsqueeze(-1)
 
-    def _outputs(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def _outputs(
+        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch inputs"]
+    ) -> Float[Tensor, "rows outputs batch"]:
         """W x + b as (R, outputs, B), for flat inputs (R, B, inputs)."""
         # W xᵀ rather than x Wᵀ: with one output the kernel of the latter is half as fast.
         weight, bias = self._split(parameters)
         z = torch.bmm(weight, x.transpose(1, 2))
         return z.add_(bias) if self.bias else z
 
-    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def logits(
+        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch *inputs"]
+    ) -> Float[Tensor, "rows batch outputs"]:
         return self._outputs(parameters, x.flatten(2)).transpose(1, 2)
 
-    def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def shared_logits(
+        self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
+    ) -> Float[Tensor, "models batch outputs"]:
         weight, bias = self._split(parameters)
         z = torch.mm(weight.flatten(0, 1), x.flatten(1).T).view(*weight.shape[:2], len(x))
         if self.bias:
             z += bias
         return z.transpose(1, 2)
 
-    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    def gradient(
+        self,
+        parameters: Float[Tensor, "rows size"],
+        x: Float[Tensor, "rows batch *inputs"],
+        y: Shaped[Tensor, "rows batch *targets"],
+        weights: Float[Tensor, "rows batch"],
+    ) -> Float[Tensor, "rows size"]:
         x = x.flatten(2)
         z = self._outputs(parameters, x)
         if self.n_outputs == 1 and self.loss is CROSS_ENTROPY:
@@ -71,7 +89,14 @@ class Linear(Model):
 def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> Linear:
     """Linear predictor: logistic (two classes), softmax, multi-label or least-squares regression.
 
-    ``loss`` of a regression: the mean squared error (auto), or half the sum of squares.
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    bias : bool
+        Whether each output has a bias.
+    loss : {'auto', 'squared', 'half_squared'}
+        Loss of a regression: the mean squared error (auto, squared), or half the sum of squares.
     """
     kind = loss_for(data.task, loss)
     return Linear(math.prod(data.input_shape), data.n_outputs, bias, kind)

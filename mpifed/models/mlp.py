@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.stacked import autograd_gradient
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
 
 MOST_LAYERS = 1000
 """Hidden layers at most: nothing is learnt through more without connections that skip some."""
@@ -48,7 +51,9 @@ class Mlp(Model):
             [generator.uniform(-1, 1, (a + 1) * b) / math.sqrt(a) for a, b in layers]
         )
 
-    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def logits(
+        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch *inputs"]
+    ) -> Float[Tensor, "rows batch outputs"]:
         h, start = x.flatten(2), 0
         for layer, (a, b) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
             weight = parameters[:, start : start + a * b].unflatten(1, (b, a))
@@ -59,22 +64,44 @@ class Mlp(Model):
             h = torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2))
         return h
 
-    def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def shared_logits(
+        self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
+    ) -> Float[Tensor, "models batch outputs"]:
         return self.logits(parameters, x.expand(len(parameters), *x.shape))
 
-    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    def gradient(
+        self,
+        parameters: Float[Tensor, "rows size"],
+        x: Float[Tensor, "rows batch *inputs"],
+        y: Shaped[Tensor, "rows batch *targets"],
+        weights: Float[Tensor, "rows batch"],
+    ) -> Float[Tensor, "rows size"]:
         return autograd_gradient(self.logits, self.loss, parameters, x, y, weights)
 
 
 def mlp(
     data: Description,
     *,
-    hidden: list[Annotated[int, AtLeast(1)]] | None = None,
+    hidden: list[Annotated[int, Ge(1)]] | None = None,
     activation: Literal["relu", "tanh"] = "relu",
     loss: LossName = "auto",
     initial: Literal["uniform", "normal"] = "uniform",
 ) -> Mlp:
-    """Multi-layer perceptron; ``hidden`` lists the widths (default: [64])."""
+    """Multi-layer perceptron.
+
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    hidden : list of int, optional
+        Widths of the hidden layers. None is [64].
+    activation : {'relu', 'tanh'}
+        Between layers.
+    loss : {'auto', 'squared', 'half_squared'}
+        Loss of a regression: the mean squared error (auto, squared), or half the sum of squares.
+    initial : {'uniform', 'normal'}
+        First parameters: uniform on +-1/sqrt(inputs), torch's default, or N(0, 1).
+    """
     widths = [64] if hidden is None else hidden
     if len(widths) > MOST_LAYERS:
         raise InputError(f"model.hidden has {len(widths)} layers, above {MOST_LAYERS}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,15 +19,18 @@ from mpifed.errors import InputError
 from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+
 
 def autograd_gradient(
     logits: Callable[[Tensor, Tensor], Tensor],
     loss: Loss,
-    parameters: Tensor,
-    x: Tensor,
-    y: Tensor,
-    weights: Tensor,
-) -> Tensor:
+    parameters: Float[Tensor, "rows size"],
+    x: Float[Tensor, "rows batch *inputs"],
+    y: Shaped[Tensor, "rows batch *targets"],
+    weights: Float[Tensor, "rows batch"],
+) -> Float[Tensor, "rows size"]:
     """``Model.gradient`` by automatic differentiation of ``logits``."""
     with torch.enable_grad():
         leaf = parameters.detach().requires_grad_()
@@ -65,13 +69,23 @@ class StackedModule(Model):
         }
         return torch.func.functional_call(self.module, named, (x,))
 
-    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def logits(
+        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch *inputs"]
+    ) -> Float[Tensor, "rows batch outputs"]:
         return torch.func.vmap(self._one)(parameters, x)
 
-    def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def shared_logits(
+        self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
+    ) -> Float[Tensor, "models batch outputs"]:
         return torch.func.vmap(self._one, in_dims=(0, None))(parameters, x)
 
-    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    def gradient(
+        self,
+        parameters: Float[Tensor, "rows size"],
+        x: Float[Tensor, "rows batch *inputs"],
+        y: Shaped[Tensor, "rows batch *targets"],
+        weights: Float[Tensor, "rows batch"],
+    ) -> Float[Tensor, "rows size"]:
         return autograd_gradient(self.logits, self.loss, parameters, x, y, weights)
 
 

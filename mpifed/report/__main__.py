@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mpifed.command import Parser
+from mpifed.command import Parser, program
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
 from mpifed.report import paired
 from mpifed.report.figure import Wanted, draw_figure, series
@@ -132,7 +132,7 @@ def write(
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="python -m mpifed.report",
+        prog=program("report"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

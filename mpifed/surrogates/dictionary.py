@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
-from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Description
 from mpifed.surrogates import lasso
 from mpifed.surrogates.base import each_row, padded
@@ -166,18 +166,34 @@ class Dictionary:
 def dictionary(
     data: Description,
     *,
-    n_atoms: Annotated[int, AtLeast(1)] = 15,
+    n_atoms: Annotated[int, Ge(1)] = 15,
     codes: Codes = "lasso",
-    code_penalty: Annotated[float, Above(0)] = 0.1,
+    code_penalty: Annotated[float, Gt(0)] = 0.1,
     atoms: Literal["ridge", "unit_ball"] = "ridge",
-    atom_penalty: Annotated[float, Above(0)] = 0.2,
+    atom_penalty: Annotated[float, Gt(0)] = 0.2,
     objective: Literal["half", "as_printed"] = "half",
-    tolerance: Annotated[float, Above(0)] = 1e-8,
+    tolerance: Annotated[float, Gt(0)] = 1e-8,
 ) -> Dictionary:
     """Dictionary learning; ridge or nonnegative codes make it matrix factorisation.
 
-    ``code_penalty`` is lambda in chi(h) = lambda ||h||_1 (lasso, nonnegative) or
-    lambda / 2 ||h||^2 (ridge); ``atom_penalty`` is eta, without effect for ``atoms: unit_ball``.
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    n_atoms : int
+        Number K of columns of theta.
+    codes : {'lasso', 'ridge', 'nonnegative'}
+        Penalty of a code h: lambda ||h||_1, lambda / 2 ||h||^2, or lambda ||h||_1 with h >= 0.
+    code_penalty : float
+        The lambda of ``codes``.
+    atoms : {'ridge', 'unit_ball'}
+        Whether atoms have a penalty eta ||theta||^2, or lie in the unit ball.
+    atom_penalty : float
+        The eta of ``atoms: ridge``.
+    objective : {'half', 'as_printed'}
+        Factor of ||z - theta h||^2: 1 / 2 as in equation 28, or 1 as in equations 14 to 17.
+    tolerance : float
+        Accuracy of the codes.
     """
     return Dictionary(
         math.prod(data.input_shape),

@@ -24,9 +24,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
-from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.surrogates.base import client_means, each_row, padded
@@ -249,15 +249,35 @@ class GaussianMixture:
 def gaussian_mixture(
     data: Description,
     *,
-    components: Annotated[int, AtLeast(1)] = 3,
-    weights: list[Annotated[float, Above(0)]] | None = None,
+    components: Annotated[int, Ge(1)] = 3,
+    weights: list[Annotated[float, Gt(0)]] | None = None,
     covariances: list[list[list[float]]] | None = None,
-    ridge: Annotated[float, AtLeast(0)] = 0.01,
+    ridge: Annotated[float, Ge(0)] = 0.01,
     learn: Literal["means", "all"] = "means",
-    covariance_floor: Annotated[float, Above(0)] = 1e-6,
-    init_scale: Annotated[float, Above(0)] = 1.0,
+    covariance_floor: Annotated[float, Gt(0)] = 1e-6,
+    init_scale: Annotated[float, Gt(0)] = 1.0,
 ) -> GaussianMixture:
-    """Gaussian mixture; ``weights`` default to equal ones, ``covariances`` to the identity."""
+    """Gaussian mixture.
+
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    components : int
+        Number of Gaussians.
+    weights : list of float, optional
+        Their probabilities. None makes all equal.
+    covariances : list of matrices, optional
+        Their covariances. None is the identity for each.
+    ridge : float
+        Weight of the penalty on the means.
+    learn : {'means', 'all'}
+        Whether covariances and weights are learnt too.
+    covariance_floor : float
+        Least eigenvalue of a covariance that is learnt.
+    init_scale : float
+        Standard deviation of the first means.
+    """
     p = math.prod(data.input_shape)
     w = np.full(components, 1 / components) if weights is None else np.array(weights, float)
     if w.shape != (components,) or abs(w.sum() - 1) > 1e-9:

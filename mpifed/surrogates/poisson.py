@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
-from mpifed.components.schema import Above
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.surrogates.base import client_means, each_row
@@ -155,16 +155,28 @@ class Poisson:
 def poisson(
     data: Description,
     *,
-    penalty_rate: Annotated[float, Above(0)] = 0.5,
-    shape: Annotated[float, Above(0)] = 2.0,
-    rate: Annotated[float, Above(0)] = 3.0,
-    mean: Annotated[float, Above(0)] | Literal["measured"] | None = None,
+    penalty_rate: Annotated[float, Gt(0)] = 0.5,
+    shape: Annotated[float, Gt(0)] = 2.0,
+    rate: Annotated[float, Gt(0)] = 3.0,
+    mean: Annotated[float, Gt(0)] | Literal["measured"] | None = None,
     posterior: Literal["exact", "as_printed"] = "exact",
 ) -> Poisson:
     """Poisson counts with a Gamma random effect.
 
-    ``mean`` is E Z over all clients, a number or ``measured`` before the first round; null has E Z
-    in s.
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    penalty_rate : float
+        The lambda of the penalty on theta.
+    shape : float
+        Shape of the Gamma distribution of exp(h).
+    rate : float
+        Rate of that distribution.
+    mean : float or 'measured', optional
+        E Z over all clients, a number or measured before the first round. None has E Z in s.
+    posterior : {'exact', 'as_printed'}
+        Posterior of h: the exact one, or that of equations 6 and 43, which drop exp(Z h).
     """
     if math.prod(data.input_shape) != 1:
         raise InputError(

@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
-from mpifed.components.schema import Above, AtLeast
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
@@ -232,16 +232,32 @@ def quadratic(
     data: Description,
     *,
     loss: Literal["least_squares", "logistic"] = "least_squares",
-    rho: Annotated[float, Above(0)] | None = None,
+    rho: Annotated[float, Gt(0)] | None = None,
     regularisation: Literal["none", "l1", "ridge", "box", "ball", "group"] = "none",
-    strength: Annotated[float, AtLeast(0)] = 0.1,
-    radius: Annotated[float, Above(0)] = 1.0,
-    group_size: Annotated[int, AtLeast(1)] = 1,
+    strength: Annotated[float, Ge(0)] = 0.1,
+    radius: Annotated[float, Gt(0)] = 1.0,
+    group_size: Annotated[int, Ge(1)] = 1,
 ) -> QuadraticSurrogate:
     """Proximal gradient with step ``rho`` on linear or logistic regression, target last.
 
     The target is the label or the single target of a sample, the last column of unlabelled ones.
-    ``rho`` null is 1 / L, for the L of the mean loss of all clients.
+
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    loss : {'least_squares', 'logistic'}
+        Loss of the linear predictor.
+    rho : float, optional
+        Step of the proximal gradient. None is 1 / L, for the L of the mean loss of all clients.
+    regularisation : {'none', 'l1', 'ridge', 'box', 'ball', 'group'}
+        The term whose proximal map is taken.
+    strength : float
+        Weight of ``l1``, ``ridge`` and ``group``.
+    radius : float
+        Size of the ``box`` and the ``ball``.
+    group_size : int
+        Coordinates of a ``group``.
     """
     if data.task == "regression" and data.n_classes != 1:
         raise InputError(

@@ -29,8 +29,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from mpifed.command import Parser
-from mpifed.config.experiment_files import DEFAULT_EXPERIMENT
+from mpifed.command import Parser, program
+from mpifed.config.experiment_files import DEFAULT_EXPERIMENT, split_words
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -47,7 +47,6 @@ from mpifed.sweep.plan import (
     launch_words,
     plan,
     run_words,
-    split_words,
 )
 
 IN_THEIR_PLACE = ("objective", "l2_uvp", "test_loss")
@@ -58,7 +57,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
     try:
         options = _parser().parse_intermixed_args(words)
-        experiment, overrides = split_words(options.words)
+        named, overrides = split_words(options.words)
+        experiment = named or DEFAULT_EXPERIMENT
         if options.ranks is not None and options.ranks < 1:
             raise InputError(f"--ranks is {options.ranks}; it must be at least 1")
         output = options.output or _default_output(experiment)
@@ -156,7 +156,7 @@ def _result(run: Planned) -> str:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="python -m mpifed.sweep",
+        prog=program("sweep"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

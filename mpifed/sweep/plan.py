@@ -17,7 +17,6 @@ from typing import Any
 import yaml
 
 from mpifed.config import configuration as config
-from mpifed.config.experiment_files import DEFAULT_EXPERIMENT
 from mpifed.config.filenames import safe
 from mpifed.errors import EXIT_BAD_INPUT, InputError
 from mpifed.reading.configurations import read_stored
@@ -52,13 +51,6 @@ class Planned:
         return next((place for place in self.needs if not _finished(place)), None)
 
 
-def split_words(words: Sequence[str]) -> tuple[str, list[str]]:
-    """(experiment, overrides): the first word is the experiment unless it is an override."""
-    if words and "=" not in words[0]:
-        return words[0], list(words[1:])
-    return DEFAULT_EXPERIMENT, list(words)
-
-
 def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> list[Planned]:
     """Every run of the sweep, checked: ``InputError`` for the first that cannot be run."""
     plain, links = split_linked(words)
@@ -86,9 +78,10 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             overrides |= {link.key: link.filled(others) for link in links}
             linked = tuple(link.key for link in links)
             needs = tuple(dict.fromkeys(others[name] for link in links for name in link.names))
-        complete = config.resolve(config.apply_overrides(mapping, overrides), ranks)
-        run = Planned(output / _directory_name(chosen), overrides, complete.data, linked, needs)
-        _check_same_run(run, config.to_mapping(complete))
+        asked = config.resolve(config.apply_overrides(mapping, overrides), ranks)
+        complete = config.to_mapping(asked)
+        run = Planned(output / _directory_name(chosen), overrides, complete["data"], linked, needs)
+        _check_same_run(run, complete)
         runs.append(run)
     return runs
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.command import Parser
+from mpifed.command import Parser, program
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
 from mpifed.theory import flix
 from mpifed.theory.stored import Stored, read_run
@@ -138,7 +138,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="python -m mpifed.theory",
+        prog=program("theory"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

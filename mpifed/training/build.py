@@ -79,31 +79,31 @@ def make(
     """
     n_clients = configuration.clients
     check_memory(CLIENT_BYTES * n_clients, f"clients is {n_clients}, which")
-    make_dataset: Callable[..., Dataset] = find("data", configuration.data["name"])
-    with enough_memory(f"the data set {configuration.data['name']} with such options"):
+    make_dataset: Callable[..., Dataset] = find("data", configuration.data.name)
+    with enough_memory(f"the data set {configuration.data.name} with such options"):
         dataset = make_dataset(
-            n_clients, configuration.seed, communicator, **configuration.options("data")
+            n_clients, configuration.seed, communicator, **configuration.data.options
         )
     description = dataset.description
     if description.n_clients != n_clients:
         raise InputError(
             f"clients is {n_clients}, but the data set holds {description.n_clients} clients"
         )
-    fraction = configuration.evaluation["validation_fraction"]
+    fraction = configuration.evaluation.validation_fraction
     if fraction:
         dataset = HeldOut(dataset, fraction, configuration.seed)
         description = dataset.description
-    if configuration.validates and not description.n_val.any():
+    if configuration.evaluation.validates and not description.n_val.any():
         raise InputError(
             f"evaluation.validation_split is true, but '{description.source}' has no validation "
             "samples of its own; evaluation.validation_fraction holds some of the training out"
         )
-    unseen = draw_unseen(n_clients, configuration.evaluation["unseen_fraction"], configuration.seed)
-    scored = description.n_test + (description.n_val if configuration.validates else 0)
-    work = description.n_train + scored / configuration.evaluation["every"]
-    method = algorithm_class(configuration.algorithm["name"])
-    exchanging = exchange_class(configuration.exchange["name"])
-    options = configuration.options("exchange")
+    unseen = draw_unseen(n_clients, configuration.evaluation.unseen_fraction, configuration.seed)
+    scored = description.n_test + (description.n_val if configuration.evaluation.validates else 0)
+    work = description.n_train + scored / configuration.evaluation.every
+    method = algorithm_class(configuration.algorithm.name)
+    exchanging = exchange_class(configuration.exchange.name)
+    options = configuration.exchange.options
     if not method.communicates:
         exchanging, options = Silent, {}
     n_training = int((~unseen).sum())
@@ -119,32 +119,32 @@ def make(
         communicator, owner, unseen, description.n_train, configuration.participation
     )
     _check_samples(configuration, federation, description)
-    with enough_memory(f"the model {configuration.model['name']} with such options"):
+    with enough_memory(f"the model {configuration.model.name} with such options"):
         model = _model(configuration, description, method)
     check_memory(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
-        f"the model {configuration.model['name']} has {model.n_parameters} parameters, which",
+        f"the model {configuration.model.name} has {model.n_parameters} parameters, which",
     )
     device = choose_device(configuration.device, communicator)
     longest = int(description.n_train.max())
-    solver = LocalSGD(model, configuration.local_options, horizon, longest, device)
+    solver = LocalSGD(model, configuration.local, horizon, longest, device)
     make_algorithm: Callable[..., Algorithm] = method
-    algorithm = make_algorithm(model, solver, **configuration.options("algorithm"))
+    algorithm = make_algorithm(model, solver, **configuration.algorithm.options)
     _check_task(configuration, description, algorithm)
     if algorithm.online and dataset.fresh is None:
         raise InputError(
-            f"algorithm.online is true, but data.name '{configuration.data['name']}' cannot draw "
+            f"algorithm.online is true, but data.name '{configuration.data.name}' cannot draw "
             "fresh samples; allowed: dictionary, poisson, gaussian_mixture"
         )
     if begins:
         algorithm.inspect(_dtype(configuration))
     if unseen.any() and not algorithm.serves_unseen_clients():
         raise InputError(
-            f"evaluation.unseen_fraction is {configuration.evaluation['unseen_fraction']:g}, but "
-            f"algorithm '{configuration.algorithm['name']}' cannot serve unseen clients"
+            f"evaluation.unseen_fraction is {configuration.evaluation.unseen_fraction:g}, but "
+            f"algorithm '{configuration.algorithm.name}' cannot serve unseen clients"
         )
     compressor = None
-    if configuration.compression["name"] != "none":
+    if configuration.compression.name != "none":
         compressor = build(configuration.compression)
         if algorithm.payload():
             # Refuses a k above the numbers in a message before anything is written.
@@ -167,7 +167,7 @@ def _check_samples(
     hosts = federation.communicator.broadcast_object(hosts)
     check_memory(
         float(by_rank[np.array(hosts) == host].sum()),
-        f"data.name '{configuration.data['name']}' gives the clients on {host} "
+        f"data.name '{configuration.data.name}' gives the clients on {host} "
         f"{int(samples.sum())} samples of shape {description.input_shape}, which",
     )
 
@@ -181,8 +181,8 @@ def _model(
     configuration: Configuration, description: Description, method: type[Algorithm]
 ) -> Model:
     """The model; a torch module becomes one. Refuses what the algorithm cannot train."""
-    name = configuration.model["name"]
-    built = find("model", name)(description, **configuration.options("model"))
+    name = configuration.model.name
+    built = find("model", name)(description, **configuration.model.options)
     if isinstance(built, torch.nn.Module):
         built = stack(built, loss_for(description.task))
     if not isinstance(built, Parametrised):
@@ -195,7 +195,7 @@ def _model(
         kinds = wanted if isinstance(wanted, tuple) else (wanted,)
         raise InputError(
             f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
-            f"'{configuration.algorithm['name']}' needs a "
+            f"'{configuration.algorithm.name}' needs a "
             f"{' or '.join(kind.__name__ for kind in kinds)}"
         )
     # What is no predictor reaches only those methods that ask for it by their ``model_type``.
@@ -210,10 +210,10 @@ def _check_task(
     configuration: Configuration, description: Description, algorithm: Algorithm
 ) -> None:
     """Refuses an algorithm that cannot learn from such data."""
-    name, task = configuration.algorithm["name"], description.task
+    name, task = configuration.algorithm.name, description.task
     if task not in algorithm.tasks:
         raise InputError(
-            f"data.name is '{configuration.data['name']}', whose task is {task}, but algorithm "
+            f"data.name is '{configuration.data.name}', whose task is {task}, but algorithm "
             f"'{name}' learns from: {', '.join(algorithm.tasks)}"
         )
 
@@ -242,7 +242,7 @@ def plan_lines(setup: Setup) -> list[str]:
     payload = setup.algorithm.payload() * itemsize
     participants = len(federation.training)
     validation = ""
-    if setup.configuration.validates:
+    if setup.configuration.evaluation.validates:
         validation = f", {int(description.n_val.sum()):,} validation"
     return [
         f"data        {description.source}: {description.n_clients} clients, "
@@ -268,14 +268,14 @@ def _of_weights(setup: Setup) -> list[str]:
     """How a server weighs participants, where that is another way than may be thought."""
     configuration, federation = setup.configuration, setup.federation
     algorithm = setup.algorithm
-    is_server = configuration.exchange["name"] == "server" and algorithm.communicates
+    is_server = configuration.exchange.name == "server" and algorithm.communicates
     if not is_server or federation.inclusion == 1:
         return []
-    by, over = algorithm.averages_by, configuration.exchange["average_over"]
+    by, over = algorithm.averages_by, configuration.exchange.options["average_over"]
     if by is None:
         if over == "participants":
             return []
-        name = configuration.algorithm["name"]
+        name = configuration.algorithm.name
         return [
             f"exchange.average_over={over} changes nothing: {name} adds the participants' "
             "messages with weights 1 / p, p being the probability to take part"

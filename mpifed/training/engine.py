@@ -112,9 +112,9 @@ class Engine:
             self.advance()
             stopping = self.agree(stop_requested())
             last = self.round == configuration.rounds
-            if last or self.round % configuration.evaluation["every"] == 0:
+            if last or self.round % configuration.evaluation.every == 0:
                 self.evaluate(recorder, progress)
-            if last or stopping or self.round % configuration.checkpoint["every"] == 0:
+            if last or stopping or self.round % configuration.checkpoint.every == 0:
                 self._checkpoint(directory, recorder)
             if progress is not None:
                 progress.round(self.round)
@@ -234,7 +234,7 @@ class Engine:
                 "active_clients": self.active,
                 "up_bits": ledger.up_bits,
                 "down_bits": ledger.down_bits,
-                **found.row(self.setup.configuration.evaluation["client_weights"]),
+                **found.row(self.setup.configuration.evaluation.client_weights),
             }
             recorder.row(self.scores)
             recorder.clients(found.results, found.learnt)
@@ -265,5 +265,5 @@ class Engine:
                 self.state,
                 setup.exchange.shared_is_rows,
                 setup.exchange.arrays(),
-                setup.configuration.checkpoint["keep"],
+                setup.configuration.checkpoint.keep,
             )

@@ -30,7 +30,7 @@ from mpifed.training.scores import (
 def columns_of(setup: Setup) -> list[str]:
     """The columns of this run's metrics.csv."""
     unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
-    validates = setup.configuration.validates
+    validates = setup.configuration.evaluation.validates
     validation = VALIDATION_COLUMNS if validates else []
     return [
         *COLUMNS,
@@ -107,7 +107,7 @@ def _unread(setup: Setup) -> list[str]:
     read = setup.algorithm.local_options
     if read is None:
         return []
-    name, what = setup.configuration.algorithm["name"], ", ".join(read) or "nothing"
+    name, what = setup.configuration.algorithm.name, ", ".join(read) or "nothing"
     return [
         f"local.{key}={value} changes nothing: of the section local, {name} reads {what}"
         for key, value in unread(setup.configuration.local, read).items()
@@ -127,7 +127,9 @@ def score(
     if setup.federation.unseen.any():
         adapted = setup.algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
         served.append((unseen, adapted))
-    return score_clients(setup.federation, setup.model, served, setup.configuration.validates)
+    return score_clients(
+        setup.federation, setup.model, served, setup.configuration.evaluation.validates
+    )
 
 
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:

@@ -176,7 +176,7 @@ def _outputs_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
     """Whether a client is scored alike wherever its models and samples are in memory."""
     row, shards = clients.rows[-1], clients.shards
     split = shards.test if shards.test.counts[row] else shards.train
-    models = _models(setup, setup.configuration.algorithm.get("n_components", 1), draws)
+    models = _models(setup, setup.configuration.algorithm.options.get("n_components", 1), draws)
     count = min(CHUNK, max(64, PRODUCTS // max(1, models.numel())))
     samples = slice(*split.offsets[row : row + 2])
     return addresses_agree(setup.model.shared_logits, models, split.x[samples][:count])
@@ -225,7 +225,7 @@ def _models(setup: Setup, count: int, draws: Draws) -> Tensor:
 
 def _solver(setup: Setup) -> LocalSGD:
     longest = int(setup.dataset.description.n_train.max())
-    options = setup.configuration.local_options
+    options = setup.configuration.local
     return LocalSGD(setup.model, options, setup.horizon, longest, setup.device)
 
 

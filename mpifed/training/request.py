@@ -123,18 +123,18 @@ def _check_output(output: Path, request: Request, point: resume.ResumePoint | No
 
 
 def _check_free(output: Path, request: Request, point: resume.ResumePoint | None) -> None:
-    """Refuses a directory that holds another run than the one that goes on."""
+    """Refuses a directory that holds a run other than the one to resume."""
     if not resume.holds_run(output):
         return
     if not request.resume:
         raise InputError(
-            f"--output {output} already holds a run; give --resume to go on with it, or choose "
+            f"--output {output} already holds a run; add --resume to continue it, or choose "
             "another directory"
         )
     if point is not None and point.run_directory != output.resolve():
         raise InputError(
-            f"--output {output} already holds another run than that of {point.path}; choose "
-            "another directory"
+            f"--output {output} holds a run that {point.path} does not belong to; choose another "
+            "directory"
         )
 
 
@@ -145,13 +145,13 @@ def refuse_overtaken(task: Task) -> None:
     """
     if resume.begun(task.output) != task.begun:
         raise InputError(
-            f"--output {task.output} is in use: another process began a run there, or went on with "
-            "one, after this one was started; choose another directory, or --resume"
+            f"--output {task.output} is in use: another process started or resumed a run there in "
+            "the meantime; choose another directory, or add --resume"
         )
 
 
 def check_resume(configuration: Configuration, task: Task) -> None:
-    """Refuses to go on under a configuration that is not the run's own; raises ``InputError``."""
+    """Refuses to resume a run under another configuration; raises ``InputError``."""
     point = task.point
     if point is not None:
         resume.refuse_changes(
@@ -178,7 +178,7 @@ def keep_horizon(configuration: Configuration, task: Task) -> tuple[Configuratio
         horizon = task.point.meta.horizon
     elif task.stored is not None and not configuration.reschedule:
         horizon = resume.stored_horizon(task.stored) or horizon
-    if horizon != configuration.rounds and configuration.local["lr_horizon"] is None:
-        local = {**configuration.local, "lr_horizon": horizon}
+    if horizon != configuration.rounds and configuration.local.lr_horizon is None:
+        local = dataclasses.replace(configuration.local, lr_horizon=horizon)
         configuration = dataclasses.replace(configuration, local=local)
     return configuration, horizon

@@ -97,8 +97,8 @@ def stored_configuration(directory: Path) -> dict[str, Any] | None:
         return read_stored(path)
     if holds_run(directory):
         raise InputError(
-            f"--output {directory} holds files of the names that a run uses, but no config.yaml: "
-            "it is no run that could go on; choose another directory"
+            f"--output {directory} holds some files of a run, but no config.yaml, so it cannot be "
+            "resumed; choose another directory"
         )
     return None
 
@@ -144,8 +144,8 @@ def refuse_changes(
     found = differences(fixed(stored), fixed(to_mapping(configuration)))
     if found:
         raise InputError(
-            f"{where} is of another experiment; these differ: {_listed(found)}. A resumed run "
-            "may change rounds, evaluation.every, checkpoint, threads and the number of ranks"
+            f"{where} has another configuration: {_listed(found)}. Resuming may change rounds, "
+            "evaluation.every, checkpoint, threads and the number of ranks"
         )
 
 

@@ -196,7 +196,7 @@ def _opening(setup: Setup, task: Task) -> list[str]:
     configuration, federation = setup.configuration, setup.federation
     size = federation.communicator.size
     lines = [
-        f"{configuration.experiment}: {configuration.algorithm['name']}, {federation.n_clients} "
+        f"{configuration.experiment}: {configuration.algorithm.name}, {federation.n_clients} "
         f"clients on {size} rank{'s' if size > 1 else ''}, {configuration.rounds} rounds"
     ]
     idle = size - len(np.unique(federation.owner))
@@ -222,7 +222,7 @@ def _diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
     return {
         "status": "diverged",
         "experiment": configuration.experiment,
-        "algorithm": configuration.algorithm["name"],
+        "algorithm": configuration.algorithm.name,
         "rounds": engine.round,
         "ranks": setup.federation.communicator.size,
         "clients": configuration.clients,
@@ -243,7 +243,7 @@ def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
     return {
         "status": status,
         "experiment": configuration.experiment,
-        "algorithm": configuration.algorithm["name"],
+        "algorithm": configuration.algorithm.name,
         "rounds": engine.round,
         "ranks": communicator.size,
         "clients": configuration.clients,

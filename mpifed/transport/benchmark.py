@@ -19,9 +19,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from mpifed.components.schema import AtLeast
 from mpifed.errors import InputError
 from mpifed.models.icnn import DenseICNN, dense_icnn
 from mpifed.random import stream
@@ -149,7 +149,7 @@ def find_benchmark(
     seed: int,
     *,
     benchmark: Name = "auto",
-    dimension: Annotated[int, AtLeast(1)] = 16,
+    dimension: Annotated[int, Ge(1)] = 16,
     raw: str | None = None,
 ) -> Benchmark:
     """A transport problem by name: ``gaussian``, ``random_icnn``, ``mix3tomix10`` or ``auto``.

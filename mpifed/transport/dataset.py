@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
-from mpifed.components.schema import AtLeast
 from mpifed.data.base import Dataset, Description, Shards
 from mpifed.data.clustering import Solver
 from mpifed.data.delivery import agreed
@@ -22,13 +22,26 @@ from mpifed.transport.benchmark import Name, Variance, automatic, find_benchmark
 class Transport(Dataset):
     """Optimal transport: samples of P, unlabelled (Dieuleveut et al. 2025, section 7.2).
 
-    ``benchmark`` is a pair (P, Q) whose optimal map is known: ``gaussian``, ``random_icnn``,
-    ``mix3tomix10`` (trained potentials in ``raw`` or ``$MPIFED_DATA/w2-benchmark``), or ``auto``:
-    the last where they are at hand, else ``random_icnn``. A configuration keeps which it was.
-    ``samples`` of P for each client are cut by k-means into equal clusters (``kmeans``), so that
-    clients differ, or are each client's own draws (``iid``). ``target_variance``, Var(Q) of L2-UVP,
-    is the ``trace`` of the covariance or ``l1``, the sum of its absolute entries. ``seed`` null is
-    the run's.
+    Parameters
+    ----------
+    benchmark : {'auto', 'gaussian', 'random_icnn', 'mix3tomix10'}
+        A pair (P, Q) whose optimal map is known. ``mix3tomix10`` has trained potentials; ``auto``
+        is it where they are at hand, else ``random_icnn``. A configuration keeps which it was.
+    dimension : int
+        Length of a sample.
+    raw : str, optional
+        Directory of the trained potentials. None is ``$MPIFED_DATA/w2-benchmark``.
+    samples : int
+        Samples of P for each client.
+    partition : {'kmeans', 'iid'}
+        Whether samples are cut by k-means into equal clusters, so that clients differ, or are each
+        client's own draws.
+    kmeans_solver : {'own', 'package'}
+        Solver of the partition ``kmeans``: mpifed's own, or the package k-means-constrained.
+    target_variance : {'trace', 'l1'}
+        Var(Q) of L2-UVP: the trace of the covariance, or the sum of its absolute entries.
+    seed : int, optional
+        Seed of the data set. None is the run's.
     """
 
     def __init__(
@@ -38,13 +51,13 @@ class Transport(Dataset):
         communicator: Communicator,
         *,
         benchmark: Name = "auto",
-        dimension: Annotated[int, AtLeast(1)] = 16,
+        dimension: Annotated[int, Ge(1)] = 16,
         raw: str | None = None,
-        samples: Annotated[int, AtLeast(2)] = 2048,
+        samples: Annotated[int, Ge(2)] = 2048,
         partition: Literal["kmeans", "iid"] = "kmeans",
         kmeans_solver: Solver = "own",
         target_variance: Variance = "trace",
-        seed: Annotated[int, AtLeast(0)] | None = None,
+        seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         found = find_benchmark(self.seed, benchmark=benchmark, dimension=dimension, raw=raw)

@@ -87,7 +87,7 @@ def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
         (["render", *TINY, "seed=[0,1]", "data.path={first}"], "python -m mpifed.sweep takes one"),
         (["render", *TINY, "--report"], "--report is for a sweep"),
         (["render", *TINY, "--frobnicate"], "--frobnicate"),
-        (["render", "one.yaml", "two.yaml"], "both stand for an experiment"),
+        (["render", "one.yaml", "two.yaml"], "Two experiments are named"),
         (["submit", *TINY, "--output", "/dev/null"], "is a file"),
         (["status"], "a run directory is missing"),
         (["status", "/nowhere"], "holds no job"),
@@ -254,7 +254,7 @@ def test_a_finished_run_does_not_go_on_as_another(
 ) -> None:
     output = tmp_path / "run"
     before = finished(capfd, output)
-    assert "is of another experiment" in call(capfd, "resume", UNCHECKED, output, *words, code=2)
+    assert "has another configuration: " in call(capfd, "resume", UNCHECKED, output, *words, code=2)
     assert "is finished; more rounds=N" in call(
         capfd, "resume", UNCHECKED, output, "rounds=3", code=2
     )

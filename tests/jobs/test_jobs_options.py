@@ -126,7 +126,7 @@ def test_what_is_right_alone_is_taken() -> None:
         ("partition: a\npartition: b", "is given twice"),
         ("[1, 2]", "does not hold a mapping"),
         ("a: [", "is not valid YAML"),
-        ("acount: x", "site.yaml: job.acount"),
+        ("acount: x", "site.yaml: Unknown option 'job.acount'"),
     ],
 )
 def test_bad_site_files_are_refused(text: str, part: str, tmp_path: Path, monkeypatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,15 @@ from mpifed.errors import RunError
 from mpifed.exchange.compression.base import Identity
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Federation
-from mpifed.federation.participation import count_participants, inclusion, present
+from mpifed.federation.participation import (
+    Bernoulli,
+    Dropout,
+    Stragglers,
+    Uniform,
+    count_participants,
+    inclusion,
+    present,
+)
 from mpifed.mpi.communicator import Alone
 
 PREDICTS = (*TINY, "rounds=2", "evaluation.every=1")
@@ -116,12 +125,12 @@ SKEWED = [80, 5, 5, 5, 5]
 def expected(estimate, participation, n):
     """The expectation of ``estimate(active)`` over all draws of who takes part."""
     p = inclusion(participation, n)
-    fixed = participation["name"] == "uniform"
+    fixed = isinstance(participation, Uniform)
     total, weight = 0.0, 0.0
     for drawn in itertools.product([False, True], repeat=n):
         active, k = np.array(drawn), sum(drawn)
         if fixed:
-            chance = (k == count_participants(participation["fraction"], n)) / math.comb(n, k)
+            chance = (k == count_participants(participation.fraction, n)) / math.comb(n, k)
         else:
             chance = p**k * (1 - p) ** (n - k)
         if chance:
@@ -131,11 +140,11 @@ def expected(estimate, participation, n):
 
 
 PARTICIPATIONS = [
-    {"name": "uniform", "fraction": 0.2},
-    {"name": "uniform", "fraction": 0.6},
-    {"name": "bernoulli", "p": 0.3},
-    {"name": "dropout", "rate": 0.2, "recovery": 0.1},
-    {"name": "stragglers", "rate": 0.6, "late": "miss"},
+    Uniform(fraction=0.2),
+    Uniform(fraction=0.6),
+    Bernoulli(p=0.3),
+    Dropout(rate=0.2, recovery=0.1),
+    Stragglers(rate=0.6, late="miss"),
 ]
 
 
@@ -146,7 +155,7 @@ def test_unbiased_weights_have_the_mean_over_all_clients_as_expectation(
     counts, participation, compressor
 ):
     n, shares = len(counts), np.array(counts) / sum(counts)
-    chosen = {**participation, "weights": "unbiased"}
+    chosen = replace(participation, weights="unbiased")
     server = Server(federation(counts, chosen), 0, None, compressor)
     x = np.random.default_rng(0).normal(size=(n, 3))
     before = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
@@ -168,7 +177,7 @@ def test_renormalised_weights_count_a_large_client_for_less():
     x, shares = np.array([[0.0], [1], [1], [1], [1]]), np.array(SKEWED) / 100
     found = {}
     for weights in ("renormalised", "unbiased"):
-        chosen = {"name": "uniform", "fraction": 0.2, "weights": weights}
+        chosen = Uniform(fraction=0.2, weights=weights)
         server = Server(federation(SKEWED, chosen), 0)
 
         def average(active, server=server):
@@ -180,13 +189,17 @@ def test_renormalised_weights_count_a_large_client_for_less():
     assert found == pytest.approx({"renormalised": 0.8, "unbiased": 0.2}, abs=1e-12)
 
 
-@pytest.mark.parametrize("participation", [0.2, {"name": "bernoulli", "p": 0.4}])
-def test_unbiased_weights_change_no_draw(participation):
-    plain = participation if isinstance(participation, dict) else {"name": "uniform"}
-    plain = plain if isinstance(participation, dict) else {**plain, "fraction": participation}
+@pytest.mark.parametrize(
+    ("participation", "unbiased"),
+    [
+        (0.2, Uniform(fraction=0.2, weights="unbiased")),
+        (Bernoulli(p=0.4), Bernoulli(p=0.4, weights="unbiased")),
+    ],
+)
+def test_unbiased_weights_change_no_draw(participation, unbiased):
     for k in range(1, 30):
         one = present(participation, np.arange(9), 9, 3, k)
-        other = present({**plain, "weights": "unbiased"}, np.arange(9), 9, 3, k)
+        other = present(unbiased, np.arange(9), 9, 3, k)
         assert (one == other).all()
 
 

@@ -32,11 +32,14 @@ SECTIONS = [field.name for field in dataclasses.fields(Configuration)]
 
 # Words behind those of ``TINY``, and what the message must contain: the field, and a way out.
 WRONG_WORDS = {
-    "unknown experiment": (["no-such"], "'synthetic-fedem' and 'no-such'"),
-    "two experiments": (["digits-fedem"], "both stand for an experiment"),
-    "unknown key": (["round=3"], "'round' is no key of a configuration; did you mean 'rounds'?"),
+    "unknown experiment": (
+        ["no-such"],
+        "'synthetic-fedem' and 'no-such'; name one",
+    ),
+    "two experiments": (["digits-fedem"], "Two experiments are named"),
+    "unknown key": (["round=3"], "Unknown configuration key 'round'; did you mean 'rounds'?"),
     "unknown option": (["algorithm.n_component=3"], "did you mean 'n_components'?"),
-    "unknown section option": (["local.learning_rate=3"], "local.learning_rate is no option here"),
+    "unknown section option": (["local.learning_rate=3"], "Unknown option 'local.learning_rate'; "),
     "unknown algorithm": (["algorithm=fedeem"], "did you mean 'fedem'?"),
     "unknown data set": (["data=synthetics"], "did you mean 'synthetic'?"),
     "unknown model": (["model=liner"], "did you mean 'linear'?"),
@@ -48,10 +51,10 @@ WRONG_WORDS = {
     "unknown device": (["device=tpu"], "device is 'tpu'; "),
     "unknown type": (["dtype=float16"], "did you mean 'float64'?"),
     "unknown participation": (["participation.name=some"], "participation is 'some'; "),
-    "topology under a server": (["exchange.topology=ring"], "exchange.topology is no option here"),
+    "topology under a server": (["exchange.topology=ring"], "Unknown option 'exchange.topology'; "),
     "option of another component": (
         ["algorithm.n_components=2", "algorithm.name=fedavg"],
-        "algorithm.n_components is no option here",
+        "Unknown option 'algorithm.n_components'; ",
     ),
     "text for a number": (["rounds=many"], "rounds is 'many'; it must be a whole number"),
     "fraction for a count": (["clients=2.5"], "clients is 2.5; it must be a whole number"),
@@ -62,7 +65,7 @@ WRONG_WORDS = {
     "nothing for a number": (["rounds="], "rounds is empty"),
     "list for a number": (["local.lr=[0.1]"], "local.lr is [0.1]; it must be a number"),
     "number for a list": (["model=mlp", "model.hidden=3"], "model.hidden is 3; it must be a list"),
-    "date for a text": (["experiment=2024-01-01"], "it must be a text"),
+    "date for a text": (["experiment=2024-01-01"], "it must be a string"),
     "long value": ([f"rounds={'x' * 5000}"], "..."),
     "negative rounds": (["rounds=-1"], "rounds is -1; it must be a whole number, at least 1"),
     "no clients": (["clients=0"], "clients is 0"),
@@ -91,7 +94,7 @@ WRONG_WORDS = {
     ),
     "two kinds of validation samples": (
         ["evaluation.validation_split=true", "evaluation.validation_fraction=0.2"],
-        "evaluation.validation_fraction is 0.2; one of them at most may be set",
+        "evaluation.validation_fraction is 0.2; at most one of them may be set",
     ),
     "no components": (["algorithm.n_components=0"], "algorithm.n_components is 0"),
     "floor above a share": (["algorithm.mixture_floor=0.5"], "algorithm.mixture_floor is 0.5"),
@@ -114,18 +117,23 @@ WRONG_WORDS = {
         "is disconnected after",
     ),
     "no graphics card": (["device=cuda"], "torch sees no GPU; allowed here: auto, cpu"),
-    "no data file": (["data=nowhere.h5"], "no option here"),
+    "no data file": (["data=nowhere.h5"], "Unknown option 'data.n_test'; "),
     "value that is no YAML": (["rounds=[1"], "'[1' is not a valid YAML value"),
     "value that runs code": (["rounds=!!python/object/apply:os.getcwd []"], "not a valid YAML"),
     "key without end": (["rounds.x=3"], "rounds has no options"),
-    "empty key": (["a..b=3"], "'a' is no key"),
-    "key that is no text": (["local={1: 2}"], "local.1 is no option here"),
+    "empty key": (["a..b=3"], "Unknown configuration key 'a'; allowed: "),
+    "key that is no text": (["local={1: 2}"], "Unknown option 'local.1'; "),
     "module missing": (["algorithm=no_such_module:x"], "module 'no_such_module' is not found"),
     "object missing": (["algorithm=os:nothing"], "'os' has no callable 'nothing'"),
     "object no callable": (["model=user_components:NOT_CALLABLE"], "no callable 'NOT_CALLABLE'"),
     "object without signature": (["model=builtins:dict"], "its parameters cannot be read"),
     "object of another kind": (["algorithm=builtins:dict"], "is not derived from mpifed"),
     "object with a wrong hint": (["model=user_components:wrong_hint"], "cannot be read"),
+    "object with a bound that is not understood": (
+        ["model=user_components:unknown_bound"],
+        "option 'width' of 'unknown_bound' is annotated with MultipleOf(multiple_of=2), which is "
+        "not understood; allowed: Ge, Gt, Le and Lt of annotated_types",
+    ),
     "module without a name": (["algorithm=:x"], "which cannot be imported"),
     "module that fails": (["algorithm=broken_module:x"], "ZeroDivisionError: at import"),
     "module that leaves": (["model=leaving_module:x"], "cannot be imported: SystemExit: 3"),
@@ -136,7 +144,7 @@ WRONG_WORDS = {
     ),
     "unknown option of a user's own": (
         ["algorithm=user_components:Fails", "algorithm.why=so"],
-        "algorithm.why is no option here",
+        "Unknown option 'algorithm.why'; ",
     ),
     "option that YAML makes a date": (
         ["data=user_components:FailingData", "data.variant=2024-01-01"],
@@ -163,7 +171,7 @@ WRONG_FILES = {
     "a value that grows": (
         "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
         "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nrounds: [*c,*c,*c,*c,*c,*c,*c,*c,*c]",
-        "'a' is no key",
+        "Unknown configuration key 'a'; ",
     ),
     "a value that holds itself": ("rounds: &a [*a]", "a value that holds itself"),
     "an unknown section": ("locale: {lr: 1}", "did you mean 'local'?"),
@@ -220,7 +228,7 @@ def test_wrong_files_are_refused(case, tmp_path, capfd, monkeypatch):
         (["nowhere.yaml"], "nowhere.yaml cannot be read: No such file"),
         (["folder.yaml"], "folder.yaml cannot be read: Is a directory"),
         (["synthetic-fedm"], "did you mean 'synthetic-fedem'?"),
-        (["../synthetic-fedem"], "there is no experiment"),
+        (["../synthetic-fedem"], "Unknown experiment"),
         (["=3"], "neither an experiment nor an override"),
         (["--resume"], "--resume needs --output DIR"),
         (["--output", ""], "--output is empty"),
@@ -358,7 +366,7 @@ def test_an_output_that_holds_a_run(tmp_path, capfd):
     assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
     before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
     for more, expected in (
-        ([], "already holds a run; give --resume"),
+        ([], "already holds a run; add --resume"),
         (["--dry-run"], "already holds a run"),
         (["--resume", "local.lr=0.2"], "local.lr: 0.1 in the run, 0.2 now"),
         (["--resume", "rounds=3"], "rounds is 3, but"),
@@ -377,7 +385,7 @@ def test_an_output_that_holds_a_run(tmp_path, capfd):
     words = ["--resume", target / "checkpoints" / "round-000004.h5", "--output", elsewhere]
     outcome = call([*TINY, "rounds=6", *words], capfd)
     assert outcome.code == 2
-    assert "already holds another run" in outcome.messages[0]
+    assert "does not belong to; choose another directory" in outcome.messages[0]
     assert len(rows(elsewhere)) == 2
 
 
@@ -412,7 +420,7 @@ def test_an_output_in_which_another_process_has_run_meanwhile(tmp_path, capfd, m
     monkeypatch.setattr("mpifed.training.train.agree", overtaken)
     outcome = call([*TINY, "--output", target], capfd)
     assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
-    assert "another process began a run there" in outcome.err
+    assert "another process started or resumed a run there" in outcome.err
     assert (target / "DONE").exists()
     before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
 
@@ -431,7 +439,7 @@ def test_a_directory_with_files_of_a_run_that_is_none(tmp_path, capfd):
     (tmp_path / "metrics.csv").write_text("precious")
     outcome = call([*TINY, "--resume", "--output", tmp_path], capfd)
     assert outcome.code == 2
-    assert "no run that could go on" in outcome.messages[0]
+    assert "no config.yaml, so it cannot be resumed" in outcome.messages[0]
     (tmp_path / "config.yaml").write_text("[")
     outcome = call([*TINY, "--resume", "--output", tmp_path], capfd)
     assert outcome.code == 2

@@ -7,7 +7,7 @@ import pytest
 import torch
 from commands import TINY, call
 
-from mpifed.config.configuration import resolve
+from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.exchange.compression import build
 from mpifed.federation.clients import Draws
@@ -27,7 +27,10 @@ from mpifed.federation.clients import Draws
         ({"name": "composition", "inner": "quantise"}, "sends every coordinate"),
         ({"name": "composition", "outer": "rand_k"}, "leaves some out"),
         ({"name": "composition", "outer": "bernoulli"}, "gate goes around"),
-        ({"name": "test_compression_sections:signs_of"}, "is no compressor"),
+        (
+            {"name": "test_compression_sections:signs_of"},
+            "cannot be used as a compressor: it lacks omega",
+        ),
         ({"name": "composition", "outer": "test_compression_sections:Sign"}, "is biased"),
     ],
 )
@@ -81,12 +84,13 @@ def test_a_users_own_compressor_works_alone_and_inside():
 
 def test_configurations_spell_out_the_options_inside():
     configuration = resolve({"compression": {"name": "composition", "inner": {"k": 5}}})
-    assert configuration.compression == {
+    section = to_mapping(configuration)["compression"]
+    assert section == {
         "name": "composition",
         "outer": {"name": "quantise", "bits": 8, "levels": None, "block": None, "norm": "max"},
         "inner": {"name": "rand_k", "k": 5, "fraction": 0.1, "indices": "seed"},
     }
-    assert resolve({"compression": configuration.compression}) == configuration
+    assert resolve({"compression": section}) == configuration
     with pytest.raises(InputError, match=r"compression\.inner\.outer\.bits is 99"):
         inner = {"name": "composition", "outer": {"name": "quantise", "bits": 99}}
         resolve({"compression": {"name": "bernoulli", "inner": inner}})
@@ -100,7 +104,10 @@ def test_the_command_lists_them_and_refuses_what_is_wrong(tmp_path, capfd):
     for options, message in [
         (["compression=composition", "compression.inner=natural"], "sends every coordinate"),
         (["compression=rand_k", "compression.k=400"], "compression.k is 400; it must be at most"),
-        (["compression=test_compression_sections:signs_of"], "is no compressor"),
+        (
+            ["compression=test_compression_sections:signs_of"],
+            "cannot be used as a compressor: it lacks omega",
+        ),
     ]:
         outcome = call([*TINY, *options, "--output", tmp_path / "run"], capfd)
         assert outcome.code == 2 and message in outcome.err and outcome.err.count("\n") == 1

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen, participants
+from mpifed.federation.participation import Bernoulli
 from mpifed.mpi.communicator import Alone
 
 
@@ -58,7 +59,7 @@ def test_participation_is_drawn_anew_every_round_and_spares_the_unseen():
     assert not any(active[:3].any() for active in drawn)
     share = np.mean([active[3:] for active in drawn], axis=0)
     assert share.min() > 0.35 and share.max() < 0.65
-    bernoulli = [participants(some, {"name": "bernoulli", "p": 0.3}, 0, k) for k in range(1, 200)]
+    bernoulli = [participants(some, Bernoulli(p=0.3), 0, k) for k in range(1, 200)]
     sizes = [active.sum() for active in bernoulli]
     assert abs(np.mean(sizes) - 0.3 * 37) < 1 and len(set(sizes)) > 3
 

@@ -12,6 +12,7 @@ from mpifed.algorithms.fedmm.sa_ssmm import SaSsmm
 from mpifed.components.registry import find
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws, participants
+from mpifed.federation.participation import Bernoulli
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import none
@@ -127,7 +128,7 @@ class Gate:
         self.inner, self.federation, self.p = inner, federation, p
 
     def __call__(self, rows, draws, ids, purpose="compression"):
-        named = {"name": "bernoulli", "p": self.p}
+        named = Bernoulli(p=self.p)
         u = torch.from_numpy(participants(self.federation, named, draws.seed, draws.round)[ids])
         return self.inner(rows, draws, ids, purpose) * (u[:, None] / self.p)
 
@@ -143,7 +144,7 @@ def test_participation_may_be_folded_into_compression():
     parts, p = least_squares(), 0.5
     options = {"step_rule": "constant", "step": 0.05, "control_variate_rate": 0.2}
     inner = find("compression", "rand_k")(k=2)
-    bernoulli = {"name": "bernoulli", "p": p}
+    bernoulli = Bernoulli(p=p)
     two = Run(FedMM, data_of(parts, bernoulli, targets=1), quadratic(0.1), inner, **options)
     everyone = data_of(parts, targets=1)
     gate = Gate(inner, everyone[0].federation, p)
@@ -159,7 +160,7 @@ def test_participation_may_be_folded_into_compression():
 
 def test_control_variates_converge_where_without_them_it_stalls():
     parts = least_squares()
-    data = data_of(parts, {"name": "bernoulli", "p": 0.5}, targets=1)
+    data = data_of(parts, Bernoulli(p=0.5), targets=1)
     solution = np.linalg.lstsq(
         np.concatenate([z[:, :-1] for z in parts]), np.concatenate([z[:, -1] for z in parts]), None
     )[0]
@@ -206,7 +207,7 @@ def test_equal_clients_nearly_agree_with_control_variates_too():
 
 def test_the_rate_of_control_variates_that_the_theorem_asks_for():
     """omega_p = 1.2 for omega = 0.1, p = 0.5, and alpha <= 1 / 2.2."""
-    data = data_of(least_squares(), {"name": "bernoulli", "p": 0.5}, targets=1)
+    data = data_of(least_squares(), Bernoulli(p=0.5), targets=1)
     run = Run(FedMM, data, quadratic(0.1), ("rand_k", {"k": 5}), control_variate_rate=0.6)
     run.server.compressor.omega = lambda size: 0.1
     said = run.method.remarks(run.state, run.everyone, run.server)

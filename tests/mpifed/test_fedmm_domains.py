@@ -15,11 +15,12 @@ from mpifed.algorithms.fedmm.fedmm import FedMM
 from mpifed.algorithms.fedmm.fedmm_theta import FedMMTheta
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.federation.clients import Draws
+from mpifed.federation.participation import Bernoulli
 from mpifed.state import Nothing
 from mpifed.surrogates.base import client_means, onto_domain
 from mpifed.surrogates.remark_one import RemarkOne
 
-FEW = {"name": "bernoulli", "p": 0.3}
+FEW = Bernoulli(p=0.3)
 LOSSY = ("quantise", {"bits": 3})
 ALL = {**MIXTURE, "learn": "all"}
 

@@ -10,6 +10,7 @@ from fedmm_runs import Run, data_of
 from mpifed.algorithms.fedmm.fedmm import FedMM
 from mpifed.algorithms.fedmm.fedmm_theta import FedMMTheta
 from mpifed.federation.clients import Draws
+from mpifed.federation.participation import Bernoulli
 
 BETA = 0.4
 RULES = {
@@ -166,7 +167,7 @@ def test_the_direction_is_unbiased(compressor, options, rate):
     parts, p = shards(2, (6, 6, 6)), 0.5
     draw = np.random.default_rng(3)
     s, v = draw.normal(size=4), draw.normal(size=(3, 4))
-    data = data_of(parts * DRAWS, {"name": "bernoulli", "p": p}, targets=1)
+    data = data_of(parts * DRAWS, Bernoulli(p=p), targets=1)
     run = Run(
         FedMM,
         data,

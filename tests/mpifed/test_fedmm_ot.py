@@ -14,6 +14,7 @@ from mpifed.algorithms.fedmm.fedmm_ot import FedMMOT, batches_of
 from mpifed.data.base import Description, Shards, Split
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, Federation, participants
+from mpifed.federation.participation import Bernoulli
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models.icnn import icnn
@@ -112,7 +113,7 @@ def test_with_everyone_control_variates_cancel():
     assert not same(other.state.variates, rows, 1e-3)
 
 
-@pytest.mark.parametrize("participation", [0.5, {"name": "bernoulli", "p": 0.4}])
+@pytest.mark.parametrize("participation", [0.5, Bernoulli(p=0.4)])
 def test_variates_keep_their_mean_and_absent_clients_theirs(participation):
     run = Run(FedMMOT, participation, control_variate_rate=0.3, step=0.5)
     for k in range(1, 9):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mpifed.components.registry import Section
 from mpifed.config.configuration import apply_overrides, parse_overrides, read_experiment, resolve
 from mpifed.errors import InputError
 
@@ -78,4 +79,4 @@ def test_what_does_not_go_together_is_refused(experiment, words, message):
 )
 def test_what_goes_together_is_not(words):
     mapping = apply_overrides(read_experiment(DICTIONARY), parse_overrides(words))
-    assert resolve(mapping).model == {"name": "none"}
+    assert resolve(mapping).model == Section("none")

@@ -14,6 +14,7 @@ from mpifed.algorithms.flix.diana import Diana
 from mpifed.algorithms.flix.flix import Flix
 from mpifed.data.partition import partition
 from mpifed.federation.clients import Draws
+from mpifed.federation.participation import Bernoulli
 from mpifed.local.linear_objective import smoothness
 from mpifed.theory import flix as theory
 
@@ -250,7 +251,7 @@ def test_dcgd_has_no_floor_where_all_clients_are_alike():
     assert abs(run.measured()["objective_gap"]) < 1e-14
 
 
-@pytest.mark.parametrize("participation", [0.5, {"name": "bernoulli", "p": 0.5}])
+@pytest.mark.parametrize("participation", [0.5, Bernoulli(p=0.5)])
 @pytest.mark.parametrize("compression", [None, RAND])
 def test_diana_converges_though_only_some_take_part(participation, compression):
     data = logistic(participation=participation)

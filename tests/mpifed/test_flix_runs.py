@@ -206,7 +206,7 @@ BAD = {
     "model=mlp algorithm.reference=newton algorithm.step=1 algorithm.local_iterations=1": "newton",
     "algorithm=fomaml algorithm.support_fraction=0": "algorithm.support_fraction is 0",
     "algorithm=maml algorithm.inner_steps=0": "algorithm.inner_steps is 0",
-    "algorithm=reptile algorithm.support_fraction=0.5": "is no option here",
+    "algorithm=reptile algorithm.support_fraction=0.5": "Unknown option 'algorithm.support",
 }
 
 

@@ -11,7 +11,7 @@ import torch
 
 import mpifed
 from mpifed.checkpoint.files import path_of
-from mpifed.components.registry import find, without_name
+from mpifed.components.registry import complete, find
 from mpifed.data.base import Description
 from mpifed.federation.clients import Draws
 from mpifed.models.icnn import dense_icnn
@@ -62,7 +62,7 @@ def assembled(result, surrogate, name):
     dimension = {"dictionary": 6, "gaussian_mixture": 2, "poisson": 1}[name]
     none = np.zeros(0, np.int64)
     data = Description("test", (dimension,), 0, none, none, none, "unlabelled")
-    return find("surrogate", name)(data, **without_name(surrogate))
+    return find("surrogate", name)(data, **complete("surrogate", surrogate, "surrogate").options)
 
 
 def test_under_gossip_it_is_the_theta_of_the_mean(tmp_path):

@@ -36,7 +36,7 @@ def test_an_exit_code_survives_ranks_that_take_long_to_end(ending, seconds, tmp_
     check_code(ending, seconds, tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.study
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_an_exit_code_survives_a_busy_machine(ending, tmp_path):
     with contextlib.ExitStack() as busy:

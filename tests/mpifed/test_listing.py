@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
-from mpifed.components.registry import ALGORITHMS, find_algorithm
-from mpifed.config.catalogue import listing
+from mpifed.components.documentation import summaries
+from mpifed.components.registry import ALGORITHMS, TABLES, find, find_algorithm
+from mpifed.components.schema import describe, options_of
+from mpifed.config.catalogue import SECTIONS, listing
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
+from mpifed.federation.participation import KINDS
+from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
 PROBLEMS = {
     "sa_ssmm": {"clients": 1},
@@ -37,3 +43,78 @@ def test_the_table_shows_it():
     assert lines["flix"][1:4] == ["yes", "yes", "any"]
     assert lines["diana"][1:4] == ["yes", "no", "unbiased"]
     assert lines["local"][1:5] == ["nothing", "sent", "nothing", "sent"]
+
+
+COMPONENTS = {
+    **{f"{kind} {name}": (kind, name) for kind, table in TABLES.items() for name in table},
+    **{f"participation {name}": ("participation", name) for name in KINDS},
+    **{f"section {name}": ("section", name) for name in SECTIONS},
+}
+
+
+def component_of(kind, name):
+    return {"participation": KINDS, "section": SECTIONS}.get(kind, {}).get(name) or find(kind, name)
+
+
+@pytest.mark.parametrize("case", COMPONENTS)
+def test_the_options_of_a_component_are_listed_and_explained(case):
+    kind, name = COMPONENTS[case]
+    component = component_of(kind, name)
+    sheets = listing(name).split("\n\n")
+    (sheet,) = [sheet for sheet in sheets if sheet.startswith(f"{kind} {name}: ")]
+    lines = sheet.splitlines()[1:]
+    options = [option for option in options_of(component).values() if option.name != "name"]
+    if not options:
+        assert lines == ["  no options"]
+        return
+    for option, line, about in zip(options, lines[::2], lines[1::2], strict=True):
+        assert line.startswith(f"  {option.name}: {describe(option.annotation)} (")
+        assert line.endswith("(required)" if option.required else ")")
+        assert about.startswith("      ") and len(about.split()) > 1
+    # Nothing is explained that the component does not take.
+    parts = inspect.getmro(component)[:-1] if inspect.isclass(component) else [component]
+    taken = {name for part in parts for name in inspect.signature(part).parameters}
+    assert set(summaries(component)) <= {*taken, "**options"}
+
+
+def test_what_null_means_is_said():
+    assert "  seed: a whole number, at least 0, or empty (null) (default null)\n" in listing(
+        "digits"
+    )
+    assert "      Seed of the data set; null is the run's" in listing("digits")
+    assert "  intercept: true or false (default true)" in listing("libsvm")
+
+
+@pytest.mark.parametrize("table", [FAMILIES, WEIGHTS, SCHEDULES])
+def test_the_parameters_of_graphs_are_listed(table):
+    for name, entry in table.items():
+        (sheet,) = [s for s in listing(name).split("\n\n") if entry.summary in s.splitlines()[0]]
+        for key, parameter in (entry.parameters or {}).items():
+            assert f"\n  {key}: {parameter.allowed} (" in sheet
+            assert parameter.summary in sheet
+
+
+def test_names_of_several_kinds_and_of_users_are_listed():
+    assert [part.split()[0] for part in listing("poisson").split("\n\n")] == ["data", "surrogate"]
+    own = listing("user_components:Fails")
+    assert own.startswith("component user_components:Fails: FedAvg that fails as")
+    assert "  model_init: one of shared, per_client (default shared)" in own
+
+
+@pytest.mark.parametrize(
+    ("word", "offer"),
+    [
+        ("algorithm", "did you mean 'algorithms'? "),
+        ("fedmn", "did you mean 'fedmm'? "),
+        ("erdos_reny", "did you mean 'erdos_renyi'? "),
+        ("???", ""),
+    ],
+)
+def test_what_cannot_be_listed_is_refused(word, offer):
+    with pytest.raises(InputError) as refused:
+        listing(word)
+    kinds = (
+        "experiments, algorithms, datasets, models, topologies, weights, compressors, surrogates"
+    )
+    expected = f"--list is '{word}'; {offer}allowed: {kinds}, or the name of a component"
+    assert str(refused.value) == expected

@@ -12,7 +12,14 @@ from on_ranks import unlike_one_rank
 
 from mpifed.algorithms.local import LocalState
 from mpifed.config.experiment_files import parse_overrides
-from mpifed.federation.participation import _uniform, efforts, inclusion, present
+from mpifed.federation.participation import (
+    Dropout,
+    Stragglers,
+    _uniform,
+    efforts,
+    inclusion,
+    present,
+)
 from mpifed.local.minibatches import work_of
 from mpifed.local.solver import OptimizerState
 from mpifed.state import merge
@@ -22,11 +29,11 @@ RECOVERIES = st.floats(0.02, 1)
 
 
 def dropout(rate, recovery):
-    return {"name": "dropout", "rate": rate, "recovery": recovery}
+    return Dropout(rate=rate, recovery=recovery)
 
 
 def stragglers(rate, late="miss"):
-    return {"name": "stragglers", "rate": rate, "late": late}
+    return Stragglers(rate=rate, late=late)
 
 
 def history(participation, n=400, rounds=300, seed=0):

@@ -1,4 +1,4 @@
-"""Accuracies on the released benchmark against those of the published code (minutes; marked slow).
+"""Accuracies on the released benchmark against those of the published code (minutes; marked study).
 
 The published README's arguments for the data; momentum 0.9, weight decay 5e-4, lr 0.1 with
 ``multi_step``, 200 rounds; five seeds, since FedEM differs more between seeds than D-FedEM from it.
@@ -45,7 +45,7 @@ def mean_accuracy(method, folder):
     return found[method]
 
 
-@pytest.mark.slow
+@pytest.mark.study
 @pytest.mark.parametrize(
     ("method", "published", "within"),
     [("local", 66.3, 0.7), ("fedavg", 69.3, 0.7), ("fedem", 76.2, 2.0)],
@@ -54,7 +54,7 @@ def test_accuracy_is_that_of_the_published_code(method, published, within, tmp_p
     assert abs(mean_accuracy(method, tmp_path) - published) <= within
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_decentralised_fedem_is_one_to_three_points_below(tmp_path):
     gap = mean_accuracy("fedem", tmp_path) - mean_accuracy("dfedem", tmp_path)
     assert 1 <= gap <= 3

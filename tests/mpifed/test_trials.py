@@ -14,6 +14,7 @@ def check_kills(found: dict, count: int) -> None:
     assert found["unusable_checkpoints"] == 0, found
 
 
+@pytest.mark.slow
 def test_twenty_kills_at_random_moments():
     check_kills(kills(20), 20)
 

@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import MultipleOf
 
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.fedavg import FedAvg, FedAvgState
@@ -135,6 +136,10 @@ class Deaf:
 
     def average(self, rows, weights, before):
         return before
+
+
+def unknown_bound(data, *, width: Annotated[int, MultipleOf(2)] = 2):
+    """A model whose bound mpifed would not check."""
 
 
 class NeedsAll(FedAvg):

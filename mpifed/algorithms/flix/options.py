@@ -8,19 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Gt, Le
+
 from mpifed.algorithms.flix.earlier_run import refuse_other_problem
 from mpifed.algorithms.flix.objective import as_linear
 from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip
-from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.errors import InputError
 from mpifed.local import optima
 from mpifed.local.objective import Regulariser
 from mpifed.models.base import Model
 from mpifed.theory import flix as theory
 
-Positive = Annotated[float, Above(0)]
-NonNegative = Annotated[float, AtLeast(0)]
-Fraction = Annotated[float, AtLeast(0), AtMost(1)]
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Fraction = Annotated[float, Ge(0), Le(1)]
 Step = Positive | Literal["line_search"] | None
 Setting = Literal["auto", "strongly_convex", "convex", "nonconvex"]
 Smoothness = Literal["paper", "safe", "published_code"]
@@ -122,7 +123,7 @@ def proven_setting(setting: Setting, model: Model, regulariser: Regulariser) -> 
 
 def refuse_flix(configuration: Any) -> str | None:
     """Why these options of ``flix`` do not go together; None if they do."""
-    options, gossip = configuration.algorithm, configuration.exchange["name"] == "gossip"
+    options, gossip = configuration.algorithm.options, configuration.exchange.name == "gossip"
     alpha = options["flix_alpha"]
     if isinstance(alpha, list) and len(alpha) != configuration.clients:
         return (
@@ -148,9 +149,9 @@ def refuse_flix(configuration: Any) -> str | None:
     if options["step"] == "line_search" or options["stop_at"] is not None:
         what = "step" if options["step"] == "line_search" else "stop_at"
         said = f"algorithm.{what} is {options[what]!r}, which "
-        if gossip or options.get("name") != "flix":
+        if gossip or configuration.algorithm.name != "flix":
             return said + "asks for algorithm=flix and exchange=server"
-        if configuration.compression["name"] not in ("none", "identity"):
+        if configuration.compression.name not in ("none", "identity"):
             return said + "asks for whole gradients; compression must be none"
     return refuse_other_problem(configuration) if options["optima_from"] else None
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from torch import Tensor
 
-from mpifed.components.registry import complete, find, without_name
+from mpifed.components.registry import complete, find
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
@@ -98,13 +98,13 @@ def build(section: Any, path: str = "compression") -> Compressor:
     ``path`` is the section's place in the configuration. Raises ``InputError`` for what is unknown,
     out of range, senseless, or no compressor.
     """
-    named = complete("compression", section, path)
-    made = find("compression", named["name"])(**without_name(named))
+    asked = complete("compression", section, path)
+    made = find("compression", asked.name)(**asked.options)
     missing = [verb for verb in VERBS if not hasattr(made, verb)]
     if missing or not isinstance(getattr(made, "unbiased", None), bool):
         raise InputError(
-            f"{path}.name is '{named['name']}', which is no compressor: it needs "
-            f"{', '.join(missing) or 'unbiased, true or false'}"
+            f"{path}.name is '{asked.name}', which cannot be used as a compressor: it lacks "
+            f"{', '.join(missing) or 'unbiased, which must be true or false'}"
         )
     return cast(Compressor, made)
 

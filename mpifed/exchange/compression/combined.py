@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor
 
-from mpifed.components.registry import complete
-from mpifed.components.schema import Above, AtMost
+from mpifed.components.registry import named
+from mpifed.components.schema import ComponentOf
 from mpifed.errors import InputError
 from mpifed.exchange.compression.base import PURPOSE, build, chunks, random_bits
 from mpifed.exchange.compression.sparse import Sparsifier
@@ -23,20 +23,27 @@ class Bernoulli:
     omega = (1 + omega_inner) / p - 1, which is 1 / p - 1 alone. Before a biased ``inner`` the gate
     does not divide by p, and its contraction is p times the inner one. The gate is drawn from the
     seed by both ends, so a closed one costs nothing.
+
+    Parameters
+    ----------
+    p : float
+        Probability that the gate is open.
+    inner : str or mapping
+        The compressor behind the gate.
     """
 
     def __init__(
-        self, *, p: Annotated[float, Above(0), AtMost(1)] = 0.5, inner: Any = "none"
+        self,
+        *,
+        p: Annotated[float, Gt(0), Le(1)] = 0.5,
+        inner: Annotated[Any, ComponentOf("compression")] = "none",
     ) -> None:
         self.p, self.inner = p, build(inner, "compression.inner")
         self.unbiased = self.inner.unbiased
 
     @staticmethod
-    def complete_options(
-        options: Mapping[str, Any], n_training: int, path: str = "compression"
-    ) -> dict[str, Any]:
-        """The options with those of ``inner`` spelled out; raises ``InputError``."""
-        options = {**options, "inner": complete("compression", options["inner"], f"{path}.inner")}
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """The same options; raises ``InputError`` for an ``inner`` that is not a compressor."""
         Bernoulli(**options)
         return options
 
@@ -76,41 +83,49 @@ class Composition:
     omega = (1 + omega_inner(d)) (1 + omega_outer(k)) - 1, k being what inner keeps of d. After a
     biased inner the result is divided by 1 + omega_outer(k), which makes it a contraction with
     delta = delta_inner / (1 + omega_outer) (Basu et al. 2019, section 2).
+
+    Parameters
+    ----------
+    outer : str or mapping
+        The compressor that writes the kept coordinates; it must be unbiased.
+    inner : str or mapping
+        The compressor that keeps some of the coordinates: ``rand_k`` or ``top_k``.
     """
 
-    def __init__(self, *, outer: Any = "quantise", inner: Any = "rand_k") -> None:
+    def __init__(
+        self,
+        *,
+        outer: Annotated[Any, ComponentOf("compression")] = "quantise",
+        inner: Annotated[Any, ComponentOf("compression")] = "rand_k",
+    ) -> None:
+        inner_name, _ = named(inner, "compression.inner")
+        outer_name, _ = named(outer, "compression.outer")
         first = build(inner, "compression.inner")
         self.outer = build(outer, "compression.outer")
         if not isinstance(first, Sparsifier):
             raise InputError(
-                f"compression.inner is '{_name(inner)}', which sends every coordinate, so that "
+                f"compression.inner is '{inner_name}', which sends every coordinate, so that "
                 "nothing is saved by writing them twice; allowed: rand_k, top_k"
             )
         if isinstance(self.outer, (Sparsifier, Bernoulli, Composition)):
             raise InputError(
-                f"compression.outer is '{_name(outer)}', which does not write numbers but leaves "
+                f"compression.outer is '{outer_name}', which does not write numbers but leaves "
                 "some out; allowed: none, quantise, natural (a gate goes around a composition: "
                 "bernoulli with the composition as its inner)"
             )
         if not self.outer.unbiased:
             raise InputError(
-                f"compression.outer is '{_name(outer)}', which is biased; what writes the kept "
+                f"compression.outer is '{outer_name}', which is biased; what writes the kept "
                 "coordinates must be unbiased, as quantise and natural are"
             )
         self.inner: Sparsifier = first
         self.unbiased = first.unbiased
 
     @staticmethod
-    def complete_options(
-        options: Mapping[str, Any], n_training: int, path: str = "compression"
-    ) -> dict[str, Any]:
-        """The options with those of both parts spelled out; raises ``InputError``."""
-        parts = {
-            part: complete("compression", options[part], f"{path}.{part}")
-            for part in ("outer", "inner")
-        }
-        Composition(**parts)
-        return {**options, **parts}
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """The same options; raises ``InputError`` for parts that do not go together."""
+        Composition(**options)
+        return options
 
     def omega(self, size: int) -> float:
         outer = self.outer.omega(self.inner.kept(size))
@@ -148,7 +163,3 @@ class Composition:
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
         return self.inner.floats(size, draws, ids, purpose)
-
-
-def _name(section: Any) -> Any:
-    return section.get("name") if isinstance(section, Mapping) else section

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
-from mpifed.components.schema import AtLeast, AtMost
 from mpifed.exchange.compression.base import PURPOSE, chunks, random_bits
 from mpifed.exchange.reduction import largest_of_rows
 from mpifed.federation.clients import Draws
@@ -28,9 +28,19 @@ class Quantise:
     / s, l being floor(u) or, with probability u - floor(u), floor(u) + 1. The error is exactly
     (r / s)^2 sum_j frac(u_j) (1 - frac(u_j)), hence omega = B / (4 s^2). With ``norm: l2`` r is
     the Euclidean norm and omega = min(B / s^2, sqrt(B) / s): QSGD (Alistarh et al. 2017, Lemma
-    3.1). s is 2^(bits - 1) - 1, or ``levels`` where that is given; a level takes ceil(log2(2 s +
-    1)) bits, which is ``bits``, and -2^(bits - 1) is never sent. ``block`` is B (null: the whole
-    row); its r is sent as a float32, rounded up so that no level exceeds s.
+    3.1). A level takes ceil(log2(2 s + 1)) bits, which is ``bits`` where that gives s, and
+    -2^(bits - 1) is never sent. r is sent as a float32, rounded up so that no level exceeds s.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of a level, its sign included.
+    levels : int, optional
+        The number s. None is 2^(``bits`` - 1) - 1.
+    block : int, optional
+        Numbers B of a row that share one r. None is the whole row.
+    norm : {'max', 'l2'}
+        What r is: the largest magnitude of the block, or its Euclidean norm (QSGD).
     """
 
     unbiased = True
@@ -38,9 +48,9 @@ class Quantise:
     def __init__(
         self,
         *,
-        bits: Annotated[int, AtLeast(2), AtMost(16)] = 8,
-        levels: Annotated[int, AtLeast(1), AtMost(32767)] | None = None,
-        block: Annotated[int, AtLeast(1)] | None = None,
+        bits: Annotated[int, Ge(2), Le(16)] = 8,
+        levels: Annotated[int, Ge(1), Le(32767)] | None = None,
+        block: Annotated[int, Ge(1)] | None = None,
         norm: Literal["max", "l2"] = "max",
     ) -> None:
         self.s = 2 ** (bits - 1) - 1 if levels is None else levels

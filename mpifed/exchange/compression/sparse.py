@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from mpifed.components.schema import Above, AtLeast, AtMost
 from mpifed.errors import InputError
 from mpifed.exchange.compression.base import PURPOSE, Compressor, chunks, random_bits
 from mpifed.federation.clients import Draws
@@ -76,8 +76,15 @@ class RandK(_Counted):
     """k coordinates, uniformly without replacement, times d / k: omega = d / k - 1.
 
     Gasanov et al. 2022, section 4. E||C(v) - v||^2 = (d / k - 1) ||v||^2 holds with equality.
-    ``fraction`` of the coordinates, at least one, where ``k`` is null. With ``indices: seed`` the
-    receiver draws the indices too and they cost nothing; ``explicit`` ones are int32.
+
+    Parameters
+    ----------
+    k : int, optional
+        Number of coordinates that are sent. None leaves it to ``fraction``.
+    fraction : float
+        Share of the coordinates that is sent, at least one of them.
+    indices : {'seed', 'explicit'}
+        Whether the receiver draws the indices too, at no cost, or they are sent as int32.
     """
 
     unbiased = True
@@ -85,8 +92,8 @@ class RandK(_Counted):
     def __init__(
         self,
         *,
-        k: Annotated[int, AtLeast(1)] | None = None,
-        fraction: Annotated[float, Above(0), AtMost(1)] | None = 0.1,
+        k: Annotated[int, Ge(1)] | None = None,
+        fraction: Annotated[float, Gt(0), Le(1)] | None = 0.1,
         indices: Literal["seed", "explicit"] = "seed",
     ) -> None:
         super().__init__(k, fraction)
@@ -135,8 +142,14 @@ class RandK(_Counted):
 class TopK(_Counted):
     """The k coordinates of largest magnitude, with their indices: biased, delta = k / d.
 
-    Of equal magnitudes the first are sent. ``fraction`` of the coordinates, at least one, where
-    ``k`` is null.
+    Of equal magnitudes the first are sent.
+
+    Parameters
+    ----------
+    k : int, optional
+        Number of coordinates that are sent. None leaves it to ``fraction``.
+    fraction : float
+        Share of the coordinates that is sent, at least one of them.
     """
 
     unbiased = False
@@ -144,8 +157,8 @@ class TopK(_Counted):
     def __init__(
         self,
         *,
-        k: Annotated[int, AtLeast(1)] | None = None,
-        fraction: Annotated[float, Above(0), AtMost(1)] | None = 0.1,
+        k: Annotated[int, Ge(1)] | None = None,
+        fraction: Annotated[float, Gt(0), Le(1)] | None = 0.1,
     ) -> None:
         super().__init__(k, fraction)
 

@@ -1,0 +1,72 @@
+"""``mpifed SUBCOMMAND ...``, of which each is also ``python -m mpifed.SUBCOMMAND ...``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+
+from mpifed import __version__
+from mpifed.command import started_as
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, closest
+from mpifed.supervision.launcher import launched_rank
+
+SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("mpifed.run", "run an experiment, alone or under mpirun"),
+    "data": ("mpifed.data.__main__", "make a federated HDF5 file from raw files"),
+    "sweep": ("mpifed.sweep.__main__", "run every combination of lists of values"),
+    "report": ("mpifed.report.__main__", "make tables and plots from run directories"),
+    "jobs": ("mpifed.jobs.__main__", "submit, watch and stop runs as SLURM jobs"),
+    "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),
+    "theory": ("mpifed.theory.__main__", "compare a run of FLIX with the paper's theorems"),
+}
+"""The subcommands: the module whose ``main`` each is, and a line about it."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a subcommand; return its exit code."""
+    words = list(sys.argv[1:] if words is None else words)
+    name = words[0] if words else "--help"
+    if name in SUBCOMMANDS:
+        module, _ = SUBCOMMANDS[name]
+        return int(importlib.import_module(module).main(words[1:]))
+    if launched_rank() not in (None, 0):
+        return EXIT_FINISHED if name in ("-h", "--help", "--version") else EXIT_BAD_INPUT
+    if name in ("-h", "--help"):
+        print(_help())
+        return EXIT_FINISHED
+    if name == "--version":
+        print(f"mpifed {__version__}")
+        return EXIT_FINISHED
+    print(f"mpifed: {_unknown(name)}", file=sys.stderr)
+    return EXIT_BAD_INPUT
+
+
+def _help() -> str:
+    width = max(map(len, SUBCOMMANDS))
+    lines = (f"  {name:<{width}}  {about}" for name, (_, about) in SUBCOMMANDS.items())
+    return "\n".join(
+        [
+            f"usage: {started_as()} SUBCOMMAND ...",
+            "",
+            "Federated learning, centralised and decentralised, simulated over MPI.",
+            "",
+            "subcommands:",
+            *lines,
+            "",
+            f"{started_as()} SUBCOMMAND --help shows the options of one.",
+        ]
+    )
+
+
+def _unknown(word: str) -> str:
+    from mpifed.components.schema import shown
+    from mpifed.config.experiment_files import YAML_FILES, experiment_names
+
+    if word in experiment_names() or word.endswith(YAML_FILES):
+        return f"{shown(word)} is an experiment, not a subcommand; use '{started_as()} run {word}'"
+    return f"Unknown subcommand {shown(word)}; {closest(word, SUBCOMMANDS)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""What docstrings say about options: the section ``Parameters`` of numpydoc."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+HEADING = "Parameters\n----------\n"
+SENTENCE = re.compile(r"(?<=[\w)\]'`])\.\s+(?=[A-Z`])")
+
+
+def summaries(component: Callable[..., Any]) -> dict[str, str]:
+    """Return a line about each parameter of ``component``, by its name.
+
+    The line is the first sentence of its description, and what None means where the next one says
+    so. Parameters of a class are looked for in its base classes too.
+
+    Examples
+    --------
+    >>> def model(data, *, width=None):
+    ...     '''A model.
+    ...
+    ...     Parameters
+    ...     ----------
+    ...     width : int
+    ...         Width of a layer. None is the
+    ...         number of inputs. It changes nothing.
+    ...     '''
+    >>> summaries(model)
+    {'width': 'Width of a layer; null is the number of inputs'}
+    """
+    found: dict[str, str] = {}
+    parts = reversed(inspect.getmro(component)) if inspect.isclass(component) else [component]
+    for part in parts:
+        for names, text in _entries(inspect.cleandoc(part.__doc__ or "")):
+            found |= {name.strip(): _line(text) for name in names.split(",")}
+    return found
+
+
+def _line(text: str) -> str:
+    first, *rest = SENTENCE.split(text.removesuffix("."))
+    if rest and rest[0].startswith("None "):
+        first += f"; null {rest[0].removeprefix('None ')}"
+    return re.sub(r"\bNone\b", "null", first).replace("``", "'")
+
+
+def _entries(docstring: str) -> Iterator[tuple[str, str]]:
+    """The names and the text of each entry of the section."""
+    _, heading, section = docstring.partition(HEADING)
+    if not heading:
+        return
+    # It ends where the next heading is underlined.
+    section = re.split(r"\n\n\S[^\n]*\n-{3,}\n", section)[0]
+    for entry in re.split(r"\n(?=\S)", section.strip()):
+        name, _, text = entry.partition("\n")
+        yield name.partition(" : ")[0], " ".join(text.split())

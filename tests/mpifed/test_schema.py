@@ -1,0 +1,132 @@
+"""Options read off signatures: what annotations admit, and what messages say of the rest."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+from annotated_types import Ge, Gt, Interval, Le, Lt, MultipleOf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpifed.components.registry import Section, complete, named, plain
+from mpifed.components.schema import check_options, check_value, describe, options_of
+from mpifed.config.configuration import resolve, to_mapping
+from mpifed.errors import InputError
+from mpifed.federation.participation import Dropout
+
+BOUNDS = {
+    Ge: ("ge", "at least"),
+    Gt: ("gt", "above"),
+    Le: ("le", "at most"),
+    Lt: ("lt", "below"),
+}
+NUMBERS = st.floats(-1e6, 1e6) | st.integers(-1000, 1000)
+
+
+@given(st.sampled_from(list(BOUNDS)), NUMBERS, NUMBERS)
+def test_a_bound_admits_what_its_operator_does(bound, limit, value):
+    name, words = BOUNDS[bound]
+    annotation = Annotated[float, bound(limit)]
+    if getattr(operator, name)(value, limit):
+        assert check_value(value, annotation, "x") == value
+        return
+    with pytest.raises(InputError) as refused:
+        check_value(value, annotation, "x")
+    said = limit if isinstance(limit, int) else f"{limit:g}"
+    assert str(refused.value) == f"x is {value!r}; it must be a number, {words} {said}"
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Annotated[int, MultipleOf(2)],
+        Annotated[int, Interval(ge=1, le=2)],
+        Annotated[int, "words"],
+        list[Annotated[int, Ge(1), MultipleOf(2)]],
+        Annotated[float, MultipleOf(2)] | None,
+    ],
+)
+def test_a_bound_that_would_not_be_checked_is_refused(annotation):
+    def model(*, width=2):
+        pass
+
+    model.__annotations__ = {"width": annotation}
+    with pytest.raises(InputError, match=r"option 'width' of 'model' is annotated with .*, which"):
+        options_of(model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    size: Annotated[int, Ge(1)] = 3
+    kind: Literal["a", "b"] = "a"
+
+
+def outer(*, inner: Inner = Inner(), factor: Annotated[float, Gt(0), Le(1)] | None = None):
+    pass
+
+
+def test_a_dataclass_is_read_from_a_mapping_of_its_fields():
+    assert check_options(outer, {"inner": {"size": 5}}, "")["inner"] == Inner(size=5)
+    for given_, message in (
+        ({"inner": {"size": 0}}, "o.inner.size is 0; it must be a whole number, at least 1"),
+        ({"inner": {"sise": 2}}, "Unknown option 'o.inner.sise'; did you mean 'size'? allowed: "),
+        ({"inner": {"kind": "c"}}, "o.inner.kind is 'c'; allowed: a, b"),
+        ({"inner": 3}, "o.inner is 3; it must be a mapping of options"),
+        ({"factor": 2}, "o.factor is 2; it must be a number, above 0, at most 1, or empty (null)"),
+    ):
+        with pytest.raises(InputError) as refused:
+            check_options(outer, given_, "o")
+        assert str(refused.value).startswith(message)
+
+
+def test_annotations_in_words():
+    assert describe(list[Annotated[int, Lt(3)]]) == (
+        "a list whose entries are each a whole number, below 3"
+    )
+    assert describe(Any).startswith("made of strings, numbers, ")
+
+
+@pytest.mark.parametrize("section", ["rand_k", {"name": "rand_k"}, {"name": "rand_k", "k": None}])
+def test_a_name_and_a_mapping_with_a_name_are_the_same_section(section):
+    made = complete("compression", section, "compression")
+    assert made == Section("rand_k", {"k": None, "fraction": 0.1, "indices": "seed"})
+    # What is complete stays as it is, and is written as a mapping that reads back.
+    assert complete("compression", made, "compression") is made
+    assert complete("compression", plain(made), "compression") == made
+
+
+@pytest.mark.parametrize(
+    ("section", "default", "message"),
+    [
+        (3, None, "here is 3; it must be a name, or a mapping with a name"),
+        (None, None, "here is empty; it must be a name, or a mapping with a name"),
+        ({"k": 3}, None, "it must be a name, or a mapping with a name"),
+        ({"name": 3}, "none", "here.name is 3; it must be a string"),
+    ],
+)
+def test_what_is_no_section_is_refused(section, default, message):
+    with pytest.raises(InputError) as refused:
+        named(section, "here", default)
+    assert message in str(refused.value)
+
+
+def test_a_default_stands_in_for_a_name():
+    assert named(None, "here", "fmmc") == ("fmmc", {})
+    assert named({"k": 3}, "here", "fmmc") == ("fmmc", {"k": 3})
+    made = complete("compression", {"name": "bernoulli", "inner": {"name": "rand_k", "k": 3}}, "c")
+    assert made.options["inner"].options["k"] == 3
+
+
+def test_a_configuration_has_types_and_is_plain_again():
+    configuration = resolve({"evaluation": {"every": 7}, "participation": 0.5})
+    assert configuration.evaluation.every == 7
+    assert configuration.participation == 0.5 and configuration.n_training == 100
+    assert configuration.algorithm.name == "fedem"
+    assert configuration.algorithm.options["n_components"] == 3
+    assert resolve(to_mapping(configuration)) == configuration
+    dropped = resolve({"participation": {"name": "dropout", "rate": 0.1, "recovery": 0.2}})
+    assert dropped.participation == Dropout(rate=0.1, recovery=0.2)
+    assert to_mapping(dropped)["participation"] == {"name": "dropout", "rate": 0.1, "recovery": 0.2}

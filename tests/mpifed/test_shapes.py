@@ -1,0 +1,67 @@
+"""Arrays have the shapes that signatures say, in runs and not only on paper."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import TINY, environment
+
+HERE = Path(__file__).parent
+WRONG = """
+import checked_shapes, numpy as np, torch
+checked_shapes.check_shapes()
+from jaxtyping import TypeCheckError
+from mpifed.exchange.reduction import largest_of_rows
+from mpifed.models.linear import Linear
+w, x, y, q = torch.zeros(2, 4), torch.zeros(2, 5, 3), torch.zeros(2, 5), torch.ones(2, 5)
+model = Linear(3, 1)
+assert model.gradient(w, x, y.long(), q).shape == (2, 4)
+for call in (
+    lambda: model.gradient(w, x, y.long(), q[:1]),
+    lambda: model.gradient(w[0], x, y.long(), q),
+    lambda: model.logits(w, x[:1]),
+    lambda: largest_of_rows(np.zeros(3)),
+):
+    try:
+        call()
+    except TypeCheckError:
+        continue
+    raise AssertionError("a wrong shape was let through")
+"""
+
+
+def checked(*words, program=None):
+    start = [str(HERE / "checked_shapes.py")] if program is None else ["-c", program]
+    return subprocess.run(
+        [sys.executable, *start, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=environment(),
+    )
+
+
+def test_a_wrong_shape_is_found():
+    done = checked(program=WRONG)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("local.momentum=0.9", "exchange=server"),
+        ("model=mlp", "exchange=gossip", "dtype=float64", "local.momentum=0"),
+    ],
+)
+def test_runs_keep_to_the_shapes(words, tmp_path):
+    done = checked(*TINY, *words, "--quiet", "--output", tmp_path / "run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "run" / "DONE").exists()
+
+
+def test_a_run_does_not_import_what_checks_them():
+    program = "import sys, mpifed.api; print('jaxtyping' in sys.modules, 'beartype' in sys.modules)"
+    assert checked(program=program).stdout.split() == ["False", "False"]

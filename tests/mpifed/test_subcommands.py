@@ -1,0 +1,87 @@
+"""``mpifed SUBCOMMAND``: the same as ``python -m mpifed.SUBCOMMAND``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from commands import TINY, command, environment, launch, rows
+
+from mpifed.__main__ import SUBCOMMANDS, main
+
+NAMES = ("run", "data", "sweep", "report", "jobs", "topologies", "theory")
+
+
+def test_without_arguments_the_subcommands_are_listed(capfd):
+    assert main([]) == 0
+    listed = capfd.readouterr()
+    assert listed.err == ""
+    lines = [line.split(maxsplit=1) for line in listed.out.splitlines() if line.startswith("  ")]
+    assert [line[0] for line in lines] == list(NAMES) == list(SUBCOMMANDS)
+    assert all(len(line) == 2 for line in lines)
+    assert main(["--help"]) == 0
+    assert capfd.readouterr().out == listed.out
+    done = subprocess.run(
+        [sys.executable, "-m", "mpifed"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1:-1] == listed.out.splitlines()[1:-1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("started", ["/somewhere/bin/mpifed", "/there/mpifed/__main__.py"])
+def test_each_calls_itself_what_was_typed(name, started, capfd, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [started, name])
+    monkeypatch.delenv("PMI_RANK", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    typed = "mpifed" if started.endswith("bin/mpifed") else "python -m mpifed"
+    if (name, typed) == ("topologies", "python -m mpifed"):
+        typed = "python -m"  # of the package beside mpifed
+    assert capfd.readouterr().out.startswith(f"usage: {typed} {name} ")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["rnu"], "Unknown subcommand 'rnu'; did you mean 'run'? allowed: data, jobs, "),
+        (["--run"], "Unknown subcommand '--run'; "),
+        (["digits-fedem", "rounds=2"], "'digits-fedem' is an experiment, not a subcommand"),
+        (["my.yaml"], "run my.yaml'"),
+        (["report"], "mpifed.report: the following arguments are required: RUN_DIR"),
+    ],
+)
+def test_what_is_misspelt_is_refused_with_the_closest(words, expected, capfd, monkeypatch):
+    assert main(words) == 2
+    said = capfd.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert expected in line
+    monkeypatch.setenv("PMI_RANK", "1")
+    assert main(["rnu"]) == 2
+    assert main(["--help"]) == 0
+    assert capfd.readouterr() == ("", "")
+
+
+def through_mpifed(ranks, *words, **variables):
+    """``mpifed run`` in processes of its own; ``python -m mpifed`` is what its script does."""
+    typed = command(ranks, *words)
+    at = typed.index("mpifed.run")
+    typed[at : at + 1] = ["mpifed", "run"]
+    variables = environment(**variables)
+    return subprocess.run(typed, capture_output=True, text=True, timeout=90, env=variables)
+
+
+def test_run_is_the_same_command_and_is_guarded_under_mpirun(tmp_path):
+    done = launch(2, *TINY, "--output", tmp_path / "one")
+    same = through_mpifed(2, *TINY, "--output", tmp_path / "two")
+    assert (done.code, same.returncode, same.stderr) == (0, 0, "")
+    assert rows(tmp_path / "one") == rows(tmp_path / "two")
+    # A rank that dies is named by its guard.
+    words = [*TINY, "algorithm=user_components:Fails", "--output", tmp_path / "three"]
+    failed = through_mpifed(2, *words, FAIL="die:1:1")
+    assert failed.returncode != 0
+    (line,) = [line for line in failed.stderr.splitlines() if line.startswith("mpifed: ")]
+    assert "rank 1 on" in line and "was killed by SIGKILL" in line
