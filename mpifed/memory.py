@@ -31,9 +31,9 @@ def check_memory(needed: float, what: str) -> None:
 
     Examples
     --------
-    >>> check_memory(1e18, "clients is 1000000000000000, which")  # doctest: +ELLIPSIS
+    >>> check_memory(1e18, "clients is 10**15, which")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    mpifed.errors.InputError: clients is 1000000000000000, which needs 1 EB of memory, ...
+    mpifed.errors.InputError: clients is 10**15, which needs 1 EB of memory, ...
     """
     from topologies.inputs import beyond_memory
 

@@ -1,46 +1,37 @@
-"""Graphs, mixing matrices and schedules for gossip averaging; numpy, scipy and networkx only.
+"""Graphs, mixing matrices and schedules for gossip averaging.
 
-    graph = topologies.build_graph("erdos_renyi", 100, seed=1234, p=0.5)      # a networkx graph
-    matrix = topologies.mixing_matrix(graph, "fmmc")                          # a MixingMatrix
-    topologies.slem(matrix)
+The package needs numpy, scipy and networkx only. A round of gossip is x <- W @ x, where W[i, j] is
+the weight that the receiver i gives to the message from the sender j.
 
-A round of gossip is x <- W @ x: W[i, j] is the weight that the receiver i gives to the message from
-j.
+Examples
+--------
+>>> import topologies
+>>> graph = topologies.build_graph("ring", 4)  # a networkx graph
+>>> matrix = topologies.mixing_matrix(graph, "fmmc")  # a MixingMatrix
+>>> round(topologies.slem(matrix), 6)
+0.333333
 """
 
-from topologies.analysis import (
-    ConsensusRate,
-    consensus_rate,
-    diameter,
-    effective_neighbours,
-    mixing_time,
-    slem,
-    spectrum,
-)
+from topologies.analysis import diameter, effective_neighbours, slem, spectrum
 from topologies.catalogue import Entry, Parameter, TopologyError
 from topologies.communication import Communication, GossipRun, communication, gossip
+from topologies.consensus import ConsensusRate, consensus_rate, mixing_time
 from topologies.describe import describe
 from topologies.families import FAMILIES
 from topologies.fmmc import FmmcResult, fmmc
 from topologies.graphs import build_graph, check_graph_parameters, edge_array, parse_graph
-from topologies.matrix import MixingMatrix, Report, Violation
+from topologies.matrix import MixingMatrix
+from topologies.schedule_table import SCHEDULES
 from topologies.schedules import (
-    SCHEDULES,
     build_schedule,
     check_schedule,
     parse_schedule,
     prepare_schedule,
     restore_schedule,
 )
-from topologies.sequences import (
-    Drawn,
-    DropEdges,
-    DropNodes,
-    LocalRounds,
-    Periodic,
-    Schedule,
-    Static,
-)
+from topologies.sequences import Drawn, Periodic, Schedule, Static
+from topologies.thinning import DropEdges, DropNodes, LocalRounds
+from topologies.validation import Report, Violation
 from topologies.weights import (
     WEIGHTS,
     best_constant,

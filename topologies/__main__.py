@@ -1,8 +1,9 @@
 """``python -m topologies``: study graphs, mixing matrices and schedules.
 
-A graph is written family:key=value,... such as erdos_renyi:n=20,p=0.5 or torus:rows=8,cols=8; a
-schedule that needs no graph may stand in its place, such as one_peer_exponential:n=16. Weight rules
-and schedules take options in the same way: fmmc:tolerance=1e-4, matcha:budget=0.25,drop_nodes=0.1.
+A graph is written family:key=value,... such as erdos_renyi:n=20,p=0.5 or torus:rows=8,cols=8. A
+schedule that needs no graph can be given in its place, such as one_peer_exponential:n=16. Weight
+rules and schedules take options in the same way: fmmc:tolerance=1e-4,
+matcha:budget=0.25,drop_nodes=0.1.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 from topologies import commands
 from topologies.catalogue import TopologyError
 from topologies.communication import MESSAGE_BYTES
+from topologies.listing import list_names
 from topologies.threads import one_thread
 from topologies.throughput import OVERLAYS
 
@@ -26,9 +28,20 @@ LONGEST = 500
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; return 0, or 2 after one sentence on standard error about bad input.
+    """Run one command of ``python -m topologies``.
 
-    It is called what started it: ``python -m topologies``, or a script that has it as a subcommand.
+    The program name in messages is that of the command that started it: ``python -m topologies``,
+    or a script that has it as a subcommand.
+
+    Parameters
+    ----------
+    arguments : list[str], optional
+        The words of the command line; None reads them from ``sys.argv``.
+
+    Returns
+    -------
+    int
+        The exit code: 0, or 2 after one sentence on standard error about bad input.
     """
     try:
         options = _parser().parse_args(arguments)
@@ -70,9 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_subparsers(required=True, metavar="COMMAND").add_parser
 
-    listing = add("list", help="the graph families, weight rules and schedules")
-    listing.add_argument("what", nargs="?", choices=["families", "weights", "schedules"])
-    _finish(listing, commands.list_names)
+    names = add("list", help="the graph families, weight rules and schedules")
+    names.add_argument("what", nargs="?", choices=["families", "weights", "schedules"])
+    _finish(names, list_names)
 
     show = add("show", help="one graph and what gossips on it")
     _graph(show)

@@ -1,9 +1,8 @@
-"""What a matrix or a schedule does: how fast it averages, and how many neighbours it is worth."""
+"""Spectrum, SLEM, effective neighbours and diameter of matrices, schedules and graphs."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import networkx as nx
 import numpy as np
@@ -11,162 +10,96 @@ from numpy.typing import NDArray
 from scipy import linalg
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
-from topologies.catalogue import TopologyError
+from topologies.consensus import contraction
 from topologies.graphs import edge_array
 from topologies.matrix import MixingMatrix
-from topologies.sequences import Drawn, LocalRounds, Schedule, as_schedule
+from topologies.sequences import Schedule, as_schedule
 
 Array = NDArray[np.float64]
 
-DENSE_NODES = 2000
-SAMPLES = 200
-STANDSTILL = 1e-10
-"""A consensus rate p of at most this is that of rounding: gossip never ends."""
-
 
 def spectrum(matrix: MixingMatrix) -> Array:
-    """Return the n eigenvalues of a symmetric W, else its singular values, in ascending order."""
+    """Return the eigenvalues of a symmetric W, otherwise its singular values.
+
+    Parameters
+    ----------
+    matrix : MixingMatrix
+        The mixing matrix W.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+        The values in ascending order.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> spectrum(mixing_matrix(build_graph("complete", 3), "uniform")).round(12) + 0.0
+    array([0., 0., 1.])
+    """
     dense = matrix.to_dense()
     values = np.linalg.eigvalsh(dense) if matrix.symmetric else linalg.svdvals(dense)[::-1]
     return np.asarray(values, dtype=np.float64)
 
 
 def slem(matrix: MixingMatrix) -> float:
-    """Return ||W - 11'/n||_2: of a symmetric W, the second largest eigenvalue modulus.
+    """Return ||W - 11'/n||_2, the factor by which one round contracts in the worst case.
 
-    It is 0 for one node, and the factor by which one round shrinks the distance from consensus in
-    the worst case. Where columns do not sum to one it is ||(I - 11'/n) W||_2, the same factor.
+    Of a symmetric W this is the second largest eigenvalue modulus. Where columns do not sum to one
+    it is ||(I - 11'/n) W||_2, the same worst-case contraction of the distance from consensus.
+
+    Parameters
+    ----------
+    matrix : MixingMatrix
+        The mixing matrix W.
+
+    Returns
+    -------
+    float
+        The SLEM; 0 for one node.
+
+    Raises
+    ------
+    TopologyError
+        If Lanczos iterations do not converge on a matrix of more than 2000 nodes.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> round(slem(mixing_matrix(build_graph("ring", 4), "metropolis_hastings")), 12)
+    0.333333333333
     """
-    return _contraction([matrix])
-
-
-def _contraction(matrices: list[MixingMatrix]) -> float:
-    """Return ||(I - J) W_last ... W_first||_2; above ``DENSE_NODES`` nodes by Lanczos."""
-    n = matrices[0].n
-    if n <= DENSE_NODES:
-        deviation = np.eye(n)
-        for matrix in matrices:
-            deviation = matrix.to_sparse() @ deviation
-        deviation -= deviation.mean(axis=0)
-        if len(matrices) == 1 and matrices[0].symmetric:
-            value = float(np.abs(np.linalg.eigvalsh(deviation)).max())
-        else:
-            value = float(linalg.svdvals(deviation)[0])
-    else:
-        rounds = [matrix.to_sparse() for matrix in matrices]
-
-        def square(x: Array) -> Array:
-            x = x.ravel()
-            for w in rounds:
-                x = w @ x
-            x = x - x.mean()
-            for w in reversed(rounds):
-                x = w.T @ x
-            return x
-
-        operator = LinearOperator((n, n), matvec=square, dtype=np.float64)
-        start = np.cos(np.arange(n))
-        try:
-            top = eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)
-        except ArpackNoConvergence:
-            raise TopologyError(
-                f"the SLEM of this matrix of {n} nodes is too near to others to be told apart"
-            ) from None
-        value = math.sqrt(max(0.0, float(top[0])))
-    return 0.0 if value < n * np.finfo(float).eps else value
-
-
-@dataclass(frozen=True)
-class ConsensusRate:
-    """E||W_tau ... W_1 x - mean||^2 <= (1 - p) ||x - mean||^2 over tau rounds.
-
-    Koloskova et al. 2020 (A unified theory of decentralized SGD with changing topology and local
-    updates), Assumption 4, which is Assumption 8 of Marfoq et al. 2021 (FedEM). ``standard_error``
-    is that of p where it was estimated, else 0.
-    """
-
-    p: float
-    tau: int = 1
-    standard_error: float = 0.0
-
-    @property
-    def contraction(self) -> float:
-        """The factor a round takes off the distance from consensus, on average over tau rounds."""
-        return float(max(0.0, 1 - self.p) ** (0.5 / self.tau))
-
-
-def consensus_rate(source: MixingMatrix | Schedule, samples: int = SAMPLES) -> ConsensusRate:
-    """Return the (p, tau) of a matrix used in every round, or of a schedule.
-
-    Exact for what is periodic, p = 1 - ||W_tau ... W_1 - 11'/n||_2^2, and for independent rounds
-    with a known E[W'W], p = 1 - ||E[W'W] - 11'/n||_2. Otherwise E[W'W] is the mean over the first
-    ``samples`` times tau rounds; its norm is on average too large, and so p on the safe side.
-    """
-    schedule = as_schedule(source)
-    if isinstance(schedule, LocalRounds):
-        inner = consensus_rate(schedule.inner, samples)
-        return ConsensusRate(inner.p, inner.tau * schedule.every, inner.standard_error)
-    if schedule.period is not None:
-        block = [schedule.matrix(k) for k in range(1, schedule.period + 1)]
-        return ConsensusRate(max(0.0, 1 - _contraction(block) ** 2), schedule.period)
-    if isinstance(schedule, Drawn) and schedule.mean_square is not None:
-        square = schedule.mean_square() - 1 / schedule.n
-        return ConsensusRate(float(np.clip(1 - np.linalg.eigvalsh(square)[-1], 0, 1)))
-    return _estimated_rate(schedule, samples)
-
-
-def _estimated_rate(schedule: Schedule, samples: int) -> ConsensusRate:
-    n, tau = schedule.n, schedule.tau
-    blocks = []
-    for start in range(1, samples * tau, tau):
-        product = schedule.matrix(start).to_sparse()
-        for k in range(start + 1, start + tau):
-            product = schedule.matrix(k).to_sparse() @ product
-        blocks.append(csr_array(product))
-    square = np.zeros((n, n))
-    for product in blocks:
-        square += (product.T @ product).toarray()
-        column = product.sum(axis=0)
-        square -= np.outer(column, column) / n
-    values, vectors = np.linalg.eigh(square / len(blocks))
-    worst = vectors[:, -1]
-    moved = np.stack([product @ worst for product in blocks])
-    norms = ((moved - moved.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
-    error = float(norms.std(ddof=1) / math.sqrt(len(blocks))) if len(blocks) > 1 else math.inf
-    return ConsensusRate(float(np.clip(1 - values[-1], 0, 1)), tau, error)
-
-
-def mixing_time(source: MixingMatrix | Schedule, accuracy: float = 1e-2) -> float:
-    """Return the rounds that shrink any distance from consensus to ``accuracy`` of it.
-
-    Infinity if they never do, 0 for one node. For random schedules it is the root mean square that
-    shrinks; for periodic ones the rounds are whole periods.
-    """
-    schedule = as_schedule(source)
-    return 0 if schedule.n == 1 else rounds_to(accuracy, consensus_rate(schedule))
-
-
-def rounds_to(accuracy: float, rate: ConsensusRate) -> float:
-    """Return the rounds, a multiple of tau, that shrink a distance to ``accuracy`` at this rate."""
-    left = 1 - rate.p
-    if left <= accuracy**2:
-        return rate.tau
-    if left >= 1 - STANDSTILL:
-        return math.inf
-    return rate.tau * math.ceil(2 * math.log(accuracy) / math.log(left) * (1 - 1e-12))
+    return contraction([matrix])
 
 
 def effective_neighbours(source: MixingMatrix | Schedule, gamma: float = 0.9) -> float:
     """Return how many nodes' noise a node averages in a random walk with decay ``gamma``.
 
-    Nodes keep z <- W (sqrt(gamma) z + noise); the number is the stationary variance of a node
-    without communication, 1 / (1 - gamma), over that with it: n for the complete graph, 1 without
-    any exchange. For symmetric W with eigenvalues l the latter is the mean of l^2 / (1 - gamma l^2)
-    (Vogels, Hendrikx and Jaggi 2022, Beyond spectral gap, section 3). For schedules that are not
-    static the covariance itself is followed, until it repeats or, if random, for some thousand
-    rounds' worth of noise.
+    Nodes update z <- W (sqrt(gamma) z + noise). The number is the stationary variance of a node
+    without communication, 1 / (1 - gamma), divided by that with it: n for the complete graph, 1
+    without any exchange. For symmetric W with eigenvalues l the latter is the mean of l^2 / (1 -
+    gamma l^2) (Vogels, Hendrikx and Jaggi 2022, Beyond spectral gap, section 3). For schedules that
+    are not static the covariance itself is iterated: over one period, or, if random, over ten times
+    the rounds in which gamma^k falls below 1e-9.
+
+    Parameters
+    ----------
+    source : MixingMatrix | Schedule
+        The matrix or schedule.
+    gamma : float, default 0.9
+        The decay, in (0, 1).
+
+    Returns
+    -------
+    float
+        The effective number of neighbours.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> round(effective_neighbours(mixing_matrix(build_graph("complete", 5), "uniform")), 6)
+    5.0
     """
     schedule = as_schedule(source)
     if schedule.period == 1 and schedule.symmetric:
@@ -186,7 +119,23 @@ def effective_neighbours(source: MixingMatrix | Schedule, gamma: float = 0.9) ->
 
 
 def diameter(graph: nx.Graph) -> float:
-    """Return the largest number of hops between two nodes; infinity if it is disconnected."""
+    """Return the largest number of hops between two nodes.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1.
+
+    Returns
+    -------
+    float
+        The diameter; infinity if the graph is disconnected.
+
+    Examples
+    --------
+    >>> diameter(nx.cycle_graph(6))
+    3.0
+    """
     n, edges = len(graph), edge_array(graph)
     adjacency = csr_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
     longest = 0.0

@@ -1,4 +1,4 @@
-"""What a user's words mean: a graph with weights and a schedule, first checked, then built."""
+"""The commands' graph, weights and schedule: parsed and checked as a plan, then built."""
 
 from __future__ import annotations
 
@@ -12,14 +12,33 @@ import networkx as nx
 from topologies.catalogue import TopologyError, node_count, parse_spec
 from topologies.describe import describe
 from topologies.graphs import NODES, build_graph, parse_graph
-from topologies.schedules import SCHEDULES, build_schedule, parse_schedule
+from topologies.schedule_table import SCHEDULES
+from topologies.schedules import build_schedule, parse_schedule
 from topologies.sequences import Schedule
 from topologies.weights import check_weights
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One graph with weights and schedule, checked but not built: what the words of a user mean."""
+    """One graph with weights and schedule, checked but not built.
+
+    Attributes
+    ----------
+    label : str
+        The words of the user, for tables and legends.
+    family : str | None
+        The graph family; None for a schedule that needs no graph.
+    arguments : Mapping[str, Any]
+        The arguments of ``build_graph``, or ``n``.
+    rule : str
+        The name of the weight rule.
+    rule_options : Mapping[str, Any]
+        Its options.
+    schedule : str
+        The name of the schedule.
+    schedule_options : Mapping[str, Any]
+        Its options.
+    """
 
     label: str
     family: str | None
@@ -32,7 +51,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class Case:
-    """A plan carried out."""
+    """The graph and the schedule that were built from a plan.
+
+    Attributes
+    ----------
+    plan : Plan
+        The plan.
+    graph : networkx.Graph | None
+        The graph; None for a schedule that needs none.
+    schedule : Schedule
+        The schedule.
+    seconds : float
+        CPU seconds for the weights and the schedule.
+    """
 
     plan: Plan
     graph: nx.Graph | None
@@ -40,7 +71,20 @@ class Case:
     seconds: float
 
     def record(self, *, accuracy: float, message_bytes: float) -> dict[str, Any]:
-        """Return its description."""
+        """Return the description of the case, as ``describe`` makes it.
+
+        Parameters
+        ----------
+        accuracy : float
+            Of ``mixing_time`` and ``bytes_to_accuracy``, in (0, 1).
+        message_bytes : float
+            The size of a message in bytes.
+
+        Returns
+        -------
+        dict of str to Any
+            Plain values by name.
+        """
         record = describe(
             self.graph,
             self.schedule,
@@ -53,10 +97,28 @@ class Case:
 
 
 def plan(text: str, weights: str, schedule: str, n: int | None) -> Plan:
-    """Read a graph, or a schedule that needs none, with its weights and schedule.
+    """Parse a graph, or a schedule that needs none, with its weights and schedule.
 
-    Raises:
-        TopologyError: if any of them does not exist.
+    Parameters
+    ----------
+    text : str
+        ``family:key=value,...``, or a schedule that needs no graph.
+    weights : str
+        ``rule:key=value,...``.
+    schedule : str
+        ``schedule:key=value,...``.
+    n : int | None
+        The number of nodes where the graph does not say it.
+
+    Returns
+    -------
+    Plan
+        The checked plan.
+
+    Raises
+    ------
+    TopologyError
+        If any of them does not exist or has a bad option.
     """
     name, given = parse_spec(text)
     rule, rule_options = parse_spec(weights)
@@ -82,7 +144,25 @@ def plan(text: str, weights: str, schedule: str, n: int | None) -> Plan:
 
 
 def carry_out(plan: Plan, seed: int) -> Case:
-    """Build the graph, the weights and the schedule of a plan."""
+    """Build the graph, the weights and the schedule of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    seed : int
+        The seed of all draws, unless the graph has its own.
+
+    Returns
+    -------
+    Case
+        What was built.
+
+    Raises
+    ------
+    TopologyError
+        If the graph, the weights or the schedule cannot be built.
+    """
     graph = None
     if plan.family is not None:
         graph = build_graph(plan.family, **{"seed": seed, **plan.arguments})

@@ -32,7 +32,28 @@ class Parameter:
     """One parameter of an entry: its type, default, and allowed values.
 
     A default of None with ``required=False`` means that the entry chooses a value from the others.
-    Bounds are inclusive unless named in ``open_ends``.
+
+    Attributes
+    ----------
+    kind : type
+        The type: int, float, bool or str.
+    summary : str
+        One line about it.
+    default : Any
+        The value where none is given.
+    required : bool
+        Whether a value must be given.
+    low, high : float or None
+        The bounds, inclusive unless named in ``open_ends``.
+    open_ends : tuple[str, ...]
+        Of "low" and "high", those that are exclusive.
+    choices : tuple[str, ...]
+        The allowed values, where they are few.
+
+    Examples
+    --------
+    >>> Parameter(float, "probability", low=0, high=1).read("erdos_renyi", "p", "0.25")
+    0.25
     """
 
     kind: type
@@ -46,7 +67,7 @@ class Parameter:
 
     @property
     def allowed(self) -> str:
-        """The allowed values in words, as an error message has them."""
+        """The allowed values in words, as error messages state them."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         noun = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}[
@@ -63,8 +84,24 @@ class Parameter:
     def read(self, owner: str, name: str, value: Any) -> Any:
         """Return ``value`` as this parameter's type.
 
-        Raises:
-            TopologyError: if it is of another type or out of bounds.
+        Parameters
+        ----------
+        owner : str
+            The name of the entry, for the message.
+        name : str
+            The name of the parameter, for the message.
+        value : Any
+            The value, possibly as text; None takes the default.
+
+        Returns
+        -------
+        Any
+            The converted value.
+
+        Raises
+        ------
+        TopologyError
+            If it is of another type or out of bounds.
         """
         if value is None and not self.required:
             return self.default
@@ -90,7 +127,17 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Entry:
-    """A named choice: what makes it, one line about it, its parameters (None: not checked)."""
+    """A named choice in a table.
+
+    Attributes
+    ----------
+    build : Callable[..., Any]
+        The function that makes it.
+    summary : str
+        One line about it.
+    parameters : Mapping[str, Parameter] | None
+        Its parameters by name; None if they are not checked (a user's own object).
+    """
 
     build: Callable[..., Any]
     summary: str
@@ -98,10 +145,26 @@ class Entry:
 
 
 def find(table: Mapping[str, E], what: str, name: str) -> E:
-    """Return the entry called ``name``, or the user's own object of a ``package.module:object``.
+    """Return the entry called ``name``, or one for the user's own ``package.module:object``.
 
-    Raises:
-        TopologyError: if there is none; the message names the closest known one.
+    Parameters
+    ----------
+    table : Mapping[str, E]
+        The named choices.
+    what : str
+        What the table holds, for the message.
+    name : str
+        The name to look up.
+
+    Returns
+    -------
+    Entry
+        The entry.
+
+    Raises
+    ------
+    TopologyError
+        If there is no such entry; the message names the closest known one.
     """
     if name in table:
         return table[name]
@@ -114,8 +177,25 @@ def find(table: Mapping[str, E], what: str, name: str) -> E:
 def load_object(name: str) -> Callable[..., Any]:
     """Import ``package.module:object``.
 
-    Raises:
-        TopologyError: if the module or the object does not exist, or cannot be called.
+    Parameters
+    ----------
+    name : str
+        The module and the object.
+
+    Returns
+    -------
+    callable
+        The object.
+
+    Raises
+    ------
+    TopologyError
+        If the module or the object does not exist, or cannot be called.
+
+    Examples
+    --------
+    >>> load_object("math:sqrt")(4.0)
+    2.0
     """
     module, _, attribute = name.partition(":")
     try:
@@ -132,8 +212,24 @@ def load_object(name: str) -> Callable[..., Any]:
 def read_parameters(owner: str, entry: Entry, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all parameters of ``entry``: the given ones checked, the others at their defaults.
 
-    Raises:
-        TopologyError: for an unknown, missing, mistyped or out-of-range parameter.
+    Parameters
+    ----------
+    owner : str
+        The name of the entry, for the message.
+    entry : Entry
+        The entry.
+    given : Mapping[str, Any]
+        The given values by name.
+
+    Returns
+    -------
+    dict of str to Any
+        The complete parameters.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown, missing, mistyped or out-of-range parameter.
     """
     if entry.parameters is None:
         return dict(given)
@@ -155,8 +251,22 @@ def read_parameters(owner: str, entry: Entry, given: Mapping[str, Any]) -> dict[
 def node_count(owner: str, n: Any) -> int:
     """Return the number of nodes as an int.
 
-    Raises:
-        TopologyError: if it is not an integer of at least 1.
+    Parameters
+    ----------
+    owner : str
+        The name of the entry, for the message.
+    n : Any
+        The number of nodes.
+
+    Returns
+    -------
+    int
+        The number of nodes.
+
+    Raises
+    ------
+    TopologyError
+        If it is not an integer of at least 1.
     """
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise TopologyError(f"{owner}: n is {n!r}; it must be an integer of at least 1")
@@ -165,10 +275,19 @@ def node_count(owner: str, n: Any) -> int:
 
 
 def check_memory(needed: float, what: str) -> None:
-    """Refuse what would take more memory than there is, before it is made.
+    """Refuse what would take more memory than is available, before it is made.
 
-    Raises:
-        TopologyError: the sentence that ``what`` begins.
+    Parameters
+    ----------
+    needed : float
+        The memory in bytes.
+    what : str
+        The beginning of the message: what needs it.
+
+    Raises
+    ------
+    TopologyError
+        If there is not so much memory.
     """
     lacking = beyond_memory(needed)
     if lacking is not None:
@@ -176,12 +295,29 @@ def check_memory(needed: float, what: str) -> None:
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, str]]:
-    """Split ``name:key=value,...`` into the name and its still unread values.
+    """Split ``name:key=value,...`` into the name and its values, which stay text.
 
     The name may itself be ``package.module:object``, recognised by its dot.
 
-    Raises:
-        TopologyError: if a part is not ``key=value`` or a key comes twice.
+    Parameters
+    ----------
+    text : str
+        The text.
+
+    Returns
+    -------
+    tuple of str and dict
+        The name, and the values by key.
+
+    Raises
+    ------
+    TopologyError
+        If a part is not ``key=value`` or a key comes twice.
+
+    Examples
+    --------
+    >>> parse_spec("torus:rows=8,cols=4")
+    ('torus', {'rows': '8', 'cols': '4'})
     """
     name, _, rest = text.partition(":")
     if "." in name:
@@ -200,6 +336,18 @@ def parse_spec(text: str) -> tuple[str, dict[str, str]]:
 
 def closest(name: str, known: Iterable[str]) -> str:
     """Return the allowed names as the end of a message, the one closest to ``name`` first.
+
+    Parameters
+    ----------
+    name : str
+        The unknown name.
+    known : Iterable[str]
+        The known names.
+
+    Returns
+    -------
+    str
+        Such as "did you mean 'ring'? allowed: ring, star".
 
     Examples
     --------

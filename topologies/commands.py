@@ -1,26 +1,24 @@
-"""What ``python -m topologies`` does, a function a command: check, then compute, then write."""
+"""The commands of ``python -m topologies``: one function each, on the parsed command line.
+
+Each function checks its input first, then computes, then prints or writes. All raise
+``TopologyError`` for bad input.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 from topologies.cases import Plan, carry_out, plan
-from topologies.catalogue import Entry, TopologyError
+from topologies.catalogue import TopologyError
 from topologies.communication import gossip, messages_received
-from topologies.families import FAMILIES
-from topologies.files import check_directory, check_format, write_matrix, write_table
 from topologies.network import read_network
-from topologies.schedules import SCHEDULES
+from topologies.output import check_outputs, print_json, print_table, save_figure, shown
 from topologies.throughput import check_overlay, cycle_time, design
-from topologies.weights import WEIGHTS
+from topologies.writing import check_directory, check_format, write_matrix, write_table
 
-PICTURES = (".png", ".pdf", ".svg")
 COLUMNS = (
     "slem",
     "consensus_rate",
@@ -34,53 +32,33 @@ COLUMNS = (
 )
 
 
-def list_names(options: argparse.Namespace) -> None:
-    """The graph families, weight rules and schedules, with their parameters."""
-    tables: dict[str, Mapping[str, Entry]] = {
-        "families": FAMILIES,
-        "weights": WEIGHTS,
-        "schedules": SCHEDULES,
-    }
-    if options.what:
-        tables = {options.what: tables[options.what]}
-    if options.json:
-        _print_json({title: {k: _entry(e) for k, e in t.items()} for title, t in tables.items()})
-        return
-    for title, table in tables.items():
-        print(title)
-        for name, entry in table.items():
-            print(f"  {name:22s} {entry.summary}")
-            for key, parameter in (entry.parameters or {}).items():
-                default = "" if parameter.default is None else f" (default {parameter.default})"
-                print(f"  {'':24s} {key}: {parameter.summary}, {parameter.allowed}{default}")
-
-
-def _entry(entry: Entry) -> dict[str, Any]:
-    parameters = {
-        key: {
-            "summary": parameter.summary,
-            "allowed": parameter.allowed,
-            "default": parameter.default,
-            "required": parameter.required,
-        }
-        for key, parameter in (entry.parameters or {}).items()
-    }
-    return {"summary": entry.summary, "parameters": parameters}
-
-
 def show(options: argparse.Namespace) -> None:
-    """One graph and what gossips on it."""
+    """Print the description of one graph with its weights and schedule.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        ``graph``, ``weights``, ``schedule``, ``n``, ``seed``, ``accuracy``, ``message_bytes`` and
+        ``json``.
+    """
     what = _plan(options)
     record = carry_out(what, options.seed).record(**_measures(options))
     if options.json:
-        _print_json(record)
+        print_json(record)
         return
     for key, value in record.items():
-        print(f"{key:22s} {_shown(value)}")
+        print(f"{key:22s} {shown(value)}")
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Several graphs, weights and schedules as a table and a picture."""
+    """Print a table of several graphs, weights and schedules; write it and a picture if asked for.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        As for :func:`show`, with lists ``graphs``, ``weights`` and ``schedules``, and the files
+        ``csv`` and ``plot``.
+    """
     plans = [
         plan(text, weights, schedule, options.n)
         for text in options.graphs
@@ -89,7 +67,7 @@ def compare(options: argparse.Namespace) -> None:
     ]
     # A schedule without weights is the same under every rule.
     plans = list({one.label: one for one in plans}.values())
-    _check_outputs(options.csv, options.plot)
+    check_outputs(options.csv, options.plot)
     cases = [carry_out(one, options.seed) for one in plans]
     records = [{"label": case.plan.label, **case.record(**_measures(options))} for case in cases]
     if options.csv:
@@ -97,15 +75,21 @@ def compare(options: argparse.Namespace) -> None:
     if options.plot:
         from topologies.plots import comparison
 
-        _save(comparison(records, [case.plan.label for case in cases]), options.plot)
+        save_figure(comparison(records, [case.plan.label for case in cases]), options.plot)
     if options.json:
-        _print_json(records)
+        print_json(records)
     else:
-        _print_table(records, ("label", *COLUMNS))
+        print_table(records, ("label", *COLUMNS))
 
 
 def show_rounds(options: argparse.Namespace) -> None:
-    """The rounds of a schedule."""
+    """Print the rounds of a schedule.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        As for :func:`show`, with ``rounds``, the number of rounds.
+    """
     case = carry_out(_plan(options), options.seed)
     count = options.rounds or case.schedule.period or 8
     rounds: list[dict[str, Any]] = []
@@ -124,17 +108,23 @@ def show_rounds(options: argparse.Namespace) -> None:
         )
     record = case.record(**_measures(options))
     if options.json:
-        _print_json({**record, "rounds": rounds})
+        print_json({**record, "rounds": rounds})
         return
     for key in ("schedule", "n", "symmetric", "doubly_stochastic", "period", "tau"):
-        print(f"{key:22s} {_shown(record[key])}")
+        print(f"{key:22s} {shown(record[key])}")
     for key in ("consensus_rate", "consensus_rate_error", "mixing_time", "messages_per_round"):
-        print(f"{key:22s} {_shown(record[key])}")
-    _print_table([{**row, "sha256": row["sha256"][:12]} for row in rounds], tuple(rounds[0]))
+        print(f"{key:22s} {shown(record[key])}")
+    print_table([{**row, "sha256": row["sha256"][:12]} for row in rounds], tuple(rounds[0]))
 
 
 def export(options: argparse.Namespace) -> None:
-    """A matrix to a file, or the rounds of a schedule to a directory of them."""
+    """Write a matrix to a file, or the rounds of a schedule to a directory of them.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The graph as for :func:`show`, ``output`` and ``rounds``.
+    """
     what = _plan(options)
     target = Path(options.output)
     if what.schedule == "static":
@@ -156,9 +146,15 @@ def export(options: argparse.Namespace) -> None:
 
 
 def plot(options: argparse.Namespace) -> None:
-    """A picture of a graph, its matrix, its spectrum, its consensus or its rounds."""
+    """Draw a graph, its matrix, its spectrum, its consensus or its rounds.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The graph as for :func:`show`, ``kind``, ``output`` and ``rounds``.
+    """
     what = _plan(options)
-    _check_outputs(None, options.output)
+    check_outputs(None, options.output)
     case = carry_out(what, options.seed)
     from topologies import plots
 
@@ -175,13 +171,19 @@ def plot(options: argparse.Namespace) -> None:
     else:
         count = options.rounds or min(schedule.period or 8, 16)
         figure = plots.round_panels(schedule, count, title=title)
-    _save(figure, options.output)
+    save_figure(figure, options.output)
 
 
 def dry_run(options: argparse.Namespace) -> None:
-    """Gossip on random vectors: measured against promised contraction."""
+    """Run gossip on random vectors; print the measured and the predicted contraction.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The graph as for :func:`show`, ``rounds``, ``width``, ``csv``, ``plot`` and ``json``.
+    """
     what = _plan(options)
-    _check_outputs(options.csv, options.plot)
+    check_outputs(options.csv, options.plot)
     run = gossip(
         carry_out(what, options.seed).schedule,
         options.rounds,
@@ -198,7 +200,7 @@ def dry_run(options: argparse.Namespace) -> None:
     if options.plot:
         from topologies.plots import consensus_decay
 
-        _save(consensus_decay({what.label: run}), options.plot)
+        save_figure(consensus_decay({what.label: run}), options.plot)
     summary = {
         "label": what.label,
         "rounds": options.rounds,
@@ -210,17 +212,23 @@ def dry_run(options: argparse.Namespace) -> None:
         "mean_drift": run.drift,
     }
     if options.json:
-        _print_json({**summary, "distance": run.distance.tolist()})
+        print_json({**summary, "distance": run.distance.tolist()})
         return
     for key, value in summary.items():
-        print(f"{key:22s} {_shown(value)}")
+        print(f"{key:22s} {shown(value)}")
 
 
 def cycle_times(options: argparse.Namespace) -> None:
-    """The overlays for a network, with the seconds a round of each takes."""
+    """Print the overlays for a network, with the seconds per round of each.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        ``network``, ``overlays``, ``message_bytes``, ``local_steps``, ``csv`` and ``json``.
+    """
     for name in options.overlays:
         check_overlay(name)
-    _check_outputs(options.csv, None)
+    check_outputs(options.csv, None)
     network = read_network(options.network)
     cost = {"message_bits": options.message_bytes * 8, "local_steps": options.local_steps}
     rows: list[dict[str, Any]] = []
@@ -242,9 +250,9 @@ def cycle_times(options: argparse.Namespace) -> None:
     if options.csv:
         write_table(rows, options.csv)
     if options.json:
-        _print_json(rows)
+        print_json(rows)
     else:
-        _print_table(rows, tuple(rows[0]))
+        print_table(rows, tuple(rows[0]))
 
 
 def _plan(options: argparse.Namespace) -> Plan:
@@ -259,40 +267,3 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 def _measures(options: argparse.Namespace) -> dict[str, float]:
     return {"accuracy": options.accuracy, "message_bytes": options.message_bytes}
-
-
-def _check_outputs(table: str | None, picture: str | None) -> None:
-    """Refuse, before anything is computed, what could not be written."""
-    if table:
-        check_directory(Path(table))
-    if picture:
-        if Path(picture).suffix not in PICTURES:
-            raise TopologyError(f"{picture!r} must end in one of {', '.join(PICTURES)}")
-        check_directory(Path(picture))
-
-
-def _save(figure: Any, path: str) -> None:
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise TopologyError(f"cannot write {path!r}: {error.strerror}") from error
-
-
-def _print_json(value: Any) -> None:
-    json.dump(value, sys.stdout)
-    print()
-
-
-def _print_table(records: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None:
-    names = tuple(columns)
-    cells = [names, *([_shown(record[name]) for name in names] for record in records)]
-    widths = [max(len(row[k]) for row in cells) for k in range(len(names))]
-    for row in cells:
-        first, *rest = (f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:]))
-        print("  ".join([first, *rest]).rstrip())
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Everything that is known about a graph and what gossips on it, as one flat record."""
+"""The description of a graph with its matrix or schedule, as one flat record."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.analysis import (
-    consensus_rate,
-    diameter,
-    effective_neighbours,
-    slem,
-)
+from topologies.analysis import diameter, effective_neighbours, slem
 from topologies.communication import MESSAGE_BYTES, communication, sampled_rounds
+from topologies.consensus import consensus_rate
 from topologies.matrix import ACTIVE, MixingMatrix
 from topologies.sequences import Schedule, as_schedule
 
@@ -34,20 +30,41 @@ def describe(
     message_bytes: float = MESSAGE_BYTES,
     seconds: float | None = None,
 ) -> dict[str, Any]:
-    """Return a record of plain values; None stands for what has no value or would be infinite.
-
-    Args:
-        graph: on which the matrix or schedule is; None for one that has none, which is then
-            described on the union of its rounds' edges.
-        source: the matrix or schedule.
-        schedule: its name.
-        accuracy: of ``mixing_time`` and ``bytes_to_accuracy``.
-        gamma: of ``effective_neighbours``.
-        message_bytes: size of a message.
-        seconds: what the weights or the schedule took, if the matrix does not say.
+    """Return the properties of a graph and the matrix or schedule on it.
 
     The keys are those of ``python -m topologies show --json``. ``slem`` and what follows from it
-    belong to a matrix that is used in every round; ``consensus_rate`` is p over ``tau`` rounds.
+    are given for a matrix that is used in every round; ``consensus_rate`` is p over ``tau`` rounds.
+
+    Parameters
+    ----------
+    graph : networkx.Graph | None
+        The graph of the matrix or schedule. None for a schedule without one, which is then
+        described on the union of its rounds' edges.
+    source : MixingMatrix | Schedule
+        The matrix or schedule.
+    schedule : str, default 'static'
+        Its name.
+    accuracy : float, default 0.01
+        Of ``mixing_time`` and ``bytes_to_accuracy``, in (0, 1).
+    gamma : float, default 0.9
+        The decay of ``effective_neighbours``, in (0, 1).
+    message_bytes : float, default MESSAGE_BYTES
+        The size of a message in bytes.
+    seconds : float, optional
+        CPU seconds for the weights or the schedule, if the matrix does not say.
+
+    Returns
+    -------
+    dict of str to Any
+        Plain values by name; None where a value does not exist or is infinite.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> graph = build_graph("ring", 4)
+    >>> record = describe(graph, mixing_matrix(graph, "metropolis_hastings"))
+    >>> record["edges"], record["diameter"], record["messages_per_round"]
+    (4, 2, 8.0)
     """
     law = as_schedule(source)
     rounds = sampled_rounds(law)

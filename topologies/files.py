@@ -1,15 +1,11 @@
-"""Graphs, matrices and tables on disk: npz (exact), dense CSV, edge lists, GraphML."""
+"""Reading of graphs, matrices and tables: npz (exact), dense CSV, edge lists, GraphML."""
 
 from __future__ import annotations
 
-import csv
 import io
-import json
 import math
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -26,11 +22,23 @@ TEXT_BYTES = 30
 
 
 def read_matrix(path: str | Path) -> MixingMatrix:
-    """Return the mixing matrix of a file: ``.npz`` as written by ``save``, or ``.csv``, n x n.
+    """Return the mixing matrix in a file.
 
-    Raises:
-        TopologyError: if the file cannot be read, or holds no doubly stochastic matrix; then the
-            message is the report of what is violated.
+    Parameters
+    ----------
+    path : str | Path
+        ``.npz`` as written by ``MixingMatrix.save``, or ``.csv`` with n x n numbers.
+
+    Returns
+    -------
+    MixingMatrix
+        The matrix.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read, or its matrix is not doubly stochastic and non-negative; the
+        message then lists the violations.
     """
     if Path(path).suffix == ".npz":
         return MixingMatrix.load(path)
@@ -38,10 +46,22 @@ def read_matrix(path: str | Path) -> MixingMatrix:
 
 
 def read_numbers(path: str | Path) -> NDArray[np.float64]:
-    """Return the numbers in a CSV file: float64 [rows, columns].
+    """Return the numbers in a CSV file.
 
-    Raises:
-        TopologyError: if the file cannot be read, or holds anything else.
+    Parameters
+    ----------
+    path : str | Path
+        The file.
+
+    Returns
+    -------
+    ndarray of float64, shape (rows, columns)
+        The numbers.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read, is empty or has anything but numbers.
     """
     text = read_text(path, "table of numbers")
     if not text.strip():
@@ -49,15 +69,32 @@ def read_numbers(path: str | Path) -> NDArray[np.float64]:
     try:
         return np.loadtxt(io.StringIO(text), delimiter=",", ndmin=2)
     except ValueError as error:
-        raise TopologyError(f"{str(path)!r} is no table of numbers: {error}") from error
+        raise TopologyError(f"{str(path)!r} is not a table of numbers: {error}") from error
 
 
 def edge_list(n: int | None = None, path: str = "") -> nx.Graph:
-    """The graph of a text file with one edge ``i j`` or ``i j weight`` a line.
+    """Return the graph of a text file with one edge ``i j`` or ``i j weight`` per line.
 
-    Text after ``#`` is ignored. A line with a single integer gives the
-    number of nodes. Labels are replaced by 0 .. n-1 in sorted order, unless n is larger than their
-    number: then they are the nodes themselves and those not named are isolated.
+    Text after ``#`` is ignored. A line with a single integer gives the number of nodes. Labels are
+    replaced by 0 .. n-1 in sorted order. Where n is larger than the number of labels, these are the
+    node numbers themselves, and nodes that are not named are isolated.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of nodes, if it is larger than that of the labels.
+    path : str, default ''
+        The file.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph, with ``weight`` on edges where the file has it.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or a line is not an edge.
     """
     graph = nx.Graph()
     for number, line in enumerate(read_text(path, "graph file").splitlines(), start=1):
@@ -76,7 +113,25 @@ def edge_list(n: int | None = None, path: str = "") -> nx.Graph:
 
 
 def graphml(n: int | None = None, path: str = "") -> nx.Graph:
-    """The undirected graph of a GraphML file; labels are replaced by 0 .. n-1 in sorted order."""
+    """Return the undirected graph of a GraphML file, with labels replaced by 0 .. n-1 in order.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of nodes, if it is larger than that of the labels.
+    path : str, default ''
+        The file.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or its graph is directed.
+    """
     graph = read_graphml(path, "graph file")
     if graph.is_directed():
         raise TopologyError(
@@ -88,18 +143,50 @@ def graphml(n: int | None = None, path: str = "") -> nx.Graph:
 def read_graphml(path: str | Path, what: str) -> nx.Graph:
     """Return the graph of a GraphML file, with its labels and attributes.
 
-    Raises:
-        TopologyError: if the file cannot be read, or is not GraphML; ``what`` is what it is called.
+    Parameters
+    ----------
+    path : str | Path
+        The file.
+    what : str
+        What the file is, for messages.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or is not GraphML.
     """
     text = read_text(path, what)
     try:
         return nx.read_graphml(io.BytesIO(text.encode()))
     except Exception as error:  # the XML parser's and networkx's errors have no common base
-        raise TopologyError(f"{str(path)!r} is no GraphML file: {error}") from error
+        raise TopologyError(f"{str(path)!r} is not a GraphML file: {error}") from error
 
 
 def matrix(n: int | None = None, path: str = "") -> nx.Graph:
-    """The graph of a stored symmetric mixing matrix (.npz, or .csv with all n x n entries)."""
+    """Return the graph of a stored symmetric mixing matrix.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of nodes; None takes that of the matrix.
+    path : str, default ''
+        A ``.npz`` file, or ``.csv`` with all n x n entries.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph, with the matrix's entries as ``weight`` on its edges.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read, or its matrix is directed or of another size.
+    """
     found = read_matrix(path)
     if not found.symmetric:
         raise TopologyError(
@@ -126,7 +213,18 @@ def _weight(text: str, number: int, path: str) -> float:
 
 
 def plain(graph: nx.Graph) -> nx.Graph:
-    """Return the graph on 0 .. n-1 in sorted order of its labels, without self-loops."""
+    """Return the graph on 0 .. n-1 in sorted order of its labels, without self-loops.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        A graph with labels that can be sorted.
+
+    Returns
+    -------
+    networkx.Graph
+        The relabelled graph; it keeps edge weights only.
+    """
     number = {label: k for k, label in enumerate(sorted(graph))}
     plain = nx.empty_graph(len(number))
     for i, j, weight in graph.edges(data="weight"):
@@ -156,97 +254,27 @@ def _relabelled(graph: nx.Graph, n: int | None, source: str) -> nx.Graph:
 def read_text(path: str | Path, what: str) -> str:
     """Return the text of a file.
 
-    Raises:
-        TopologyError: if it cannot be read; ``what`` is what it is called.
+    Parameters
+    ----------
+    path : str | Path
+        The file, in UTF-8.
+    what : str
+        What the file is, for messages.
+
+    Returns
+    -------
+    str
+        The text.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or is too large for the memory.
     """
     try:
         content = read_bytes(path)
         check_memory(TEXT_BYTES * len(content), f"the {what} {str(path)!r}")
         return content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text file"
+        reason = getattr(error, "strerror", None) or "it is not a text file"
         raise TopologyError(f"cannot read the {what} {str(path)!r}: {reason}") from error
-
-
-def write_matrix(matrix: MixingMatrix, path: str | Path) -> None:
-    """Write the matrix in the format of the path's suffix, one of ``FORMATS``.
-
-    Weights are written with all their digits. The self-weights stand in the CSV only: elsewhere
-    they are one minus the rest. The edge list begins with the number of nodes.
-
-    Raises:
-        TopologyError: for another suffix, for a directed matrix as an edge list or GraphML, or if
-            the file cannot be written.
-    """
-    path = Path(path)
-    check_format(path)
-    if not matrix.symmetric and path.suffix in (".edges", ".graphml"):
-        raise TopologyError(f"a directed matrix cannot be written to {path.name}: use .npz or .csv")
-    try:
-        FORMATS[path.suffix](matrix, path)
-    except OSError as error:
-        raise TopologyError(f"cannot write {str(path)!r}: {error.strerror}") from error
-
-
-def check_format(path: Path) -> None:
-    """Refuse a path whose suffix is no format, or whose directory does not exist."""
-    if path.suffix not in FORMATS:
-        raise TopologyError(
-            f"{str(path)!r} ends in {path.suffix!r}, but must end in one of {', '.join(FORMATS)}"
-        )
-    check_directory(path)
-
-
-def check_directory(path: Path) -> None:
-    """Refuse a path into a directory that does not exist."""
-    if not path.parent.is_dir():
-        raise TopologyError(
-            f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}"
-        )
-
-
-def _write_edges(matrix: MixingMatrix, path: Path) -> None:
-    pairs = zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True)
-    lines = [f"{i} {j} {weight!r}" for (i, j), weight in pairs]
-    path.write_text("\n".join([str(matrix.n), *lines]) + "\n")
-
-
-def _write_csv(matrix: MixingMatrix, path: Path) -> None:
-    rows = (",".join(map(repr, row)) for row in matrix.to_dense().tolist())
-    path.write_text("\n".join(rows) + "\n")
-
-
-def _write_graphml(matrix: MixingMatrix, path: Path) -> None:
-    graph = nx.empty_graph(matrix.n)
-    for (i, j), weight in zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True):
-        graph.add_edge(i, j, weight=weight)
-    graph.graph["info"] = json.dumps(dict(matrix.info))
-    nx.write_graphml(graph, path)
-
-
-FORMATS: dict[str, Callable[[MixingMatrix, Path], None]] = {
-    ".npz": MixingMatrix.save,
-    ".csv": _write_csv,
-    ".edges": _write_edges,
-    ".graphml": _write_graphml,
-}
-
-
-def write_table(records: Sequence[dict[str, Any]], path: str | Path) -> None:
-    """Write records of equal keys as CSV; None is an empty cell, a mapping is JSON.
-
-    Raises:
-        TopologyError: if the file cannot be written.
-    """
-    try:
-        with Path(path).open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(records[0]))
-            writer.writeheader()
-            for record in records:
-                writer.writerow({key: _cell(value) for key, value in record.items()})
-    except OSError as error:
-        raise TopologyError(f"cannot write {str(path)!r}: {error.strerror}") from error
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else value

@@ -18,32 +18,71 @@ Rounds = defaultdict[int, list[tuple[int, int, float]]]
 
 
 def one_peer_exponential(n: int) -> Periodic:
-    """In round k, node i averages with the node 2^((k - 1) mod ceil(log2 n)) before it.
+    """Return the schedule in which each node averages with one node before it.
 
-    Directed and doubly stochastic, one message a node and round; after a period the mean is exact
-    if n is a power of two. Assran et al. 2019 (Stochastic gradient push for distributed deep
-    learning); Ying et al. 2021 (Exponential graph is provably efficient for decentralized deep
-    training).
+    In round k it is the node 2^((k - 1) mod ceil(log2 n)) before. The matrices are directed and
+    doubly stochastic, with one message per node and round. After a period the mean is exact if n is
+    a power of two. Assran et al. 2019 (Stochastic gradient push for distributed deep learning);
+    Ying et al. 2021 (Exponential graph is provably efficient for decentralized deep training).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+
+    Returns
+    -------
+    Periodic
+        A schedule of period ceil(log2 n), at least 1.
+
+    Examples
+    --------
+    >>> one_peer_exponential(8).period
+    3
     """
     return Periodic(tuple(_circulant(n, [hop], 0.5) for hop in _hops(n)) or (identity(n),))
 
 
 def static_exponential(n: int) -> Periodic:
-    """Node i averages itself and the nodes 2^k before it, for all 2^k < n, equally.
+    """Return the schedule in which node i averages itself and all nodes 2^k < n before it equally.
 
-    Directed and doubly stochastic. Ying et al. 2021, section 3.
+    The matrix is directed and doubly stochastic. Ying et al. 2021, section 3.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+
+    Returns
+    -------
+    Periodic
+        A schedule of period 1.
     """
     hops = _hops(n)
     return Periodic((_circulant(n, hops, 1 / (len(hops) + 1)),))
 
 
 def equitopo(n: int, seed: int, step: float = 0.5) -> Drawn:
-    """Every node averages with the node u before it, u drawn anew each round from 1 .. n-1.
+    """Return the schedule in which every node averages with the node u before it, u random.
 
-    W = (1 - step) I + step (I / n + (n - 1) / n P^u) for the cyclic shift P. Directed and doubly
-    stochastic; the contraction on average does not depend on n. The one-peer directed form of Song
-    et al. 2022 (Communication-efficient topologies for decentralized learning with O(1) consensus
-    rate).
+    u is drawn anew in each round from 1 .. n-1, and W = (1 - step) I + step (I / n + (n - 1) / n
+    P^u) for the cyclic shift P. The matrices are directed and doubly stochastic; the mean
+    contraction does not depend on n. This is the one-peer directed form of Song et al. 2022
+    (Communication-efficient topologies for decentralized learning with O(1) consensus rate).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of all draws.
+    step : float, default 0.5
+        The weight of the exchange, in (0, 1].
+
+    Returns
+    -------
+    Drawn
+        The random schedule.
     """
     weight = step * (n - 1) / n
     draw = partial(_draw_shift, n=n, weight=weight)
@@ -77,11 +116,33 @@ def _circulant(n: int, hops: list[int], weight: float) -> MixingMatrix:
 
 
 def base_k(n: int, peers: int = 1) -> Periodic:
-    """Rounds with at most ``peers`` neighbours a node, at the end of which the mean is exact.
+    """Return rounds with at most ``peers`` neighbours per node, after which the mean is exact.
 
-    Symmetric and doubly stochastic, for any n, in at most 2 log_(peers + 1) n + 2 rounds: the
-    Base-(k+1) graph with k = ``peers`` of Takezawa et al. 2023 (Beyond exponential graph:
-    communication-efficient topologies for decentralized learning via finite-time convergence).
+    The matrices are symmetric and doubly stochastic, for any n, and the period is at most
+    2 log_(peers + 1) n + 2: the Base-(k+1) graph with k = ``peers`` of Takezawa et al. 2023 (Beyond
+    exponential graph: communication-efficient topologies for decentralized learning via finite-time
+    convergence).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    peers : int, default 1
+        The largest number of neighbours of a node in a round.
+
+    Returns
+    -------
+    Periodic
+        The schedule.
+
+    Examples
+    --------
+    >>> rounds = base_k(6)
+    >>> product = np.eye(6)
+    >>> for k in range(1, rounds.period + 1):
+    ...     product = rounds.matrix(k).to_dense() @ product
+    >>> bool(np.allclose(product, 1 / 6))
+    True
     """
     nodes, base = np.arange(n), peers + 1
     factors: list[int] = []
@@ -106,9 +167,9 @@ def _mean_of(nodes: Nodes, base: int) -> Rounds:
     """Return rounds that average all ``nodes``, split by the digits of their number.
 
     A digit d at place p is a part of d blocks of base^p nodes. First each block averages itself.
-    Then, part by part, every node of the parts behind exchanges with one node of each block of the
-    part, so weighted that the part and those behind get the same mean; the part goes on to average
-    itself, while those behind turn to the next.
+    Then, part by part, every node of the later parts exchanges with one node of each block of the
+    part, with weights that give the part and the later ones the same mean. The part then averages
+    itself, while the later ones continue with the next part.
     """
     parts, rest, size = [], nodes, 1
     while size * base <= len(nodes):

@@ -29,6 +29,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from topologies.catalogue import TopologyError
+from topologies.dual_bound import feasible_bound
+from topologies.edges import at_most_one
 from topologies.formulas import (
     best_constant_weights,
     larger_degrees,
@@ -36,7 +38,6 @@ from topologies.formulas import (
     metropolis_hastings_weights,
 )
 from topologies.graphs import edge_array
-from topologies.matrix import at_most_one
 from topologies.projections import (
     ROW_TOLERANCE,
     Multipliers,
@@ -61,17 +62,25 @@ within as much, so the SLEM is not known any better.
 
 @dataclass(frozen=True)
 class FmmcResult:
-    """The weights found and how good they are known to be.
+    """Fastest mixing weights with their certificate.
 
-    Attributes:
-        weights: float64 [m], in the order of ``edge_array(graph)``.
-        slem: second largest eigenvalue modulus of the matrix; 1 if the graph is disconnected.
-        lower_bound: no admissible matrix has a smaller SLEM.
-        certified_gap: (slem - lower_bound) / slem, or 0 where slem is 0.
-        iterations: of the alternating direction method, summed over components.
-        status: "closed_form", "converged", "max_iterations", or "rounding" where the gap came to
-            ``GAP_FLOOR`` (1e-11), but not to a tolerance below that.
-        seconds: CPU time.
+    Attributes
+    ----------
+    weights : ndarray of float64, shape (m,)
+        In the order of ``edge_array(graph)``.
+    slem : float
+        The second largest eigenvalue modulus of the matrix; 1 if the graph is disconnected.
+    lower_bound : float
+        A lower bound on the SLEM of all admissible matrices.
+    certified_gap : float
+        (slem - lower_bound) / slem, or 0 where slem is 0.
+    iterations : int
+        Iterations of the alternating direction method, summed over components.
+    status : str
+        "closed_form", "converged", "max_iterations", or "rounding" where the gap came to
+        ``GAP_FLOOR`` (1e-11), but not to a smaller tolerance.
+    seconds : float
+        CPU seconds.
     """
 
     weights: Array
@@ -92,18 +101,35 @@ def fmmc(
 ) -> FmmcResult:
     """Return the fastest mixing weights of a graph on 0 .. n-1, component by component.
 
-    Args:
-        graph: undirected, without self-loops.
-        tolerance: certified relative gap at which to stop; where mixing is slow, also a tenth of
-            the relative gap to the best spectral gap 1 - slem. The first iterations, which gain
-            most, aim for a tenth of it. A gap of ``GAP_FLOOR`` ends the search in any case.
-        self_loops: whether nodes may keep a part of their own value. Without it (as in the
-            published D-FedEM code) the diagonal is zero, the mixing is slower, and bipartite graphs
-            do not mix at all.
-        max_iterations: iterations after which to return what there is, with its certificate.
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph without self-loops.
+    tolerance : float, default 0.001
+        The certified relative gap at which to stop; where mixing is slow, also a tenth of the
+        relative gap to the best spectral gap 1 - slem. The first iterations, which gain most, aim
+        for a tenth of it. A gap of ``GAP_FLOOR`` ends the search in any case.
+    self_loops : bool, default True
+        Whether nodes may have self-weights. Without them (as in the published D-FedEM code) the
+        diagonal is zero, mixing is slower, and bipartite graphs do not mix at all.
+    max_iterations : int, default 5000
+        The iterations after which to return the best weights found, with their certificate.
 
-    Raises:
-        TopologyError: if ``self_loops`` is false and the graph admits no such weights.
+    Returns
+    -------
+    FmmcResult
+        The weights and the certificate.
+
+    Raises
+    ------
+    TopologyError
+        If ``self_loops`` is false and the graph admits no such weights.
+
+    Examples
+    --------
+    >>> result = fmmc(nx.cycle_graph(4))
+    >>> round(result.slem, 6), result.status
+    (0.333333, 'closed_form')
     """
     start = process_time()
     edges = edge_array(graph)
@@ -158,7 +184,7 @@ def _solve(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
 
 
 def _check_zero_diagonal(pattern: Pattern) -> None:
-    """Refuse unless the double cover has a perfect matching: iff so, such weights exist."""
+    """Refuse a graph whose double cover has no perfect matching: only then are there no weights."""
     n, rows, cols = pattern.n, np.append(pattern.i, pattern.j), np.append(pattern.j, pattern.i)
     cover = csr_array((np.ones(len(rows), dtype=np.int8), (rows, cols)), shape=(n, n))
     if not len(rows) or (maximum_bipartite_matching(cover) < 0).any():
@@ -234,27 +260,10 @@ def _is_check(iteration: int) -> bool:
 
 
 def _balance(deviation: Array, z: Array, previous: Array, u: Array) -> float:
-    """Return by what to multiply the penalty so that neither residual lags behind the other."""
+    """Return the factor on the penalty that balances the primal and the dual residual."""
     primal = np.linalg.norm(deviation - z) * np.linalg.norm(u)
     dual = np.linalg.norm(z - previous) * np.linalg.norm(deviation)
     return 2.0 if primal > IMBALANCE * dual else 0.5 if dual > IMBALANCE * primal else 1.0
-
-
-def feasible_bound(pattern: Pattern, y: Array, z: Array) -> float:
-    """Return the lower bound that the nearly feasible dual pair (y, z) gives once made feasible.
-
-    Where z asks for more than y, y is raised there; then y is centred, z with it, and both are
-    divided by y's norm. Lowering z instead gives a bound up to five times looser on dense graphs.
-    """
-    i, j = pattern.i, pattern.j
-    y = y.copy()
-    y[i, j] = y[j, i] = np.maximum(y[i, j], (z[i] + z[j]) / 2)
-    if pattern.self_loops:
-        np.fill_diagonal(y, np.maximum(y.diagonal(), z))
-    means = y.mean(axis=1)
-    y += means.mean() - means - means[:, None]
-    value = (z - 2 * means + means.mean()).sum()
-    return max(0.0, float(value / max(1.0, np.abs(np.linalg.eigvalsh(y)).sum())))
 
 
 def _slem(pattern: Pattern, weights: Array) -> float:

@@ -1,7 +1,7 @@
-"""Weights of edges in closed form, from the degrees or the Laplacian of a graph.
+"""Edge weights in closed form, from the degrees or the Laplacian of a graph.
 
-The weight rules of weights.py are these, and fmmc.py tries them as candidates. Edges are int64
-[m, 2] on nodes 0 .. n-1; every function returns float64 [m].
+These are the weight rules of weights.py, and the candidates of fmmc.py. Edges are int64 (m, 2) on
+nodes 0 .. n-1.
 """
 
 from __future__ import annotations
@@ -14,8 +14,22 @@ Edges = NDArray[np.int64]
 
 
 def degrees_of(n: int, edges: Edges) -> NDArray[np.int64]:
-    """Return int64 [n]: how many edges each node has.
+    """Return the number of edges at each node.
 
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+        The degrees.
+
+    Examples
+    --------
     >>> degrees_of(3, np.array([[0, 1], [1, 2]])).tolist()
     [1, 2, 1]
     """
@@ -23,14 +37,41 @@ def degrees_of(n: int, edges: Edges) -> NDArray[np.int64]:
 
 
 def larger_degrees(n: int, edges: Edges) -> NDArray[np.int64]:
-    """Return int64 [m]: the larger degree of each edge's ends."""
+    """Return the larger degree of each edge's ends.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+
+    Returns
+    -------
+    ndarray of int64, shape (m,)
+        The degrees.
+    """
     larger: NDArray[np.int64] = degrees_of(n, edges)[edges].max(axis=1, initial=0)
     return larger
 
 
 def metropolis_hastings_weights(n: int, edges: Edges) -> Array:
-    """Return 1 / (1 + max(d_i, d_j)) of each edge (Xiao, Boyd and Kim 2007, section 3).
+    """Return 1 / (1 + max(d_i, d_j)) for each edge (Xiao, Boyd and Kim 2007, section 3).
 
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+
+    Returns
+    -------
+    ndarray of float64, shape (m,)
+        The weights.
+
+    Examples
+    --------
     >>> metropolis_hastings_weights(3, np.array([[0, 1], [1, 2]])).round(3).tolist()
     [0.333, 0.333]
     """
@@ -38,15 +79,42 @@ def metropolis_hastings_weights(n: int, edges: Edges) -> Array:
 
 
 def max_degree_weights(n: int, edges: Edges) -> Array:
-    """Return 1 / (1 + d_max) for all edges."""
+    """Return 1 / (1 + d_max) for all edges.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+
+    Returns
+    -------
+    ndarray of float64, shape (m,)
+        The weights.
+    """
     return np.full(len(edges), 1 / (1 + degrees_of(n, edges).max()))
 
 
 def best_constant_weights(n: int, edges: Edges, components: int = 1) -> Array:
     """Return 2 / (l_2 + l_n) for all edges (Xiao and Boyd 2004, section 4.1).
 
-    l_1 <= ... <= l_n are the eigenvalues of the Laplacian; of a graph with several components the
-    smallest nonzero one takes the place of l_2.
+    l_1 <= ... <= l_n are the eigenvalues of the Laplacian. For a graph with several components the
+    smallest nonzero one replaces l_2.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    components : int, default 1
+        The number of connected components.
+
+    Returns
+    -------
+    ndarray of float64, shape (m,)
+        The weights.
     """
     if not len(edges):
         return np.zeros(0)
@@ -55,8 +123,24 @@ def best_constant_weights(n: int, edges: Edges, components: int = 1) -> Array:
 
 
 def laplacian(n: int, edges: Edges, weights: Array) -> Array:
-    """Return the weighted Laplacian, float64 [n, n]: D - A for the ``weights`` [m] of the edges.
+    """Return the weighted Laplacian D - A.
 
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    weights : ndarray of float64, shape (m,)
+        Their weights.
+
+    Returns
+    -------
+    ndarray of float64, shape (n, n)
+        The Laplacian.
+
+    Examples
+    --------
     >>> laplacian(2, np.array([[0, 1]]), np.array([0.5])).tolist()
     [[0.5, -0.5], [-0.5, 0.5]]
     """

@@ -1,4 +1,4 @@
-"""Graphs by name: the draw, the redraws where it is disconnected, and the record of both."""
+"""Graphs by name: the draw, the redraws where it is disconnected, and the metadata of both."""
 
 from __future__ import annotations
 
@@ -38,26 +38,45 @@ def build_graph(
 ) -> nx.Graph:
     """Return a graph of the named family on the nodes 0 .. n-1.
 
-    ``graph.graph`` records ``family``, ``params`` (all of them, defaults included), ``seed`` (None
-    for a family without randomness; a fresh one is drawn and recorded where None is given),
-    ``tries`` and ``on_disconnected``.
-
     The first draw of ``erdos_renyi`` is ``networkx.binomial_graph(n, p, seed)``. A disconnected
-    draw is
+    draw is treated by ``on_disconnected``:
 
     * ``"resample"``: drawn again from the same stateful generator, at most ``MAX_TRIES`` times;
       this conditions the law of the graph on being connected;
     * ``"error"``: refused;
-    * ``"keep"``: kept with a warning; gossip over it then averages within its components only;
+    * ``"keep"``: kept with a warning; gossip then averages within its components only;
     * ``"augment"``: joined by the fewest possible edges, counted in ``graph.graph["augmented"]``.
 
-    Families and files without randomness cannot be resampled and are refused there as by
-    ``"error"``.
+    Families and files without randomness cannot be resampled; a disconnected one is refused, as
+    with ``"error"``.
 
-    Raises:
-        TopologyError: for an unknown family, a bad parameter, a size that does not exist, or no
-            connected draw.
+    Parameters
+    ----------
+    name : str
+        An entry of ``FAMILIES``, or ``package.module:object``, a function that returns a graph.
+    n : int, optional
+        The number of nodes; None where the parameters determine it.
+    seed : int, optional
+        The seed of the draw. Where None is given to a random family, a fresh one is drawn.
+    on_disconnected : str, default 'resample'
+        One of "resample", "error", "keep" and "augment".
+    **params : Any
+        The parameters of the family.
 
+    Returns
+    -------
+    networkx.Graph
+        The graph. ``graph.graph`` records ``family``, ``params`` (all of them, defaults included),
+        ``seed`` (None for a family without randomness), ``tries`` and ``on_disconnected``.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown family, a bad parameter, a size that does not exist, or if no draw is
+        connected.
+
+    Examples
+    --------
     >>> graph = build_graph("erdos_renyi", 20, seed=1234, p=0.5)
     >>> graph.number_of_edges(), graph.graph["tries"]
     (102, 1)
@@ -91,10 +110,28 @@ def build_graph(
 
 
 def draw_graph(name: str, n: int, seed: int, **params: Any) -> nx.Graph:
-    """Return one draw of a random family, connected or not, with the same metadata.
+    """Return one draw of a random family, connected or not, with the metadata of ``build_graph``.
 
-    Raises:
-        TopologyError: for an unknown family, a bad parameter, or a size that does not exist.
+    Parameters
+    ----------
+    name : str
+        The family.
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of the draw.
+    **params : Any
+        The parameters of the family.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown family, a bad parameter, or a size that does not exist.
     """
     family, values = _resolve(name, n, {**params, "seed": seed, "on_disconnected": "keep"})
     del values["seed"], values["on_disconnected"]
@@ -105,27 +142,55 @@ def draw_graph(name: str, n: int, seed: int, **params: Any) -> nx.Graph:
 
 
 def check_graph_parameters(name: str, n: int | None, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a graph without building it; return its parameters with the defaults filled in.
+    """Check the parameters of a graph without building it.
 
-    ``params`` may also hold ``seed`` and ``on_disconnected``.
+    Parameters
+    ----------
+    name : str
+        The family.
+    n : int | None
+        The number of nodes; None where the parameters determine it.
+    params : Mapping[str, Any]
+        The parameters of the family, and possibly ``seed`` and ``on_disconnected``.
 
-    Raises:
-        TopologyError: as :func:`build_graph` would, except for a draw that turns out disconnected.
+    Returns
+    -------
+    dict of str to Any
+        The parameters with the defaults filled in.
+
+    Raises
+    ------
+    TopologyError
+        As :func:`build_graph`, except for a draw that turns out disconnected.
     """
     return _resolve(name, n, params)[1]
 
 
 def parse_graph(text: str, n: int | None = None) -> tuple[str, dict[str, Any]]:
-    """Read ``family:key=value,...``; return the family and the arguments for :func:`build_graph`.
+    """Parse ``family:key=value,...`` into the arguments of :func:`build_graph`.
 
-    ``n`` is the number of nodes where neither the text nor its parameters say it.
+    Parameters
+    ----------
+    text : str
+        The text.
+    n : int, optional
+        The number of nodes where neither the text nor its parameters say it.
 
+    Returns
+    -------
+    tuple of str and dict
+        The family and the arguments.
+
+    Raises
+    ------
+    TopologyError
+        If the text is malformed or names a graph that does not exist.
+
+    Examples
+    --------
     >>> name, arguments = parse_graph("erdos_renyi:n=100,p=0.5")
     >>> build_graph(name, seed=1, **arguments).number_of_nodes()
     100
-
-    Raises:
-        TopologyError: if the text is malformed or names a graph that does not exist.
     """
     name, given = parse_spec(text)
     stated = NODES.read(name, "n", given.pop("n", None))
@@ -211,6 +276,22 @@ def _treat_disconnected(graph: nx.Graph, policy: str) -> nx.Graph:
 
 
 def edge_array(graph: nx.Graph) -> NDArray[np.int64]:
-    """Return the edges as int64 [m, 2], i < j in each row, the rows in lexicographic order."""
+    """Return the edges of a graph in canonical order.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1.
+
+    Returns
+    -------
+    ndarray of int64, shape (m, 2)
+        I < j in each row, the rows in lexicographic order.
+
+    Examples
+    --------
+    >>> edge_array(nx.Graph([(2, 1), (0, 2)])).tolist()
+    [[0, 2], [1, 2]]
+    """
     edges = np.array(sorted((min(edge), max(edge)) for edge in graph.edges), dtype=np.int64)
     return edges.reshape(-1, 2)

@@ -1,6 +1,6 @@
-"""Files that are read and memory that is asked for, compared with what there is.
+"""Checks of input files and of memory, against what the system has.
 
-Nothing here needs more than Python's own library.
+They need Python's standard library only.
 """
 
 from __future__ import annotations
@@ -25,13 +25,25 @@ KINDS = {
 
 
 def check_regular(path: str | Path) -> int:
-    """Return the bytes of the regular file ``path``, or of the one that a link of this name names.
+    """Return the size of a regular file.
+
+    A pipe, a socket and a device are refused without being opened: reading one may wait, or never
+    end.
+
+    Parameters
+    ----------
+    path : str | Path
+        The file, or a link to it.
+
+    Returns
+    -------
+    int
+        The size in bytes.
 
     Raises
     ------
     OSError
-        If there is none. A pipe, a socket and a device are refused without being opened: reading
-        one may wait, or never end.
+        If the file does not exist or is not regular.
     """
     try:
         found = os.stat(path)
@@ -50,7 +62,17 @@ def _size_of(found: os.stat_result) -> int:
 
 
 def open_regular(path: str | Path) -> IO[bytes]:
-    """Return the regular file ``path``, opened for reading bytes.
+    """Open a regular file for reading bytes.
+
+    Parameters
+    ----------
+    path : str | Path
+        The file, or a link to it.
+
+    Returns
+    -------
+    file object
+        The open file.
 
     Raises
     ------
@@ -69,19 +91,24 @@ def open_regular(path: str | Path) -> IO[bytes]:
 
 
 def read_bytes(path: str | Path, most: int | None = None) -> bytes:
-    """Return the content of the regular file ``path``.
+    """Return the content of a regular file.
 
     Parameters
     ----------
-    path
-        The file.
-    most
-        Bytes it may have; none means as many as there is memory for.
+    path : str | Path
+        The file, or a link to it.
+    most : int, optional
+        The largest size allowed in bytes; None takes the available memory.
+
+    Returns
+    -------
+    bytes
+        The content.
 
     Raises
     ------
     OSError
-        As by :func:`open_regular`, or if the file has more bytes.
+        As by :func:`open_regular`, or if the file is larger.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -94,7 +121,12 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
 
 
 def check_archive(path: str | Path) -> None:
-    """Refuse a zip archive, such as an ``.npz`` file, that memory cannot hold when it is unpacked.
+    """Check that a zip archive, such as an ``.npz`` file, fits in memory when unpacked.
+
+    Parameters
+    ----------
+    path : str | Path
+        The archive.
 
     Raises
     ------
@@ -110,8 +142,20 @@ def check_archive(path: str | Path) -> None:
 
 
 def in_bytes(count: float) -> str:
-    """Return a number of bytes in words.
+    """Return a number of bytes with its unit.
 
+    Parameters
+    ----------
+    count : float
+        The number of bytes.
+
+    Returns
+    -------
+    str
+        The number with three digits.
+
+    Examples
+    --------
     >>> in_bytes(3_200_000)
     '3.2 MB'
     """
@@ -123,7 +167,18 @@ def in_bytes(count: float) -> str:
 
 
 def beyond_memory(needed: float) -> str | None:
-    """Return why ``needed`` bytes cannot be had, as the end of a sentence; None where they can."""
+    """Return why some memory is not available, as the end of a sentence.
+
+    Parameters
+    ----------
+    needed : float
+        The memory in bytes.
+
+    Returns
+    -------
+    str or None
+        The reason; None if there is enough.
+    """
     available = available_memory()
     if needed <= available:
         return None
@@ -131,10 +186,15 @@ def beyond_memory(needed: float) -> str | None:
 
 
 def available_memory() -> int:
-    """Return the bytes that this process may still take.
+    """Return the memory that this process may still take.
 
-    The least of what the system says is available, what the process's control groups leave, and
-    its own limit on addresses; what no system tells counts as no limit.
+    It is the least of what the system says is available, what the process's control groups leave,
+    and its limit on addresses. A system that states none of these counts as unlimited.
+
+    Returns
+    -------
+    int
+        The memory in bytes.
     """
     return min([sys.maxsize, *_of_the_system(), *_of_control_groups(), *_of_the_process()])
 

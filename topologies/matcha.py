@@ -1,8 +1,8 @@
-"""MATCHA: matchings switched on at random, within a budget, where they connect the graph most.
+"""MATCHA: matchings activated at random, within a budget, to maximise the connectivity.
 
 Wang, Sahu, Yang, Joshi and Kar 2019 (MATCHA: speeding up decentralized SGD via matching
 decomposition sampling). The graph is split into M matchings with Laplacians L_j. In each round
-matching j takes part with probability p_j, independently, and W = I - alpha sum_j B_j L_j.
+matching j is activated with probability p_j, independently, and W = I - alpha sum_j B_j L_j.
 """
 
 from __future__ import annotations
@@ -32,12 +32,29 @@ STEP = 0.3
 def activation_probabilities(
     n: int, edges: NDArray[np.int64], colours: NDArray[np.int64], budget: float
 ) -> Array:
-    """Return p in [0, 1]^M, sum p <= budget M, with the largest algebraic connectivity on average.
+    """Return p in [0, 1]^M, sum p <= budget M, that maximises the expected algebraic connectivity.
 
-    maximise l_2(sum_j p_j L_j) (eq. 6), the least of x'L(p)x over unit x orthogonal to 1 and so the
-    least of linear functions of p: by cutting planes, which also bound how far from the best p is.
-    ``TOLERANCE`` is that relative distance. Each step looks between the best p so far and the best
-    of the linear program, which takes far fewer steps than looking at the latter.
+    The problem is to maximise l_2(sum_j p_j L_j) (eq. 6). l_2 is the least x'L(p)x over unit x
+    orthogonal to 1, a minimum of linear functions of p. Cutting planes solve it and bound how far
+    from optimal p is. ``TOLERANCE`` is that relative distance. Each step evaluates a point between
+    the best p so far and the optimum of the linear program, which takes far fewer steps than
+    evaluating the latter.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    colours : ndarray of int64, shape (m,)
+        The matching of each edge, 0 .. M-1.
+    budget : float
+        The mean share of the matchings that are active, in (0, 1].
+
+    Returns
+    -------
+    ndarray of float64, shape (M,)
+        The probabilities.
     """
     count = int(colours.max(initial=-1)) + 1
     if budget >= 1 or count == 0:
@@ -72,9 +89,27 @@ def activation_probabilities(
 def mean_square(
     n: int, edges: NDArray[np.int64], colours: NDArray[np.int64], p: Array, alpha: float
 ) -> Array:
-    """Return E[W^2], float64 [n, n].
+    """Return E[W^2].
 
     E[L^2] = E[L]^2 + 2 sum_j p_j (1 - p_j) L_j, because a matching has L_j^2 = 2 L_j.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    colours : ndarray of int64, shape (m,)
+        The matching of each edge.
+    p : ndarray of float64, shape (M,)
+        The probabilities.
+    alpha : float
+        The weight of each active edge.
+
+    Returns
+    -------
+    ndarray of float64, shape (n, n)
+        E[W^2].
     """
     mean = laplacian(n, edges, p[colours])
     spread = laplacian(n, edges, (p * (1 - p))[colours])
@@ -82,7 +117,24 @@ def mean_square(
 
 
 def best_alpha(n: int, edges: NDArray[np.int64], colours: NDArray[np.int64], p: Array) -> float:
-    """Return the alpha that minimises ||E[W^2] - 11'/n|| (eq. 7), a convex function of it."""
+    """Return the alpha that minimises ||E[W^2] - 11'/n|| (eq. 7), a convex function of alpha.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    colours : ndarray of int64, shape (m,)
+        The matching of each edge.
+    p : ndarray of float64, shape (M,)
+        The probabilities.
+
+    Returns
+    -------
+    float
+        The weight of each active edge; 0 for a graph without edges.
+    """
     if not len(edges):
         return 0.0
 
@@ -103,14 +155,50 @@ def matcha(
     alpha: float,
     seed: int,
 ) -> Drawn:
-    """The schedule of independently drawn matchings; a node's own weight may be negative."""
+    """Return the schedule of independently activated matchings; self-weights may be negative.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    colours : ndarray of int64, shape (m,)
+        The matching of each edge.
+    probabilities : ndarray of float64, shape (M,)
+        The probability of each matching.
+    alpha : float
+        The weight of each active edge.
+    seed : int
+        The seed of all draws.
+
+    Returns
+    -------
+    Drawn
+        The random schedule.
+    """
     draw = partial(_draw, n=n, edges=edges, colours=colours, p=probabilities, alpha=alpha)
     square = partial(mean_square, n, edges, colours, probabilities, alpha)
     return Drawn(n, seed, draw, mean_square=square)
 
 
 def prepare_matcha(graph: nx.Graph, rule: object, budget: float) -> Arrays:
-    """Return the edges, their colours, the probabilities of the colours, and alpha."""
+    """Compute what :func:`restore_matcha` needs.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        The graph on 0 .. n-1.
+    rule : object
+        Not used: MATCHA sets its own weights.
+    budget : float
+        The mean share of the matchings that are active, in (0, 1].
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``edges``, their ``colours``, ``probabilities`` and ``alpha``.
+    """
     n, edges, colours = len(graph), edge_array(graph), edge_colours(graph)
     with one_thread():
         p = activation_probabilities(n, edges, colours, budget)
@@ -119,7 +207,24 @@ def prepare_matcha(graph: nx.Graph, rule: object, budget: float) -> Arrays:
 
 
 def restore_matcha(n: int, seed: int, arrays: Arrays, budget: float) -> Drawn:
-    """Return the schedule of ``prepare_matcha``'s arrays."""
+    """Return the schedule of the arrays of :func:`prepare_matcha`.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of all draws.
+    arrays : mapping of str to ndarray
+        The arrays.
+    budget : float
+        Not used: the probabilities contain it.
+
+    Returns
+    -------
+    Drawn
+        The random schedule.
+    """
     edges, colours, p = arrays["edges"], arrays["colours"], arrays["probabilities"]
     return matcha(n, edges, colours, p, float(arrays["alpha"]), seed)
 

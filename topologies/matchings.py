@@ -1,4 +1,4 @@
-"""Schedules of matchings: rounds in which a node exchanges with one neighbour at most."""
+"""Schedules of matchings: in each round a node exchanges with at most one neighbour."""
 
 from __future__ import annotations
 
@@ -15,10 +15,25 @@ from topologies.sequences import Arrays, Drawn, Periodic, identity
 
 
 def edge_colours(graph: nx.Graph) -> NDArray[np.int64]:
-    """Return int64 [m]: a colour of each edge of ``edge_array(graph)``, different at each node.
+    """Return a proper edge colouring: edges with a common node have different colours.
 
-    The edges of one colour are a matching. There are at most the largest degree plus one of them
-    (Misra and Gries 1992, A constructive proof of Vizing's theorem).
+    The edges of one colour are a matching. There are at most as many colours as the largest degree
+    plus one (Misra and Gries 1992, A constructive proof of Vizing's theorem).
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1.
+
+    Returns
+    -------
+    ndarray of int64, shape (m,)
+        The colour of each edge of ``edge_array(graph)``, from 0.
+
+    Examples
+    --------
+    >>> edge_colours(nx.path_graph(4)).tolist()
+    [0, 1, 0]
     """
     edges = edge_array(graph)
     colours = max((degree for _, degree in graph.degree), default=0) + 1
@@ -37,17 +52,19 @@ def edge_colours(graph: nx.Graph) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class _Painting:
-    """A partial colouring: the free colours of each node, as bits, and whom the others reach."""
+    """A partial colouring: each node's free colours, as bits, and its neighbour by used colour."""
 
     free: list[int]
     at: list[dict[int, int]]
 
     def paint(self, u: int, v: int, c: int) -> None:
+        """Give the edge between u and v the colour c."""
         self.at[u][c], self.at[v][c] = v, u
         self.free[u] ^= 1 << c
         self.free[v] ^= 1 << c
 
     def erase(self, u: int, c: int) -> None:
+        """Remove the colour c at u from its edge."""
         v = self.at[u].pop(c)
         del self.at[v][c]
         self.free[u] ^= 1 << c
@@ -56,7 +73,7 @@ class _Painting:
     def fan(self, u: int, v: int) -> list[int]:
         """Return neighbours of u, from v on: at each is free the colour of u's edge to the next.
 
-        It ends at a node that shares a free colour with u, or where there is no next.
+        The fan ends at a node that shares a free colour with u, or where it cannot be extended.
         """
         fan, used = [v], 0
         while not self.free[fan[-1]] & self.free[u]:
@@ -108,7 +125,22 @@ def _lowest(bits: int) -> int:
 
 
 def matching_cycle(n: int, edges: NDArray[np.int64], colours: NDArray[np.int64]) -> Periodic:
-    """The matchings of an edge colouring in turn; matched nodes take the mean of their values."""
+    """Return the schedule of the matchings of an edge colouring in turn; matched nodes average.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    colours : ndarray of int64, shape (m,)
+        The colour of each edge.
+
+    Returns
+    -------
+    Periodic
+        One round per colour.
+    """
     rounds = [
         MixingMatrix(n, edges[colours == c], np.full((colours == c).sum(), 0.5))
         for c in np.unique(colours)
@@ -117,7 +149,22 @@ def matching_cycle(n: int, edges: NDArray[np.int64], colours: NDArray[np.int64])
 
 
 def draw_matching(random: np.random.Generator, n: int, edges: NDArray[np.int64]) -> MixingMatrix:
-    """Return the pairwise averages on a maximal matching, drawn by adding edges in random order."""
+    """Return the pairwise averages on a maximal matching, drawn by adding edges in random order.
+
+    Parameters
+    ----------
+    random : numpy.random.Generator
+        The generator.
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+
+    Returns
+    -------
+    MixingMatrix
+        Weight 1/2 on each edge of the matching.
+    """
     free = np.ones(n, dtype=bool)
     chosen = []
     for e in random.permutation(len(edges)).tolist():
@@ -129,20 +176,76 @@ def draw_matching(random: np.random.Generator, n: int, edges: NDArray[np.int64])
 
 
 def prepare_matchings(graph: nx.Graph, rule: object) -> Arrays:
-    """Return the graph's edges and their colours."""
+    """Return what :func:`restore_matchings` needs: the ``edges`` and their ``colours``.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        The graph on 0 .. n-1.
+    rule : object
+        Not used: the weights are 1/2.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        The arrays.
+    """
     return {"edges": edge_array(graph), "colours": edge_colours(graph)}
 
 
 def restore_matchings(n: int, seed: int, arrays: Arrays) -> Periodic:
-    """Return the cycle of matchings."""
+    """Return the cycle of matchings of the arrays of :func:`prepare_matchings`.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        Not used: nothing is drawn.
+    arrays : mapping of str to ndarray
+        The arrays.
+
+    Returns
+    -------
+    Periodic
+        The schedule.
+    """
     return matching_cycle(n, arrays["edges"], arrays["colours"])
 
 
 def prepare_random_matching(graph: nx.Graph, rule: object) -> Arrays:
-    """Return the graph's edges."""
+    """Return what :func:`restore_random_matching` needs: the ``edges``.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        The graph on 0 .. n-1.
+    rule : object
+        Not used: the weights are 1/2.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        The arrays.
+    """
     return {"edges": edge_array(graph)}
 
 
 def restore_random_matching(n: int, seed: int, arrays: Arrays) -> Drawn:
-    """Return the schedule of random maximal matchings (randomised gossip, Boyd et al. 2006)."""
+    """Return the schedule of random maximal matchings (randomised gossip, Boyd et al. 2006).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of all draws.
+    arrays : mapping of str to ndarray
+        The arrays of :func:`prepare_random_matching`.
+
+    Returns
+    -------
+    Drawn
+        The random schedule.
+    """
     return Drawn(n, seed, partial(draw_matching, n=n, edges=arrays["edges"]))

@@ -15,34 +15,48 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from topologies.catalogue import MATRIX_NODE_BYTES, TopologyError, check_memory
+from topologies.edges import at_most_one, canonical_edges, node_sums
 from topologies.inputs import check_archive
+from topologies.validation import BUILT_TOLERANCE, IMPORT_TOLERANCE, Report, violations
 
-BUILT_TOLERANCE = 1e-12
-IMPORT_TOLERANCE = 1e-8
 ACTIVE = 1e-7
-NEGATIVE = "entries are negative"
 
 
 @dataclass(frozen=True, eq=False)
 class MixingMatrix:
     """A row-stochastic matrix W; one round of gossip is x <- W @ x.
 
-    W[i, j] is the weight that the receiver i gives to the message from j. Only the weights
-    between different nodes are stored. The weight a node keeps for itself is one minus their sum,
-    so that rows sum to one by construction, and a symmetric matrix is doubly stochastic by
-    construction.
+    W[i, j] is the weight that the receiver i gives to the message from the sender j. Only the
+    weights between different nodes are stored. The weight a node keeps for itself is one minus
+    their sum, so that rows sum to one by construction, and a symmetric matrix is doubly stochastic
+    by construction.
 
-    Attributes:
-        n: number of nodes.
-        edges: int64 [m, 2] in lexicographic order; symmetric: each {i, j} once with i < j;
-            otherwise each (receiver, sender).
-        weights: float64 [m], the weight of each edge; zero is allowed and counts as an edge.
-        symmetric: whether each edge is used in both directions with the same weight.
-        info: where the matrix came from (rule, certificate, the graph's metadata); no part of its
-            identity.
+    Attributes
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges in lexicographic order. Symmetric: each {i, j} once with i < j; otherwise each
+        (receiver, sender).
+    weights : ndarray of float64, shape (m,)
+        The weight of each edge; zero is allowed and counts as an edge.
+    symmetric : bool
+        Whether each edge is used in both directions with the same weight.
+    info : Mapping[str, Any]
+        The origin of the matrix (rule, certificate, the graph's metadata); it does not count in
+        comparisons.
 
-    Raises:
-        TopologyError: if the edges are no simple edges on 0 .. n-1 or a weight is not finite.
+    Raises
+    ------
+    TopologyError
+        If the edges are not simple edges on 0 .. n-1 or a weight is not finite.
+
+    Examples
+    --------
+    >>> pair = MixingMatrix(2, np.array([[0, 1]]), np.array([0.25]))
+    >>> pair.to_dense()
+    array([[0.75, 0.25],
+           [0.25, 0.75]])
     """
 
     n: int
@@ -52,7 +66,7 @@ class MixingMatrix:
     info: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        edges, weights = _canonical(self.n, self.edges, self.weights, self.symmetric)
+        edges, weights = canonical_edges(self.n, self.edges, self.weights, self.symmetric)
         for array in (edges, weights):
             array.setflags(write=False)
         object.__setattr__(self, "edges", edges)
@@ -64,12 +78,28 @@ class MixingMatrix:
     ) -> MixingMatrix:
         """Return the mixing matrix of a square array, dense or scipy sparse.
 
-        Entries that are not stored are no edges. What is within ``tolerance`` of symmetric is made
-        so; the diagonal is replaced by one minus the rest.
+        Entries that are not stored are not edges. A matrix within ``tolerance`` of symmetric is
+        symmetrised; the diagonal is replaced by one minus the rest of the row.
 
-        Raises:
-            TopologyError: if the array is not doubly stochastic and non-negative within
-                ``tolerance``; the message is the report of what is violated.
+        Parameters
+        ----------
+        matrix : array_like or scipy sparse array, shape (n, n)
+            The entries.
+        tolerance : float, default IMPORT_TOLERANCE
+            The largest violation allowed.
+        info : Mapping[str, Any], optional
+            The ``info`` of the result.
+
+        Returns
+        -------
+        MixingMatrix
+            The matrix.
+
+        Raises
+        ------
+        TopologyError
+            If the array is not doubly stochastic and non-negative within ``tolerance``; the message
+            lists the violations.
         """
         array = sparse.csr_array(matrix, dtype=np.float64)
         if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.shape[0]:
@@ -78,7 +108,7 @@ class MixingMatrix:
             )
         report = violations(array, tolerance)
         if not report.ok:
-            raise TopologyError(f"the matrix is no mixing matrix: {report}")
+            raise TopologyError(f"the matrix is not a mixing matrix: {report}")
         n = array.shape[0]
         symmetric = abs(array - array.T).max() <= tolerance
         if symmetric:
@@ -94,7 +124,7 @@ class MixingMatrix:
 
     @cached_property
     def self_weights(self) -> NDArray[np.float64]:
-        """float64 [n]: one minus the sum of the weights each node gives to others."""
+        """One minus the sum of the weights each node gives to others, float64, shape (n,)."""
         if self.symmetric:
             return 1.0 - node_sums(self.n, self.edges, self.weights)
         received = np.bincount(self.edges[:, 0], self.weights, self.n)
@@ -109,14 +139,16 @@ class MixingMatrix:
         return sparse.csr_array(sparse.coo_array((data, (rows, cols)), shape=(self.n, self.n)))
 
     def to_sparse(self) -> sparse.csr_array:
-        """Return W with its diagonal, float64 CSR of shape [n, n]."""
+        """Return W with its diagonal, float64 CSR of shape (n, n)."""
         return sparse.csr_array(self._neighbour_weights + sparse.diags(self.self_weights))
 
     def to_dense(self) -> NDArray[np.float64]:
-        """Return W, float64 [n, n].
+        """Return W, float64 of shape (n, n).
 
-        Raises:
-            TopologyError: if there is no memory for so many numbers.
+        Raises
+        ------
+        TopologyError
+            If there is no memory for so many numbers.
         """
         check_memory(8 * self.n**2, f"the dense matrix of {self.n} nodes")
         dense = self._neighbour_weights.toarray()
@@ -152,19 +184,34 @@ class MixingMatrix:
         return hash(self.sha256)
 
     def validate(self, tolerance: float = BUILT_TOLERANCE) -> Report:
-        """Return the report of what keeps this from being non-negative and doubly stochastic."""
+        """Return the report on whether the matrix is non-negative and doubly stochastic."""
         return violations(self.to_sparse(), tolerance)
 
     def pruned(self, tolerance: float = ACTIVE) -> MixingMatrix:
-        """Return the matrix without edges of at most this absolute weight: they need no message."""
+        """Return the matrix without edges of absolute weight at most ``tolerance``."""
         return self.with_edges(np.abs(self.weights) > tolerance)
 
     def restricted_to(self, active: NDArray[np.bool_]) -> MixingMatrix:
-        """Return the matrix of a round in which only the nodes where ``active`` is true take part.
+        """Return the matrix of a round in which only the active nodes take part.
 
-        An edge with an inactive end is not used, and its weight returns to the ends' self-weights:
-        a symmetric matrix stays symmetric and doubly stochastic, and an inactive node keeps its
-        value. A directed one stays row-stochastic only.
+        An edge with an inactive end is not used, and its weight is added to the self-weights of its
+        ends: a symmetric matrix stays symmetric and doubly stochastic, and an inactive node keeps
+        its value. A directed one stays row-stochastic only.
+
+        Parameters
+        ----------
+        active : ndarray of bool, shape (n,)
+            Whether each node takes part.
+
+        Returns
+        -------
+        MixingMatrix
+            The matrix of the round.
+
+        Raises
+        ------
+        TopologyError
+            If ``active`` has another shape.
         """
         active = np.asarray(active, dtype=bool)
         if active.shape != (self.n,):
@@ -174,7 +221,10 @@ class MixingMatrix:
         return self.with_edges(active[self.edges[:, 0]] & active[self.edges[:, 1]])
 
     def with_edges(self, kept: NDArray[np.bool_]) -> MixingMatrix:
-        """Return the matrix with these edges (bool [m]) only; other weights return to the ends."""
+        """Return the matrix with the ``kept`` edges, bool of shape (m,), only.
+
+        The weight of a removed edge is added to the self-weights of its ends.
+        """
         return MixingMatrix(self.n, self.edges[kept], self.weights[kept], self.symmetric, self.info)
 
     def save(self, path: str | Path) -> None:
@@ -194,9 +244,20 @@ class MixingMatrix:
     def load(cls, path: str | Path) -> MixingMatrix:
         """Read a file written by :meth:`save`.
 
-        Raises:
-            TopologyError: if the file cannot be read, is of another kind, or does not hold what was
-                written.
+        Parameters
+        ----------
+        path : str | Path
+            The file.
+
+        Returns
+        -------
+        MixingMatrix
+            The matrix.
+
+        Raises
+        ------
+        TopologyError
+            If the file cannot be read, is of another kind, or its content does not match its hash.
         """
         try:
             check_archive(path)
@@ -216,93 +277,11 @@ class MixingMatrix:
         except TopologyError:
             raise
         except Exception as error:  # zipfile, zlib, numpy and json each have their own
-            raise TopologyError(f"{str(path)!r} is no file of a mixing matrix: {error}") from error
+            raise TopologyError(
+                f"{str(path)!r} is not a file of a mixing matrix: {error}"
+            ) from error
         if not intact:
             raise TopologyError(
                 f"{str(path)!r} is damaged: its content does not have the hash stored with it"
             )
         return matrix
-
-
-@dataclass(frozen=True)
-class Violation:
-    """One property that does not hold: by how much, and how much would be allowed."""
-
-    name: str
-    value: float
-    tolerance: float
-
-    def __str__(self) -> str:
-        return f"{self.name} by {self.value:.3g} (allowed {self.tolerance:.3g})"
-
-
-@dataclass(frozen=True)
-class Report:
-    """The violations found in a matrix; empty if it is fine."""
-
-    violations: tuple[Violation, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is violated."""
-        return not self.violations
-
-    def __str__(self) -> str:
-        return "; ".join(map(str, self.violations)) or "no violation"
-
-
-def violations(array: sparse.csr_array, tolerance: float) -> Report:
-    """Check that a square array is finite, non-negative and doubly stochastic."""
-    if not np.isfinite(array.data).all():
-        return Report((Violation("entries are not finite", float("inf"), 0.0),))
-    excess = {
-        "rows do not sum to one": np.abs(array.sum(axis=1) - 1).max(),
-        "columns do not sum to one": np.abs(array.sum(axis=0) - 1).max(),
-        NEGATIVE: -min(array.data.min(initial=0.0), 0.0),
-    }
-    return Report(
-        tuple(Violation(name, float(v), tolerance) for name, v in excess.items() if v > tolerance)
-    )
-
-
-def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return float64 [n]: the sum of the values [m] on each node's edges [m, 2]."""
-    ends = np.concatenate([edges[:, 0], edges[:, 1]])
-    return np.bincount(ends, np.concatenate([values, values]), n).astype(np.float64)
-
-
-def at_most_one(
-    n: int, edges: NDArray[np.int64], weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Scale non-negative weights down so that no node's sum exceeds one, not even by rounding."""
-    while (sums := node_sums(n, edges, weights)).max() > 1:
-        divisor = np.where(sums > 1, sums * (1 + np.finfo(float).eps), 1)
-        weights = weights / divisor[edges].max(axis=1)
-    return weights
-
-
-def _canonical(
-    n: int, edges: Any, weights: Any, symmetric: bool
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return fresh arrays in canonical order."""
-    edges = np.array(edges, dtype=np.int64).reshape(-1, 2)
-    weights = np.array(weights, dtype=np.float64)
-    if n < 1:
-        raise TopologyError(f"n is {n}, but must be an integer of at least 1")
-    if weights.shape != (len(edges),):
-        raise TopologyError(
-            f"weights have shape {weights.shape}, but must be one for each of {len(edges)} edges"
-        )
-    if not np.isfinite(weights).all():
-        raise TopologyError("a weight is not finite")
-    if symmetric:
-        edges = np.sort(edges, axis=1)
-    if len(edges) and (edges.min() < 0 or edges.max() >= n or (edges[:, 0] == edges[:, 1]).any()):
-        raise TopologyError(f"an edge does not join two different nodes of 0 .. {n - 1}")
-    keys = edges[:, 0] * n + edges[:, 1]
-    if (np.diff(keys) < 0).any():
-        order = np.argsort(keys, kind="stable")
-        edges, weights, keys = edges[order], weights[order], keys[order]
-    if (np.diff(keys) == 0).any():
-        raise TopologyError("an edge is given twice")
-    return edges, weights

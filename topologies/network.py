@@ -1,4 +1,4 @@
-"""Links among nodes: what an overlay runs on."""
+"""Networks of links among nodes, on which overlays are designed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Network:
-    """The links among n nodes and the nodes' own access and speed.
+    """The links among n nodes, and the nodes' access rates and speed.
 
-    Attributes:
-        latency: float64 [n, n], seconds from i to j.
-        bandwidth: float64 [n, n], bits per second that the path from i to j has to spare.
-        upload: float64 [n], bits per second of each node's access, shared by what it sends.
-        download: float64 [n], the same for what it receives.
-        compute: float64 [n], seconds of a local step.
+    Attributes
+    ----------
+    latency : ndarray of float64, shape (n, n)
+        Seconds from i to j.
+    bandwidth : ndarray of float64, shape (n, n)
+        Bits per second available on the path from i to j.
+    upload : ndarray of float64, shape (n,)
+        Bits per second of each node's access link, shared by what it sends.
+    download : ndarray of float64, shape (n,)
+        The same for what it receives.
+    compute : ndarray of float64, shape (n,)
+        Seconds per local step.
     """
 
     latency: Array
@@ -36,21 +42,33 @@ class Network:
 
     @property
     def n(self) -> int:
-        """Number of nodes."""
+        """The number of nodes."""
         return len(self.latency)
 
 
 def read_network(path: str | Path) -> Network:
     """Return the network of a file.
 
-    ``.csv``: latencies in seconds, n x n, from row to column; links and nodes are otherwise
-    unlimited. ``.graphml``: an underlay with edge attributes ``latency`` (seconds) and
-    ``bandwidth`` (bits per second), node attributes ``upload``, ``download`` (bits per second) and
-    ``compute`` (seconds); what is missing is no limit. Messages take the path of least latency and
-    find its narrowest bandwidth.
+    A ``.csv`` file has n x n latencies in seconds, from row to column; rates are then unlimited. A
+    ``.graphml`` file has an underlay with edge attributes ``latency`` (seconds) and ``bandwidth``
+    (bits per second), and node attributes ``upload``, ``download`` (bits per second) and
+    ``compute`` (seconds); a missing rate is unlimited, a missing time 0. Messages take the path of
+    least latency, whose bandwidth is that of its slowest link.
 
-    Raises:
-        TopologyError: if the file cannot be read or a value is negative.
+    Parameters
+    ----------
+    path : str | Path
+        The file.
+
+    Returns
+    -------
+    Network
+        The network.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or a value is out of range.
     """
     path = Path(path)
     if path.suffix == ".csv":
@@ -70,10 +88,22 @@ def _unlimited(latency: Array) -> Network:
 
 
 def network_on(underlay: nx.Graph) -> Network:
-    """Return the network among all nodes of an underlay; attributes as in :func:`read_network`.
+    """Return the network among all nodes of an underlay.
 
-    Raises:
-        TopologyError: if it is not connected.
+    Parameters
+    ----------
+    underlay : networkx.Graph
+        A graph with the attributes of :func:`read_network`.
+
+    Returns
+    -------
+    Network
+        The network, with nodes in the order of the underlay.
+
+    Raises
+    ------
+    TopologyError
+        If the underlay is not connected.
     """
     _check_attributes(underlay)
     nodes = list(underlay)

@@ -1,4 +1,4 @@
-"""Pictures of graphs, matrices and schedules, each a matplotlib figure that the caller saves."""
+"""Plots of graphs, matrices and schedules, each a matplotlib figure that the caller saves."""
 
 from __future__ import annotations
 
@@ -26,9 +26,23 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 def draw_graph(
     matrix: MixingMatrix, *, title: str = "", values: Sequence[float] | None = None
 ) -> Figure:
-    """Draw the graph: edges as wide as their weight, nodes coloured by ``values`` [n].
+    """Draw the graph of a matrix, with edges as wide as their weight.
 
-    By default the values are the self-weights. Edges of weight zero are dotted.
+    Edges of weight zero are dotted.
+
+    Parameters
+    ----------
+    matrix : MixingMatrix
+        The mixing matrix.
+    title : str, default ''
+        The title.
+    values : sequence of float, shape (n,), optional
+        The colour of each node; the self-weights by default.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
     """
     figure = _figure(6.4, 5.6)
     axes = figure.subplots()
@@ -41,7 +55,20 @@ def draw_graph(
 
 
 def heat_map(matrix: MixingMatrix, *, title: str = "") -> Figure:
-    """Show W as an image, zero white, negative entries red."""
+    """Show W as an image, with zero white and negative entries red.
+
+    Parameters
+    ----------
+    matrix : MixingMatrix
+        The mixing matrix.
+    title : str, default ''
+        The title.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+    """
     figure = _figure(5.8, 5.0)
     axes = figure.subplots()
     dense = matrix.to_dense()
@@ -56,7 +83,20 @@ def heat_map(matrix: MixingMatrix, *, title: str = "") -> Figure:
 
 
 def spectrum_plot(matrices: Mapping[str, MixingMatrix], *, title: str = "") -> Figure:
-    """Show the eigenvalues (singular values, if not symmetric) of each matrix, largest first."""
+    """Plot the eigenvalues (singular values, if not symmetric) of each matrix, largest first.
+
+    Parameters
+    ----------
+    matrices : Mapping[str, MixingMatrix]
+        The matrices by label.
+    title : str, default ''
+        The title.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+    """
     figure = _figure(6.4, 4.4)
     axes = figure.subplots()
     for (label, matrix), colour in _coloured(matrices):
@@ -72,7 +112,20 @@ def spectrum_plot(matrices: Mapping[str, MixingMatrix], *, title: str = "") -> F
 
 
 def consensus_decay(runs: Mapping[str, GossipRun], *, title: str = "") -> Figure:
-    """Show the measured distance from consensus over the rounds, the promised one dashed."""
+    """Plot the measured distance from consensus over the rounds, and the predicted one dashed.
+
+    Parameters
+    ----------
+    runs : Mapping[str, GossipRun]
+        The runs by label.
+    title : str, default ''
+        The title.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+    """
     figure = _figure(6.4, 4.4)
     axes = figure.subplots()
     for (label, run), colour in _coloured(runs):
@@ -90,7 +143,22 @@ def consensus_decay(runs: Mapping[str, GossipRun], *, title: str = "") -> Figure
 
 
 def round_panels(schedule: Schedule, count: int, *, title: str = "") -> Figure:
-    """Draw the graphs of the first ``count`` rounds, one panel each, on one circle of nodes."""
+    """Draw the graphs of the first rounds, one panel each, with the nodes on one circle.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The schedule.
+    count : int
+        The number of rounds.
+    title : str, default ''
+        The title.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+    """
     columns = min(count, 4)
     rows = math.ceil(count / columns)
     figure = _figure(2.6 * columns, 2.8 * rows)
@@ -108,7 +176,20 @@ def round_panels(schedule: Schedule, count: int, *, title: str = "") -> Figure:
 
 
 def comparison(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Figure:
-    """Show for each record how fast it mixes, what it averages and what it sends, side by side."""
+    """Plot the contraction, the effective neighbours and the messages of each record side by side.
+
+    Parameters
+    ----------
+    records : Sequence[Mapping[str, Any]]
+        Records of :func:`topologies.describe`.
+    labels : Sequence[str]
+        The name of each record.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     panels = {
@@ -141,7 +222,7 @@ def comparison(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> F
 
 
 def _group(record: Mapping[str, Any]) -> str:
-    """The weights, or the schedule of what has none that stay."""
+    """Return the weight rule of a record, or its schedule where it has no fixed weights."""
     if record["weights"] is None and record["schedule"] == "static":
         return "static, thinned or with drop-outs"
     return str(record["weights"] or record["schedule"])

@@ -1,4 +1,4 @@
-"""The two steps of the solver in fmmc.py: projections on admissible weights and a norm ball.
+"""The two projections of the solver in fmmc.py: on admissible weights and on a norm ball.
 
 A weight matrix is admissible if it is symmetric and non-negative, zero outside the pattern of the
 graph, and has rows that sum to one.
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from topologies.matrix import node_sums
+from topologies.edges import node_sums
 
 Array = NDArray[np.float64]
 
@@ -23,7 +23,17 @@ ROW_TOLERANCE = 1e-11
 
 @dataclass(frozen=True)
 class Pattern:
-    """Where weights may be: on the edges (i[e], j[e]) and, with self-loops, on the diagonal."""
+    """Where weights may be: on the edges (i[e], j[e]) and, with self-loops, on the diagonal.
+
+    Attributes
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    self_loops : bool
+        Whether the diagonal may be positive.
+    """
 
     n: int
     edges: NDArray[np.int64]
@@ -40,11 +50,11 @@ class Pattern:
         return np.ascontiguousarray(self.edges[:, 1])
 
     def node_sums(self, on_edges: NDArray[Any]) -> Array:
-        """Return float64 [n]: the sum of the values on each node's edges."""
+        """Return the sum of the values (m,) on each node's edges, float64 of shape (n,)."""
         return node_sums(self.n, self.edges, on_edges)
 
     def dense(self, on_edges: Array, diagonal: Array) -> Array:
-        """Return the symmetric matrix [n, n] with these values on the pattern."""
+        """Return the symmetric (n, n) with these values on edges (m,) and diagonal (n,)."""
         matrix = np.zeros((self.n, self.n))
         matrix[self.i, self.j] = on_edges
         matrix[self.j, self.i] = on_edges
@@ -54,26 +64,50 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Multipliers:
-    """Multipliers of the row sums, and the factor of the system there: where a search starts."""
+    """Multipliers of the row sums, with the Cholesky factor there: where a search starts.
+
+    Attributes
+    ----------
+    values : ndarray of float64, shape (n,)
+        The multipliers.
+    support : ndarray of bool, shape (m + n,), optional
+        The positive weights, edges before diagonal.
+    factor : tuple[ndarray of float64, bool] | None
+        The Cholesky factor of the system on this support.
+    """
 
     values: Array
     support: NDArray[np.bool_] | None = None
     factor: tuple[Array, bool] | None = None
 
     def scaled(self, by: float) -> Multipliers:
-        """Return them for a problem whose matrix is scaled."""
+        """Return the multipliers of a problem whose matrix is scaled."""
         return Multipliers(self.values * by, self.support, self.factor)
 
 
 def project_admissible(
     matrix: Array, pattern: Pattern, start: Multipliers
 ) -> tuple[Array, Array, Multipliers]:
-    """Return the admissible matrix nearest to ``matrix``: its edge weights, diagonal, multipliers.
+    """Return the admissible matrix nearest to ``matrix`` in Frobenius norm.
 
     W_ij = max(0, M_ij + y_i + y_j) on the pattern, where y minimises the convex and piecewise
-    quadratic 1/2 ||W||^2 - 2 sum y, whose gradient is 2 (W 1 - 1): a semismooth Newton method,
-    which ends in a step or two from the multipliers of a similar matrix. Its systems change only
-    with the support of W, and so do the factors.
+    quadratic 1/2 ||W||^2 - 2 sum y, whose gradient is 2 (W 1 - 1). A semismooth Newton method finds
+    y; from the multipliers of a similar matrix it takes a step or two. Its systems, and their
+    factors, change only with the support of W.
+
+    Parameters
+    ----------
+    matrix : ndarray of float64, shape (n, n)
+        The symmetric matrix M.
+    pattern : Pattern
+        Where weights may be.
+    start : Multipliers
+        The multipliers to start from.
+
+    Returns
+    -------
+    tuple
+        The edge weights (m,), the diagonal (n,) and the multipliers.
     """
     i, j = pattern.i, pattern.j
     off = matrix[i, j]
@@ -116,7 +150,17 @@ def _factor(
 
 @dataclass(frozen=True)
 class Threshold:
-    """``count`` eigenvalues lie beyond +-level; ``basis`` spans their vectors and a few more."""
+    """The result of a soft threshold: ``count`` eigenvalues lie beyond +-level.
+
+    Attributes
+    ----------
+    level : float
+        The threshold.
+    count : int
+        The number of eigenvalues beyond it.
+    basis : ndarray of float64, shape (n, r)
+        Spans their eigenvectors and a few more.
+    """
 
     level: float
     count: int
@@ -130,7 +174,21 @@ def project_nuclear(
 
     The difference is the proximal map of radius^-1 times the spectral norm. With the basis of a
     similar matrix the few eigenpairs that matter come from one step of block Lanczos on it, without
-    from a full decomposition.
+    the basis from a full decomposition.
+
+    Parameters
+    ----------
+    matrix : ndarray of float64, shape (n, n)
+        The symmetric matrix.
+    radius : float
+        The largest nuclear norm.
+    warm : Threshold, optional
+        The threshold of a similar matrix.
+
+    Returns
+    -------
+    tuple
+        The projected matrix (n, n) and its threshold.
     """
     if warm is not None and 4 * warm.basis.shape[1] <= len(matrix):
         block, _ = np.linalg.qr(np.hstack([warm.basis, matrix @ warm.basis]))

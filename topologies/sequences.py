@@ -1,8 +1,8 @@
-"""What a schedule is: a mixing matrix for every round, as a pure function of the round.
+"""Schedules: a mixing matrix for every round, as a pure function of the round.
 
-Nothing here counts rounds: ``schedule.matrix(k)`` may be asked for any k >= 1, in any order, by any
-process, and is the same. Random schedules draw round k from a counter-based generator keyed by
-(seed, purpose, k).
+Nothing here counts rounds. ``schedule.matrix(k)`` may be asked for any k >= 1, in any order, by any
+process, and always returns the same matrix. Random schedules draw round k from a counter-based
+generator keyed by (seed, purpose, k).
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ Arrays = Mapping[str, NDArray[Any]]
 class Schedule(Protocol):
     """Mixing matrices W^1, W^2, ...
 
-    Attributes:
-        n: number of nodes.
-        period: W^(k + period) = W^k for all k, or None if the matrices do not repeat.
-        tau: rounds after which the law of the matrices repeats: the period, or 1 if they are
-            independent draws of one law.
-        symmetric: whether every matrix is symmetric.
-        doubly_stochastic: whether every matrix is, so that gossip preserves the mean.
+    Attributes
+    ----------
+    n : int
+        The number of nodes.
+    period : int | None
+        W^(k + period) = W^k for all k; None if the matrices do not repeat.
+    tau : int
+        The number of rounds after which the law of the matrices repeats: the period, or 1 for
+        independent draws of one law.
+    symmetric : bool
+        Whether every matrix is symmetric.
+    doubly_stochastic : bool
+        Whether every matrix is doubly stochastic, so that gossip preserves the mean.
     """
 
     @property
@@ -54,19 +60,30 @@ class Schedule(Protocol):
 
 
 REQUIRED = ("n", "period", "tau", "symmetric", "doubly_stochastic", "matrix")
-"""What a schedule must have; nothing of it has a default, so that none is misspelt unnoticed."""
+"""Attributes of a schedule. None has a default, so that a misspelt one is noticed."""
 
 
-def required(found: object, name: str, n: int) -> Schedule:
-    """Return ``found`` as a schedule of ``n`` nodes.
+def check_returned(found: object, name: str, n: int) -> Schedule:
+    """Check that a user's object is a schedule of ``n`` nodes.
 
-    Args:
-        found: what the user's own object ``name`` has returned.
-        name: of the form ``package.module:object``.
-        n: number of nodes asked for.
+    Parameters
+    ----------
+    found : object
+        What the object ``name`` has returned.
+    name : str
+        The object, ``package.module:object``.
+    n : int
+        The number of nodes asked for.
 
-    Raises:
-        TopologyError: if it lacks an attribute of a schedule, or has another number of nodes.
+    Returns
+    -------
+    Schedule
+        ``found``.
+
+    Raises
+    ------
+    TopologyError
+        If it lacks an attribute of a schedule, or has another number of nodes.
     """
     missing = [attribute for attribute in REQUIRED if not hasattr(found, attribute)]
     if missing:
@@ -81,8 +98,28 @@ def required(found: object, name: str, n: int) -> Schedule:
 
 
 def stream(seed: int, purpose: str, k: int) -> np.random.Generator:
-    """Return the generator of round k for one purpose; equal arguments give equal draws."""
-    words = [seed, zlib.crc32(purpose.encode()), _round(k)]
+    """Return the generator of round k for one purpose; equal arguments give equal draws.
+
+    Parameters
+    ----------
+    seed : int
+        The seed of the schedule.
+    purpose : str
+        What is drawn.
+    k : int
+        The round, from 1.
+
+    Returns
+    -------
+    numpy.random.Generator
+        A Philox generator.
+
+    Raises
+    ------
+    TopologyError
+        If k is below 1.
+    """
+    words = [seed, zlib.crc32(purpose.encode()), check_round(k)]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
 
 
@@ -91,7 +128,24 @@ def identity(n: int) -> MixingMatrix:
     return MixingMatrix(n, np.zeros((0, 2), dtype=np.int64), np.zeros(0))
 
 
-def _round(k: int) -> int:
+def check_round(k: int) -> int:
+    """Return the round k.
+
+    Parameters
+    ----------
+    k : int
+        The round.
+
+    Returns
+    -------
+    int
+        The round.
+
+    Raises
+    ------
+    TopologyError
+        If k is below 1.
+    """
     if k < 1:
         raise TopologyError(f"the round is {k}, but rounds are counted from 1")
     return k
@@ -99,7 +153,13 @@ def _round(k: int) -> int:
 
 @dataclass(frozen=True)
 class Static:
-    """The same matrix in every round."""
+    """The same matrix in every round.
+
+    Attributes
+    ----------
+    mixing : MixingMatrix
+        The matrix.
+    """
 
     mixing: MixingMatrix
     period = 1
@@ -107,24 +167,39 @@ class Static:
 
     @property
     def n(self) -> int:
+        """The number of nodes."""
         return self.mixing.n
 
     @property
     def symmetric(self) -> bool:
+        """Whether the matrix is symmetric."""
         return self.mixing.symmetric
 
     @property
     def doubly_stochastic(self) -> bool:
+        """Whether the matrix is doubly stochastic."""
         return self.mixing.doubly_stochastic
 
     def matrix(self, k: int) -> MixingMatrix:
-        _round(k)
+        """Return the matrix, for any round k >= 1."""
+        check_round(k)
         return self.mixing
 
 
 @dataclass(frozen=True)
 class Periodic:
-    """The given matrices in turn, for ever."""
+    """The given matrices in turn, repeated.
+
+    Attributes
+    ----------
+    matrices : tuple[MixingMatrix, ...]
+        The matrices of the rounds 1 .. period, all of one size.
+
+    Raises
+    ------
+    TopologyError
+        If the matrices differ in size.
+    """
 
     matrices: tuple[MixingMatrix, ...]
 
@@ -137,39 +212,52 @@ class Periodic:
 
     @property
     def n(self) -> int:
+        """The number of nodes."""
         return self.matrices[0].n
 
     @property
     def period(self) -> int:
+        """The number of matrices."""
         return len(self.matrices)
 
     @property
     def tau(self) -> int:
+        """The period."""
         return len(self.matrices)
 
     @property
     def symmetric(self) -> bool:
+        """Whether every matrix is symmetric."""
         return all(matrix.symmetric for matrix in self.matrices)
 
     @property
     def doubly_stochastic(self) -> bool:
+        """Whether every matrix is doubly stochastic."""
         return all(matrix.doubly_stochastic for matrix in self.matrices)
 
     def matrix(self, k: int) -> MixingMatrix:
-        return self.matrices[(_round(k) - 1) % len(self.matrices)]
+        """Return W^k for the round k >= 1."""
+        return self.matrices[(check_round(k) - 1) % len(self.matrices)]
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Every round an independent draw of one law.
+    """An independent draw of one law in every round.
 
-    Attributes:
-        n: number of nodes.
-        seed: of all draws.
-        draw: returns a matrix from a generator.
-        symmetric: whether every draw is symmetric.
-        doubly_stochastic: whether every draw is.
-        mean_square: returns E[W'W], float64 [n, n], where it is known in closed form.
+    Attributes
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of all draws.
+    draw : Callable[[numpy.random.Generator], MixingMatrix]
+        Returns a matrix from a generator.
+    symmetric : bool
+        Whether every draw is symmetric.
+    doubly_stochastic : bool
+        Whether every draw is doubly stochastic.
+    mean_square : Callable[[], ndarray of float64] | None
+        Returns E[W'W], float64 (n, n), where it is known in closed form.
     """
 
     n: int
@@ -182,94 +270,10 @@ class Drawn:
     tau = 1
 
     def matrix(self, k: int) -> MixingMatrix:
+        """Return W^k for the round k >= 1."""
         return self.draw(stream(self.seed, "draw", k))
 
 
-@dataclass(frozen=True)
-class Partial:
-    """``inner`` with fewer edges, which change from round to round; ``matrix`` is the subclass's.
-
-    The weights of edges that are missing return to both ends. Matrices that are not symmetric lose
-    the column sums, and so the mean.
-    """
-
-    inner: Schedule
-    period = None
-
-    @property
-    def n(self) -> int:
-        return self.inner.n
-
-    @property
-    def tau(self) -> int:
-        return self.inner.tau
-
-    @property
-    def symmetric(self) -> bool:
-        return self.inner.symmetric
-
-    @property
-    def doubly_stochastic(self) -> bool:
-        return self.inner.symmetric
-
-
-@dataclass(frozen=True)
-class DropNodes(Partial):
-    """In every round each node of ``inner`` is absent with the given probability."""
-
-    probability: float
-    seed: int
-
-    def matrix(self, k: int) -> MixingMatrix:
-        present = stream(self.seed, "drop_nodes", k).random(self.n) >= self.probability
-        return self.inner.matrix(k).restricted_to(present)
-
-
-@dataclass(frozen=True)
-class DropEdges(Partial):
-    """In every round each edge of ``inner`` is lost with the given probability."""
-
-    probability: float
-    seed: int
-
-    def matrix(self, k: int) -> MixingMatrix:
-        matrix = self.inner.matrix(k)
-        draws = stream(self.seed, "drop_edges", k).random(len(matrix.edges))
-        return matrix.with_edges(draws >= self.probability)
-
-
-@dataclass(frozen=True)
-class LocalRounds:
-    """``inner`` thinned: only every ``every``-th round communicates, the others change nothing."""
-
-    inner: Schedule
-    every: int
-
-    @property
-    def n(self) -> int:
-        return self.inner.n
-
-    @property
-    def period(self) -> int | None:
-        return None if self.inner.period is None else self.every * self.inner.period
-
-    @property
-    def tau(self) -> int:
-        return self.every * self.inner.tau
-
-    @property
-    def symmetric(self) -> bool:
-        return self.inner.symmetric
-
-    @property
-    def doubly_stochastic(self) -> bool:
-        return self.inner.doubly_stochastic
-
-    def matrix(self, k: int) -> MixingMatrix:
-        turn, rest = divmod(_round(k), self.every)
-        return identity(self.n) if rest else self.inner.matrix(turn)
-
-
 def as_schedule(source: MixingMatrix | Schedule) -> Schedule:
-    """Return a matrix as the schedule that uses it in every round."""
+    """Return a matrix as the schedule that uses it in every round; a schedule as it is."""
     return Static(source) if isinstance(source, MixingMatrix) else source

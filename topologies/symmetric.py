@@ -22,10 +22,20 @@ SAME = 1e-9
 
 
 def symmetric_solution(pattern: Pattern) -> tuple[Array, Array, Array] | None:
-    """Return (weights [m], Y [n, n], z [n]), optimal and its dual pair, or None without symmetry.
+    """Return optimal weights with their dual pair, if the graph's symmetries give them.
 
-    Classes are found by comparing numbers, so what comes out is a candidate: the caller computes
-    what the dual pair proves.
+    Classes are found by comparing floating-point numbers, so the result is a candidate: the caller
+    computes the bound that the dual pair proves.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        Where weights may be, with self-loops.
+
+    Returns
+    -------
+    tuple of ndarray or None
+        Weights (m,), Y (n, n) and z (n,); None without enough symmetry.
     """
     n = pattern.n
     if n == 1:
@@ -61,7 +71,7 @@ def _laplacian(pattern: Pattern, weights: Array) -> Array:
 
 
 def _classes(pattern: Pattern, degrees: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the class of each edge and node: alike are those with the same heat kernel."""
+    """Return the class of each edge and node; those with the same heat kernel are in one class."""
     spectrum, vectors = np.linalg.eigh(_laplacian(pattern, np.ones(len(pattern.i))))
     kernel = (vectors * np.exp(-spectrum / degrees.max())) @ vectors.T
     i, j, own = pattern.i, pattern.j, kernel.diagonal()

@@ -1,8 +1,8 @@
-"""How many rounds a second an overlay allows on given links (Marfoq, Xu, Neglia and Vidal 2020).
+"""Overlays for given links and their cycle time (Marfoq, Xu, Neglia and Vidal 2020).
 
 A round of an overlay begins at node j when the messages of the last one have arrived from all its
 in-neighbours i. Starting times then obey a max-plus linear recursion, and grow by the *cycle time*
-a round: the largest mean delay of a directed cycle, 1 / throughput (their eq. 5).
+per round: the largest mean delay of a directed cycle, 1 / throughput (their eq. 5).
 """
 
 from __future__ import annotations
@@ -24,11 +24,27 @@ Array = NDArray[np.float64]
 def delays(
     overlay: nx.DiGraph, network: Network, *, message_bits: float, local_steps: int = 1
 ) -> Array:
-    """Return float64 [n, n]: seconds from the start of i's round to j having its message.
+    """Return the seconds from the start of i's round to the arrival of its message at j (eq. 3).
 
-    local_steps * compute_i + latency_ij + message_bits / min(upload_i / out_i, download_j / in_j,
-    bandwidth_ij) on the overlay's arcs (eq. 3), the local steps alone on the diagonal, and infinity
-    where there is no arc.
+    On the overlay's arcs the delay is local_steps * compute_i + latency_ij + message_bits /
+    min(upload_i / out_i, download_j / in_j, bandwidth_ij). On the diagonal it is the local steps
+    alone.
+
+    Parameters
+    ----------
+    overlay : networkx.DiGraph
+        The overlay on 0 .. n-1.
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    ndarray of float64, shape (n, n)
+        The delays, infinite where there is no arc.
     """
     n = network.n
     table = np.full((n, n), np.inf)
@@ -46,7 +62,20 @@ def delays(
 def maximum_cycle_mean(table: Array) -> float:
     """Return the largest mean of the finite entries around a directed cycle (Karp 1978).
 
-    ``table`` is float64 [n, n] with infinity where there is no arc; -infinity without a cycle.
+    Parameters
+    ----------
+    table : ndarray of float64, shape (n, n)
+        The lengths of the arcs, infinite where there is no arc.
+
+    Returns
+    -------
+    float
+        The mean; -infinity without a cycle.
+
+    Examples
+    --------
+    >>> maximum_cycle_mean(np.array([[1.0, 4.0], [2.0, np.inf]]))
+    3.0
     """
     n = len(table)
     arcs = np.where(np.isfinite(table), table, -np.inf)
@@ -65,10 +94,26 @@ def maximum_cycle_mean(table: Array) -> float:
 def cycle_time(
     overlay: nx.DiGraph, network: Network, *, message_bits: float, local_steps: int = 1
 ) -> float:
-    """Return the seconds a round of the overlay takes in the long run.
+    """Return the seconds per round of the overlay in the long run.
 
-    For the star, whose centre waits for all and only then answers, a round is the slowest way up
-    and the slowest way down; the overlay says so in ``overlay.graph["server"]``, its centre.
+    In a star, whose centre waits for all and only then answers, a round takes the slowest upload
+    and then the slowest download. Such an overlay names its centre in ``overlay.graph["server"]``.
+
+    Parameters
+    ----------
+    overlay : networkx.DiGraph
+        The overlay on 0 .. n-1.
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    float
+        The cycle time in seconds.
     """
     table = delays(overlay, network, message_bits=message_bits, local_steps=local_steps)
     own = [(node, node) for node in overlay]
@@ -88,7 +133,22 @@ def cycle_time(
 
 
 def star(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
-    """A server and its clients; the server is the node for which the cycle time is least."""
+    """Return a server with its clients; the server is the node for which the cycle time is least.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    networkx.DiGraph
+        The overlay.
+    """
 
     def around(centre: int) -> nx.DiGraph:
         overlay = nx.star_graph([centre, *(i for i in range(network.n) if i != centre)])
@@ -100,19 +160,47 @@ def star(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.D
 
 
 def mst(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
-    """The minimum spanning tree of the mean delays both ways.
+    """Return the minimum spanning tree of the delays, averaged over both directions.
 
-    It has the least cycle time of all undirected overlays where the paths, not the nodes' access,
-    are the bottleneck (Prop. 3.1).
+    It has the least cycle time of all undirected overlays where the paths, not the nodes' access
+    links, are the bottleneck (Prop. 3.1).
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    networkx.DiGraph
+        The overlay.
     """
     return _both_ways(nx.minimum_spanning_tree(_pairwise(network, message_bits, local_steps)))
 
 
 def delta_mbst(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
-    """The best of several spanning trees of small degree and small largest delay (Alg. 1).
+    """Return the best of several spanning trees of small degree and small largest delay (Alg. 1).
 
     They are a Hamiltonian path in the cube of the minimum spanning tree, a 3-approximation of the
     2-MBST, and for each degree bound delta the tree that Prim's algorithm grows within it.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    networkx.DiGraph
+        The overlay.
     """
     pairs = _pairwise(network, message_bits, local_steps)
     trees = [_hamiltonian_path(pairs)]
@@ -121,7 +209,22 @@ def delta_mbst(network: Network, *, message_bits: float, local_steps: int = 1) -
 
 
 def ring(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
-    """A directed ring along a short tour (Christofides 1976), in the faster of its directions."""
+    """Return a directed ring along a short tour (Christofides 1976), in the faster direction.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    networkx.DiGraph
+        The overlay.
+    """
     if network.n < 3:
         return _both_ways(nx.path_graph(network.n))
     tour = christofides(_pairwise(network, message_bits, local_steps))
@@ -138,17 +241,46 @@ OVERLAYS: dict[str, Callable[..., nx.DiGraph]] = {
 
 
 def design(name: str, network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
-    """Return the named overlay for a network, its nodes 0 .. n-1.
+    """Return the named overlay for a network.
 
-    Raises:
-        TopologyError: for an unknown overlay.
+    Parameters
+    ----------
+    name : str
+        An entry of ``OVERLAYS``.
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    networkx.DiGraph
+        The overlay on 0 .. n-1.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown overlay.
     """
     check_overlay(name)
     return OVERLAYS[name](network, message_bits=message_bits, local_steps=local_steps)
 
 
 def check_overlay(name: str) -> None:
-    """Refuse an unknown overlay."""
+    """Check that an overlay exists.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown overlay.
+    """
     if name not in OVERLAYS:
         raise TopologyError(f"Unknown overlay {name!r}; {closest(name, OVERLAYS)}")
 

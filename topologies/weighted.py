@@ -1,4 +1,4 @@
-"""Schedules whose matrices have weights of their own: one for all rounds, many in turn, or drawn.
+"""Schedules with a weight rule or given matrices: static, periodic and resampled.
 
 Each has a ``prepare`` and a ``restore``; see schedules.py.
 """
@@ -16,15 +16,29 @@ import numpy as np
 
 from topologies.catalogue import TopologyError
 from topologies.graphs import draw_graph
-from topologies.matrix import IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
+from topologies.matrix import MixingMatrix
 from topologies.sequences import Arrays, Drawn, Periodic, Schedule, Static
+from topologies.validation import IMPORT_TOLERANCE, NEGATIVE
 from topologies.weights import mixing_matrix
 
 Rule = tuple[str, Mapping[str, Any]]
 
 
 def prepare_static(graph: nx.Graph, rule: Rule) -> Arrays:
-    """Return the matrix of the graph under the rule, and where it came from."""
+    """Return the matrix of the graph under the rule, and its origin.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        The graph on 0 .. n-1.
+    rule : tuple of str and mapping
+        The weight rule and its options.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``edges``, ``weights`` and ``info`` (JSON bytes).
+    """
     matrix = mixing_matrix(graph, rule[0], **rule[1])
     # Not how long it took, so that equal arguments give equal bytes.
     kept = {key: value for key, value in matrix.info.items() if key != "seconds"}
@@ -33,16 +47,47 @@ def prepare_static(graph: nx.Graph, rule: Rule) -> Arrays:
 
 
 def restore_static(n: int, seed: int, arrays: Arrays) -> Schedule:
-    """Return the schedule of that matrix."""
+    """Return the schedule of the arrays of :func:`prepare_static`.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        Not used: nothing is drawn.
+    arrays : mapping of str to ndarray
+        The arrays.
+
+    Returns
+    -------
+    Static
+        The schedule.
+    """
     info = json.loads(arrays["info"].tobytes())
     return Static(MixingMatrix(n, arrays["edges"], arrays["weights"], info=info))
 
 
 def prepare_periodic(graph: nx.Graph | None, rule: Rule, path: str) -> Arrays:
-    """Return the matrices in the ``.npz`` files of a directory, one behind the other.
+    """Return the matrices in the ``.npz`` files of a directory, concatenated.
 
-    Raises:
-        TopologyError: if there is none, or one cannot be read or is no mixing matrix.
+    Parameters
+    ----------
+    graph : networkx.Graph | None
+        Not used: the files have the edges.
+    rule : Rule
+        Not used: the files have the weights.
+    path : str
+        The directory; its files are read in the order of their names.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``edges``, ``weights``, and ``counts``, ``symmetric`` and ``nodes`` of each matrix.
+
+    Raises
+    ------
+    TopologyError
+        If the directory has no such file, or a file cannot be read or is not a mixing matrix.
     """
     files = sorted(Path(path).glob("*.npz"))
     if not files:
@@ -53,7 +98,7 @@ def prepare_periodic(graph: nx.Graph | None, rule: Rule, path: str) -> Arrays:
         sums = [v for v in report.violations if v.name != NEGATIVE]
         # Negative self-weights are those of best_constant and matcha, and keep the mean.
         if sums or matrix.weights.min(initial=0.0) < -IMPORT_TOLERANCE:
-            raise TopologyError(f"periodic: {str(file)!r} holds no mixing matrix: {report}")
+            raise TopologyError(f"periodic: {str(file)!r} does not hold a mixing matrix: {report}")
     return {
         "edges": np.concatenate([matrix.edges for matrix in matrices]),
         "weights": np.concatenate([matrix.weights for matrix in matrices]),
@@ -64,10 +109,28 @@ def prepare_periodic(graph: nx.Graph | None, rule: Rule, path: str) -> Arrays:
 
 
 def restore_periodic(n: int, seed: int, arrays: Arrays, path: str) -> Schedule:
-    """Return the schedule of these matrices in turn.
+    """Return the schedule of the arrays of :func:`prepare_periodic`.
 
-    Raises:
-        TopologyError: if they are of another size than ``n``.
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        Not used: nothing is drawn.
+    arrays : mapping of str to ndarray
+        The arrays.
+    path : str
+        The directory, for messages.
+
+    Returns
+    -------
+    Periodic
+        The schedule.
+
+    Raises
+    ------
+    TopologyError
+        If the matrices have another size than ``n``.
     """
     if (arrays["nodes"] != n).any():
         found = arrays["nodes"].tolist()
@@ -85,8 +148,22 @@ def restore_periodic(n: int, seed: int, arrays: Arrays, path: str) -> Schedule:
 def prepare_resampled(graph: nx.Graph, rule: Rule) -> Arrays:
     """Return the law of a random graph and its weights, as JSON.
 
-    Raises:
-        TopologyError: if the graph is of a family that is not drawn.
+    Parameters
+    ----------
+    graph : networkx.Graph
+        A graph of a random family.
+    rule : tuple of str and mapping
+        The weight rule and its options.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``law``, as bytes.
+
+    Raises
+    ------
+    TopologyError
+        If the graph's family is not random.
     """
     record = graph.graph
     if record.get("seed") is None:
@@ -98,7 +175,22 @@ def prepare_resampled(graph: nx.Graph, rule: Rule) -> Arrays:
 
 
 def restore_resampled(n: int, seed: int, arrays: Arrays) -> Schedule:
-    """Return the schedule that draws a new graph every round, connected or not."""
+    """Return the schedule that draws a new graph every round, connected or not.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of all draws.
+    arrays : mapping of str to ndarray
+        The arrays of :func:`prepare_resampled`.
+
+    Returns
+    -------
+    Drawn
+        The random schedule.
+    """
     law = json.loads(arrays["law"].tobytes())
     rule, options = law["weights"]
     return Drawn(n, seed, partial(_resample, n=n, law=law, rule=rule, options=options))

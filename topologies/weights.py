@@ -11,6 +11,7 @@ import networkx as nx
 import numpy as np
 
 from topologies.catalogue import Entry, Parameter, TopologyError, find, read_parameters
+from topologies.edges import at_most_one
 from topologies.fmmc import fmmc
 from topologies.formulas import (
     best_constant_weights,
@@ -19,32 +20,69 @@ from topologies.formulas import (
     metropolis_hastings_weights,
 )
 from topologies.graphs import edge_array
-from topologies.matrix import ACTIVE, IMPORT_TOLERANCE, MixingMatrix, at_most_one
+from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.validation import IMPORT_TOLERANCE
 
 
 def metropolis_hastings(graph: nx.Graph) -> MixingMatrix:
-    """W_ij = 1 / (1 + max(d_i, d_j)): local, never negative, a positive self-weight everywhere.
+    """Return W_ij = 1 / (1 + max(d_i, d_j)), with a positive self-weight at every node.
 
     Xiao, Boyd and Kim 2007 (Distributed average consensus with least-mean-square deviation),
     section 3.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1.
+
+    Returns
+    -------
+    MixingMatrix
+        The mixing matrix.
+
+    Examples
+    --------
+    >>> metropolis_hastings(nx.star_graph(2)).weights.round(3).tolist()
+    [0.333, 0.333]
     """
     n, edges = len(graph), edge_array(graph)
     return MixingMatrix(n, edges, metropolis_hastings_weights(n, edges))
 
 
 def max_degree(graph: nx.Graph) -> MixingMatrix:
-    """W_ij = 1 / (1 + d_max) on every edge."""
+    """Return W_ij = 1 / (1 + d_max) on every edge.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1.
+
+    Returns
+    -------
+    MixingMatrix
+        The mixing matrix.
+    """
     n, edges = len(graph), edge_array(graph)
     return MixingMatrix(n, edges, max_degree_weights(n, edges))
 
 
 def best_constant(graph: nx.Graph) -> MixingMatrix:
-    """The equal weight on all edges with the smallest SLEM, 2 / (l_2 + l_n).
+    """Return the equal weight on all edges with the smallest SLEM, 2 / (l_2 + l_n).
 
     l_1 <= ... <= l_n are the eigenvalues of the Laplacian; of a disconnected graph, the smallest
-    nonzero one takes the place of l_2. A node of high degree may get a negative self-weight, which
+    nonzero one replaces l_2. A node of high degree may get a negative self-weight, which
     :meth:`MixingMatrix.validate` shows. Xiao and Boyd 2004 (Fast linear iterations for distributed
     averaging), section 4.1.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1.
+
+    Returns
+    -------
+    MixingMatrix
+        The mixing matrix.
     """
     n, edges = len(graph), edge_array(graph)
     components = nx.number_connected_components(graph)
@@ -52,10 +90,22 @@ def best_constant(graph: nx.Graph) -> MixingMatrix:
 
 
 def uniform(graph: nx.Graph) -> MixingMatrix:
-    """W_ij = 1 / (1 + d): each node averages itself and its neighbours equally.
+    """Return W_ij = 1 / (1 + d): each node averages itself and its neighbours equally.
 
-    Raises:
-        TopologyError: if the degrees differ, because the columns would not sum to one.
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1.
+
+    Returns
+    -------
+    MixingMatrix
+        The mixing matrix.
+
+    Raises
+    ------
+    TopologyError
+        If the degrees differ, because the columns would not sum to one.
     """
     degrees = degrees_of(len(graph), edge_array(graph))
     if degrees.min() != degrees.max():
@@ -67,10 +117,22 @@ def uniform(graph: nx.Graph) -> MixingMatrix:
 
 
 def given(graph: nx.Graph) -> MixingMatrix:
-    """The weights that the graph's edges carry, as read from a file.
+    """Return the weights that the graph's edges have, as read from a file.
 
-    Raises:
-        TopologyError: if an edge has none, or they make no mixing matrix.
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1 with ``weight`` on its edges.
+
+    Returns
+    -------
+    MixingMatrix
+        The mixing matrix.
+
+    Raises
+    ------
+    TopologyError
+        If an edge has no weight, or the weights are not those of a mixing matrix.
     """
     edges = edge_array(graph)
     weights = [graph.edges[i, j].get("weight") for i, j in edges.tolist()]
@@ -83,7 +145,7 @@ def given(graph: nx.Graph) -> MixingMatrix:
     matrix = MixingMatrix(len(graph), edges, np.array(weights, dtype=np.float64))
     report = matrix.validate(IMPORT_TOLERANCE)
     if not report.ok:
-        raise TopologyError(f"the given weights make no mixing matrix: {report}")
+        raise TopologyError(f"the given weights do not make a mixing matrix: {report}")
     return MixingMatrix(matrix.n, edges, at_most_one(matrix.n, edges, np.maximum(weights, 0.0)))
 
 
@@ -128,15 +190,33 @@ WEIGHTS: dict[str, Entry] = {
 
 
 def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> MixingMatrix:
-    """Return the mixing matrix of a graph on 0 .. n-1 under the named rule.
+    """Return the mixing matrix of a graph under the named rule.
 
-    ``info`` of the matrix holds the graph's metadata, the rule, its options, the CPU ``seconds`` it
-    took and, for ``fmmc``, the certificate. A matrix that swaps two sides for ever, because no node
-    keeps a part of its own value and the graph is bipartite, is returned with a warning.
+    A matrix whose values alternate for ever between two sides, because no node has a self-weight
+    and the graph is bipartite, is returned with a warning.
 
-    Raises:
-        TopologyError: for an unknown rule or option, or a graph the rule does not take.
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1.
+    weights : str, default 'fmmc'
+        An entry of ``WEIGHTS``, or ``package.module:object``, a function of the graph.
+    **options : Any
+        The options of the rule.
 
+    Returns
+    -------
+    MixingMatrix
+        The matrix. Its ``info`` has the graph's metadata, the rule, its options, the CPU
+        ``seconds`` and, for ``fmmc``, the certificate.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown rule or option, or a graph to which the rule does not apply.
+
+    Examples
+    --------
     >>> mixing_matrix(nx.path_graph(3), "metropolis_hastings").self_weights.round(3).tolist()
     [0.667, 0.333, 0.667]
     """
@@ -167,16 +247,30 @@ def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> Mix
 
 
 def check_weights(weights: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a weight rule and its options; return the options with the defaults filled in.
+    """Check a weight rule and its options.
 
-    Raises:
-        TopologyError: for an unknown rule or option, or a value out of range.
+    Parameters
+    ----------
+    weights : str
+        The rule.
+    options : Mapping[str, Any]
+        Its options.
+
+    Returns
+    -------
+    dict of str to Any
+        The options with the defaults filled in.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown rule or option, or a value out of range.
     """
     return read_parameters(weights, find(WEIGHTS, "weight rule", weights), options)
 
 
 def _swaps_sides(matrix: MixingMatrix) -> bool:
-    """Whether -1 is an eigenvalue because every step crosses between the sides of the graph."""
+    """Return whether every step crosses between the sides of the graph: -1 is an eigenvalue."""
     if matrix.n == 1 or np.abs(matrix.self_weights).max() > ACTIVE:
         return False
     used = nx.empty_graph(matrix.n)

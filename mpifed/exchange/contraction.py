@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import topologies
-from topologies.sequences import Partial
+from topologies.thinning import Partial
 
 FEWEST_SAMPLES, MOST_SAMPLES = 20, 200
 """Blocks of tau rounds that the rate of a schedule without a closed form is estimated from."""

@@ -23,16 +23,28 @@ from mpifed.command import Parser, program
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
 from mpifed.report import paired
 from mpifed.report.figure import Wanted, draw_figure, series
-from mpifed.report.grid import WantedGrid, draw_grid, grids
+from mpifed.report.grid import draw_grid, grids
+from mpifed.report.grid_tables import WantedGrid
 from mpifed.report.groups import Group, group_runs
 from mpifed.report.reading import find_runs
 from mpifed.report.tables import csv_text, markdown, terminal
 
-PLAIN_WIDTH = 120  # columns where the output is no terminal
+PLAIN_WIDTH = 120  # columns where the output is not a terminal
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
+    """Run ``python -m mpifed.report``.
+
+    Parameters
+    ----------
+    words : Sequence[str], optional
+        The words of the command line; None reads them from ``sys.argv``.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
     try:
         options = _parser().parse_args(words)
         if options.target is not None and not 0 < options.target < 1:
@@ -68,7 +80,23 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def figure_wanted(options: argparse.Namespace) -> Wanted | None:
-    """What --figure and the options beside it ask for; None without it."""
+    """Return what --figure and its options ask for.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The parsed command line.
+
+    Returns
+    -------
+    Wanted or None
+        The request; None without --figure.
+
+    Raises
+    ------
+    InputError
+        If an option does not fit the others or is out of range.
+    """
     if options.figure is None and options.grid is None:
         beside = {"--x": options.x, "--by": options.by, "--aside": options.aside}
         beside["--linear"] = options.linear or None
@@ -89,7 +117,23 @@ def figure_wanted(options: argparse.Namespace) -> Wanted | None:
 
 
 def grid_wanted(options: argparse.Namespace) -> WantedGrid | None:
-    """What --grid and the options beside it ask for; None without it."""
+    """Return what --grid and its options ask for.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The parsed command line.
+
+    Returns
+    -------
+    WantedGrid or None
+        The request; None without --grid.
+
+    Raises
+    ------
+    InputError
+        If an option does not fit the others.
+    """
     if options.grid is None:
         return None
     if options.figure is not None:
@@ -106,7 +150,27 @@ def grid_wanted(options: argparse.Namespace) -> WantedGrid | None:
 
 
 def compare(groups: Sequence[Group], against: str | None, target: float | None) -> dict[str, str]:
-    """The second table by file name; nothing where neither option is given."""
+    """Return the comparison of methods, as text by file name.
+
+    Parameters
+    ----------
+    groups : Sequence[Group]
+        The groups of runs.
+    against : str | None
+        The method to compare with, if any.
+    target : float | None
+        The test accuracy to reach, a fraction in (0, 1), if any.
+
+    Returns
+    -------
+    dict of str to str
+        ``comparison.md`` and ``comparison.csv``; empty if neither option is given.
+
+    Raises
+    ------
+    InputError
+        If no group has the method ``against``.
+    """
     if against is None and target is None:
         return {}
     return {
@@ -118,7 +182,29 @@ def compare(groups: Sequence[Group], against: str | None, target: float | None) 
 def write(
     groups: Sequence[Group], tables: dict[str, str], output: Path, against: str | None
 ) -> list[Path]:
-    """Tables and plots in ``output``; returns the files. Files of an older report are replaced."""
+    """Write tables and plots, replacing the files of an older report.
+
+    Parameters
+    ----------
+    groups : Sequence[Group]
+        The groups of runs.
+    tables : dict[str, str]
+        The text of each table by file name.
+    output : Path
+        The directory; it is made if it does not exist.
+    against : str | None
+        The method whose accuracy the others' differences are drawn to, if any.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be written.
+    """
     from mpifed.report.plots import draw
 
     try:
@@ -147,7 +233,7 @@ def _parser() -> Parser:
     parser.add_argument("--grid", metavar="COLUMN", help="a column to tabulate over --x and --by")
     parser.add_argument("--x", metavar="WHAT", help="rounds, bits, floats or a dotted key")
     parser.add_argument("--by", nargs="+", metavar="KEY", help="dotted keys, a line for each value")
-    parser.add_argument("--aside", nargs="+", metavar="KEY", help="dotted keys that part no panels")
+    parser.add_argument("--aside", nargs="+", metavar="KEY", help="dotted keys that make no panels")
     parser.add_argument("--until", type=float, metavar="X", help="the largest x of --figure")
     parser.add_argument("--linear", action="store_true", help="no logarithms in --figure or --grid")
     return parser

@@ -1,4 +1,4 @@
-"""The columns of metrics.csv that reports know, and how they call and draw what is measured."""
+"""The columns of metrics.csv that reports know, with their titles in tables and figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,17 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Measure:
-    """``title`` stands above a figure, ``short`` in a table; ``log`` is the axis of the figure."""
+    """The title and scale of a column.
+
+    Attributes
+    ----------
+    title : str
+        The title of its figure.
+    short : str
+        Its header in a table.
+    log : bool
+        Whether the axis of its figure is logarithmic.
+    """
 
     title: str
     short: str
@@ -45,3 +55,27 @@ MEASURES = {
     "cosine": Measure("Cosine of the map with the optimal one", "Cosine", log=False),
 }
 """Columns that validation and some algorithms add."""
+
+LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
+"""Words in the names of columns whose best value is the largest; others have the least."""
+
+
+def larger_is_better(column: str) -> bool:
+    """Return whether the best value of ``column`` is the largest one.
+
+    Parameters
+    ----------
+    column : str
+        A column of metrics.csv.
+
+    Returns
+    -------
+    bool
+        True for accuracies, recalls and cosines, but not their deviations.
+
+    Examples
+    --------
+    >>> larger_is_better("test_accuracy"), larger_is_better("train_loss")
+    (True, False)
+    """
+    return any(word in column for word in LARGER_IS_BETTER) and not column.endswith("_std")

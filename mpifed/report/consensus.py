@@ -1,8 +1,8 @@
-"""How far apart gossip leaves clients: the contraction that its schedule predicts, and what was.
+"""The consensus distance of gossip: the predicted contraction and the measured one.
 
 The prediction is (1 - p)^(1 / tau) for the (p, tau) of the schedule (Koloskova et al. 2020,
-Assumption 4): what a round leaves at most, on average, of the squared distance from consensus where
-nothing but averaging happens.
+Assumption 4): a bound on the expected factor per round on the squared distance from consensus where
+clients only average.
 """
 
 from __future__ import annotations
@@ -25,13 +25,24 @@ CAPTION = (
     "trains comes to rest above zero, and measures more than is predicted."
 )
 ROUNDING = 1e-12
-"""Of the first distance: below this, float32 rounds as much as it contracts."""
+"""Relative to the first distance: below it, float32 rounding is as large as the contraction."""
 
 
 def measured(run: Run) -> float:
-    """The factor a round has left of the squared distance, until its least; NaN if it never fell.
+    """Return the measured factor per round on the squared distance from consensus.
 
-    What follows the first distance at the level of rounding does not count.
+    It runs from the first positive distance to the least one. Rounds after the first distance at
+    the level of rounding are left out.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+
+    Returns
+    -------
+    float
+        The factor; NaN if the distance never decreased.
     """
     rounds, distances = run.metrics["round"], run.metrics[DISTANCE]
     apart = np.flatnonzero(distances > 0)
@@ -49,7 +60,18 @@ def measured(run: Run) -> float:
 
 
 def numbers(group: Group) -> list[float]:
-    """What stands in ``COLUMNS``: means over the seeds, NaN where there is none."""
+    """Return the values of ``COLUMNS`` for a group.
+
+    Parameters
+    ----------
+    group : Group
+        The runs of one method.
+
+    Returns
+    -------
+    list of float
+        Means over the seeds; NaN where no run has a value.
+    """
     predicted = np.array([run.predicted.get("per_round", math.nan) for run in group.runs])
     return [
         mean_and_deviation(predicted)[0],
@@ -59,12 +81,23 @@ def numbers(group: Group) -> list[float]:
 
 
 def gossiped(groups: Sequence[Group]) -> list[Group]:
-    """The groups whose runs have a distance from consensus."""
+    """Return the groups whose runs have a distance from consensus."""
     return [group for group in groups if not math.isnan(numbers(group)[-1])]
 
 
 def rows(groups: Sequence[Group]) -> list[list[str]]:
-    """Data, method, p, tau, predicted, measured and distance, as words for a table."""
+    """Return the rows of the consensus table, as ``HEADER`` names their cells.
+
+    Parameters
+    ----------
+    groups : Sequence[Group]
+        The groups of runs.
+
+    Returns
+    -------
+    list of list of str
+        One row per group that has a distance from consensus.
+    """
     found = []
     for group in gossiped(groups):
         rates = [run.predicted for run in group.runs if run.predicted]

@@ -1,9 +1,10 @@
 """One figure of any column of metrics.csv: a line for each value of some keys, panels for the rest.
 
 ``--figure objective_gap --x floats --by algorithm.flix_alpha`` draws the gap against the numbers
-sent, a line for each alpha, a panel for whatever else the runs differ in (the k of a compressor).
-With a key for x, ``--x algorithm.flix_alpha``, the last values are drawn against that key; of runs
-that have no such key, another method's, as a level line. Keys or sections ``--aside`` part nothing.
+sent, a line for each alpha, a panel for each value of the other keys in which the runs differ (the
+k of a compressor). With a key for x, ``--x algorithm.flix_alpha``, the last values are drawn
+against that key. Runs without the key, those of another method, are drawn as a level line. Keys or
+sections under ``--aside`` do not separate panels.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import numpy as np
 
 from mpifed.config.filenames import safe
 from mpifed.errors import InputError, closest
-from mpifed.report.groups import leaves
+from mpifed.report.columns import larger_is_better
 from mpifed.report.keys import differing, label, naturally
+from mpifed.report.labels import leaves
 from mpifed.report.lines import FEW_POINTS, GREY, STYLE, look
 from mpifed.report.reading import Run, read_columns
 
@@ -31,13 +33,11 @@ PROGRESS = {
     "bits": ("up_bits", "bits sent by all clients"),
     "floats": ("up_floats", "numbers sent by all clients"),
 }
-"""What x may be beside a key: its column, and the name of the axis."""
+"""Values of x that are not keys, each with its column and the label of the axis."""
 
 FLOOR = 1e-16
 """Where a logarithmic axis ends: gaps of float64 below it are noise."""
 
-LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
-"""Words in the names of columns whose best value is the largest; of the others it is the least."""
 
 ACROSS = 3  # panels in a row
 DOTS = 110  # an inch
@@ -48,9 +48,22 @@ TICKS = 4  # intervals between numbers on x, at most
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to draw: ``column`` against ``x``, a line for each value of the keys ``by``.
+    """A figure to draw.
 
-    ``until`` is the largest x that is drawn.
+    Attributes
+    ----------
+    column : str
+        The column of metrics.csv on the y axis.
+    x : str
+        "rounds", "bits", "floats" or a dotted key.
+    by : tuple[str, ...]
+        Dotted keys; each combination of their values makes a line.
+    linear : bool
+        Whether the y axis is linear, not logarithmic.
+    aside : tuple[str, ...]
+        Dotted keys or sections that do not separate panels.
+    until : float | None
+        The largest x that is drawn.
     """
 
     column: str
@@ -63,9 +76,18 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Series:
-    """One run's points, and the words that say which panel and which line it belongs to.
+    """The points of one line, averaged over seeds.
 
-    ``x`` is NaN for a single value that holds for every x.
+    Attributes
+    ----------
+    panel : str
+        The label of its panel.
+    line : str
+        The label of the line.
+    x : ndarray of float64, shape (points,)
+        NaN for a single value that holds for every x.
+    y : ndarray of float64, shape (points,)
+        The values.
     """
 
     panel: str
@@ -75,7 +97,22 @@ class Series:
 
 
 def draw_figure(every: Sequence[Series], wanted: Wanted, output: Path) -> Path:
-    """The figure of ``series`` as a file in ``output``."""
+    """Draw ``series`` and save the figure as a PNG file.
+
+    Parameters
+    ----------
+    every : Sequence[Series]
+        The lines.
+    wanted : Wanted
+        What they show.
+    output : Path
+        The directory of the file.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -88,8 +125,24 @@ def draw_figure(every: Sequence[Series], wanted: Wanted, output: Path) -> Path:
 
 
 def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
-    """Mean over seeds of what ``wanted`` asks for, in the order of the runs; ``InputError`` for a
-    column or key that is not there.
+    """Return the lines that ``wanted`` asks for, averaged over seeds, in the order of the runs.
+
+    Parameters
+    ----------
+    runs : Sequence[Run]
+        The runs.
+    wanted : Wanted
+        The figure to draw.
+
+    Returns
+    -------
+    list of Series
+        The lines.
+
+    Raises
+    ------
+    InputError
+        For a column or key that no run has, or a key for x that is not a number.
     """
     flat = [leaves(run.config) for run in runs]
     _check_keys(flat, wanted)
@@ -211,10 +264,18 @@ def _draw(axes: Axes, s: Series, index: int, wanted: Wanted) -> None:
 
 
 def best(s: Series, column: str) -> float:
-    """Where on x the best of its values stands, the first of equal ones."""
+    """Return the x of the best value of a line, the first of equal ones.
+
+    Parameters
+    ----------
+    s : Series
+        The line.
+    column : str
+        Its column, which says whether large or small is better.
+
+    Returns
+    -------
+    float
+        The x.
+    """
     return float(s.x[np.argmax(s.y) if larger_is_better(column) else np.argmin(s.y)])
-
-
-def larger_is_better(column: str) -> bool:
-    """Whether the best value of ``column`` is the largest, not the least."""
-    return any(word in column for word in LARGER_IS_BETTER) and not column.endswith("_std")

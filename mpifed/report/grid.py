@@ -2,17 +2,14 @@
 
 ``--grid validation_loss --x algorithm.step --by algorithm.flix_alpha`` is how Gasanov et al. choose
 step sizes (2021, Figs. 5 and 6): a row for each alpha, a column for each step, colours scaled row
-by row, grey where a run diverged or its value is not finite. A table of the same numbers goes
-beside it.
+by row, grey where a run diverged or its value is not finite. The same numbers are written as a
+table.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,12 +17,13 @@ import numpy as np
 
 from mpifed.config.filenames import safe
 from mpifed.errors import InputError, closest
-from mpifed.report.figure import DOTS, larger_is_better
-from mpifed.report.groups import leaves
+from mpifed.report.columns import larger_is_better
+from mpifed.report.figure import DOTS
+from mpifed.report.grid_tables import Grid, WantedGrid, csv_text, markdown
 from mpifed.report.keys import differing, label, naturally, short
+from mpifed.report.labels import leaves
 from mpifed.report.lines import STYLE
 from mpifed.report.reading import Run, read_columns
-from mpifed.report.tables import markdown_header, markdown_row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,39 +36,24 @@ CELL = (0.62, 0.42)  # inches
 MARGIN = (1.1, 1.1)  # inches around the cells, for labels and the title
 DARK = 0.6  # from this share of the colours on, numbers are white
 
-EMPTY = "–"
-DIVERGED = "not finite"
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Means over seeds for one panel; ``values`` (rows, columns) is NaN where there is none.
-
-    ``diverged`` (rows, columns) says where there is none because a run diverged, or its last value
-    is not finite; ``best`` is each row's best column, -1 in a row without a value.
-    """
-
-    panel: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: np.ndarray
-    diverged: np.ndarray
-    best: np.ndarray
-
-
-@dataclass(frozen=True)
-class WantedGrid:
-    """What to draw: ``column``, with a column for each value of ``x``, a row for each of ``by``."""
-
-    column: str
-    x: str
-    by: str
-    linear: bool = False
-    aside: tuple[str, ...] = ()
-
 
 def draw_grid(found: Sequence[Grid], wanted: WantedGrid, output: Path) -> tuple[list[Path], str]:
-    """Picture and tables of ``grids`` as files in ``output``, and the table as text."""
+    """Write the figure and the tables of ``grids``.
+
+    Parameters
+    ----------
+    found : Sequence[Grid]
+        The grids.
+    wanted : WantedGrid
+        What they show.
+    output : Path
+        The directory of the files.
+
+    Returns
+    -------
+    tuple
+        The files (.md, .csv and .png) and the table as Markdown text.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -84,9 +67,26 @@ def draw_grid(found: Sequence[Grid], wanted: WantedGrid, output: Path) -> tuple[
 
 
 def grids(runs: Sequence[Run], wanted: WantedGrid) -> list[Grid]:
-    """A grid for each panel, in the order of their names. A run that goes on still is left out.
+    """Return a grid for each panel, in the order of their names.
 
-    Raises ``InputError`` for a column or key that is not there.
+    Runs that are neither finished nor diverged are left out.
+
+    Parameters
+    ----------
+    runs : Sequence[Run]
+        The runs.
+    wanted : WantedGrid
+        The grid to draw.
+
+    Returns
+    -------
+    list of Grid
+        The grids.
+
+    Raises
+    ------
+    InputError
+        For a column or key that no run has, or if no run is finished.
     """
     flat = [leaves(run.config) for run in runs]
     keys = sorted({key for said in flat for key in said})
@@ -105,35 +105,6 @@ def grids(runs: Sequence[Run], wanted: WantedGrid) -> list[Grid]:
     if all(math.isnan(v) for panel in cells.values() for c in panel.values() for v in c):
         raise InputError(f"no run has a finite number in the column '{wanted.column}'")
     return [_grid(panel, cells[panel], wanted) for panel in sorted(cells, key=naturally)]
-
-
-def markdown(found: Sequence[Grid], wanted: WantedGrid) -> str:
-    """The values themselves, the best of each row bold, and where the best are at an edge."""
-    least = "largest" if larger_is_better(wanted.column) else "least"
-    lines = [f"{wanted.column} at the last round; the {least} of each row is bold."]
-    for grid in found:
-        lines += ["", *([f"**{grid.panel}**", ""] if grid.panel else [])]
-        lines += markdown_header([f"{short(wanted.by)} \\ {short(wanted.x)}", *grid.columns], 1)
-        for row, name in enumerate(grid.rows):
-            cells = [_cell(grid, row, column) for column in range(len(grid.columns))]
-            lines.append(markdown_row([name, *cells]))
-        edges = [grid.rows[row] for row in np.flatnonzero(_at_edge(grid))]
-        if edges:
-            lines += ["", f"At an edge of the grid: {short(wanted.by)}={', '.join(edges)}."]
-    return "\n".join(lines) + "\n"
-
-
-def csv_text(found: Sequence[Grid], wanted: WantedGrid) -> str:
-    """A line for each cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["panel", wanted.by, wanted.x, wanted.column, "diverged", "best"])
-    for grid in found:
-        for (row, column), value in np.ndenumerate(grid.values):
-            shown = "" if math.isnan(value) else f"{value:.10g}"
-            flags = int(grid.diverged[row, column]), int(grid.best[row] == column)
-            writer.writerow([grid.panel, grid.rows[row], grid.columns[column], shown, *flags])
-    return text.getvalue()
 
 
 def _grid(panel: str, cells: dict[tuple[str, str], list[float]], wanted: WantedGrid) -> Grid:
@@ -159,24 +130,11 @@ def _last(run: Run, column: str) -> float:
 
 
 def _number(text: str) -> str:
-    """A number as short as it can be told, any other value as it is."""
+    """Return the shortest form of a number, any other value as it is."""
     try:
         return f"{float(text):g}"
     except ValueError:
         return text
-
-
-def _cell(grid: Grid, row: int, column: int) -> str:
-    value = grid.values[row, column]
-    if math.isnan(value):
-        return DIVERGED if grid.diverged[row, column] else EMPTY
-    return f"**{value:.4g}**" if grid.best[row] == column else f"{value:.4g}"
-
-
-def _at_edge(grid: Grid) -> np.ndarray:
-    """In which rows nothing beyond the best was tried on one side, although it might be better."""
-    last = len(grid.columns) - 1
-    return (last > 1) & ((grid.best == 0) | (grid.best == last))
 
 
 def _figure(found: Sequence[Grid], wanted: WantedGrid) -> Figure:
@@ -196,7 +154,7 @@ def _figure(found: Sequence[Grid], wanted: WantedGrid) -> Figure:
 
 
 def _draw(axes: Axes, grid: Grid, wanted: WantedGrid, shown: np.ndarray) -> None:
-    """The better of a row, the paler."""
+    """Draw one grid into the axes, the best of each row palest."""
     import matplotlib
     from matplotlib.patches import Rectangle
 

@@ -1,43 +1,14 @@
-"""Runs that differ only in the seed are one entry of a table and one curve of a plot."""
+"""Groups of runs that differ only in the seed: one entry of a table and one curve of a plot."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from mpifed.report.labels import data_title, distinct_labels, leaves, method_title
 from mpifed.report.reading import Run
-
-TITLES = {
-    "apfl": "APFL",
-    "clustered": "Clustered FL",
-    "dcgd": "DCGD",
-    "diana": "DIANA",
-    "ditto": "Ditto",
-    "fedadam": "FedAdam",
-    "fedavg": "FedAvg",
-    "fedavg_ft": "FedAvg+",
-    "fedem": "FedEM",
-    "fedmgs": "FedMGS",
-    "fedmm": "FedMM",
-    "fedmm_ot": "FedMM-OT",
-    "fedmm_theta": "FedMM-Θ",
-    "fedprox": "FedProx",
-    "flix": "FLIX",
-    "fomaml": "FO-MAML",
-    "l2gd": "L2GD",
-    "local": "Local",
-    "mocha": "MOCHA",
-    "pfedme": "pFedMe",
-    "reptile": "Reptile",
-    "sa_ssmm": "SA-SSMM",
-    "scaffold": "SCAFFOLD",
-}
-"""Algorithms as the papers print them; any other goes by its own name."""
 
 DATA_KEYS = ("data.", "clients")
 # These change no number of a run, or (seed) are what a group averages over.
@@ -53,13 +24,23 @@ NO_DIFFERENCE = (
     "experiment",
     "algorithm.optima_from",
 )
-# What a name leaves out, because it goes without saying.
-UNSAID = {"exchange.schedule.name": "static"}
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What a group measured at ``rounds``: ``bits`` sent so far, mean and deviation over seeds."""
+    """The measurements of a group over the evaluated rounds.
+
+    Attributes
+    ----------
+    rounds : ndarray, shape (k,)
+        The rounds.
+    bits : ndarray, shape (k,)
+        Bits sent up and down until then, mean over seeds.
+    mean : ndarray, shape (k,)
+        The mean over seeds.
+    deviation : ndarray, shape (k,)
+        The sample standard deviation over seeds, 0 for one seed.
+    """
 
     rounds: np.ndarray
     bits: np.ndarray
@@ -69,7 +50,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one method on one data set, one per seed."""
+    """The runs of one method on one data set, one per seed.
+
+    Attributes
+    ----------
+    data : str
+        The label of the data set.
+    method : str
+        The label of the method.
+    runs : tuple[Run, ...]
+        The runs.
+    """
 
     data: str
     method: str
@@ -77,18 +68,43 @@ class Group:
 
     @property
     def finished(self) -> bool:
+        """Whether all runs are finished."""
         return all(run.finished for run in self.runs)
 
     def mean_and_deviation(self, column: str) -> tuple[float, float]:
-        """Of the last values over the seeds; the deviation is that of a sample, NaN for one."""
+        """Return mean and sample deviation over seeds of the last value of a column.
+
+        Parameters
+        ----------
+        column : str
+            A column of metrics.csv.
+
+        Returns
+        -------
+        tuple of float
+            Mean and deviation; NaN where there are too few values.
+        """
         return mean_and_deviation(np.array([run.last(column) for run in self.runs]))
 
     def seconds(self) -> float:
-        """The mean wall seconds of a run."""
+        """Return the mean wall time of a run in seconds."""
         return mean_and_deviation(np.array([run.seconds for run in self.runs]))[0]
 
     def curve(self, column: str, factor: float = 1.0) -> Curve:
-        """``column`` times ``factor``, at the rounds that all seeds have evaluated."""
+        """Return a column over the rounds that all seeds have evaluated.
+
+        Parameters
+        ----------
+        column : str
+            A column of metrics.csv.
+        factor : float, default 1.0
+            A factor on its values.
+
+        Returns
+        -------
+        Curve
+            Mean and deviation over seeds.
+        """
         started = [run.metrics for run in self.runs if run.rounds is not None]
         rounds = np.zeros(0) if not started else started[0]["round"]
         for metrics in started[1:]:
@@ -104,31 +120,60 @@ class Group:
         return Curve(rounds, np.mean(sent, axis=0), np.mean(values, axis=0), deviation)
 
     def client_accuracies(self) -> np.ndarray | None:
-        """All clients of all seeds; None where a run has none (unfinished, or no accuracies)."""
+        """Return the test accuracies of all clients of all seeds, shape (seeds * clients,).
+
+        None if any run lacks them: it is unfinished, or its task has no accuracies.
+        """
         values = [run.client_accuracies for run in self.runs if run.client_accuracies is not None]
         return np.concatenate(values) if len(values) == len(self.runs) else None
 
 
 def mean_and_deviation(values: np.ndarray) -> tuple[float, float]:
-    """Mean and sample deviation of the finite ``values``; NaN where there are too few."""
+    """Return mean and sample deviation of the finite values.
+
+    Parameters
+    ----------
+    values : ndarray, shape (n,)
+        The values.
+
+    Returns
+    -------
+    tuple of float
+        Mean and deviation; NaN where there are too few values.
+
+    Examples
+    --------
+    >>> mean_and_deviation(np.array([1.0, 3.0, np.nan]))
+    (2.0, 1.4142135623730951)
+    """
     values = values[np.isfinite(values)]
     mean = float(values.mean()) if len(values) else np.nan
     return mean, float(values.std(ddof=1)) if len(values) > 1 else np.nan
 
 
 def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
-    """The groups, data set by data set as they come first, and notes about what was left out.
+    """Group runs by data set and method.
 
-    Two runs of one configuration and one seed are the same numbers; the one that went further
-    counts.
+    Two runs of one configuration and one seed have the same numbers; the longer one is kept.
+
+    Parameters
+    ----------
+    runs : Sequence[Run]
+        The runs.
+
+    Returns
+    -------
+    tuple
+        The groups, data set by data set in the order of the runs, and notes about runs that are
+        unfinished or left out.
     """
     flat = [leaves(run.config) for run in runs]
     data_parts = [{k: v for k, v in f.items() if k.startswith(DATA_KEYS)} for f in flat]
     method_parts = [
         {k: v for k, v in f.items() if not k.startswith((*DATA_KEYS, *NO_DIFFERENCE))} for f in flat
     ]
-    datas = _labels([_data_title(run.config) for run in runs], data_parts)
-    methods = _labels([_method_title(run.config) for run in runs], method_parts)
+    datas = distinct_labels([data_title(run.config) for run in runs], data_parts)
+    methods = distinct_labels([method_title(run.config) for run in runs], method_parts)
     seeds: dict[tuple[str, str], dict[str, Run]] = {}
     notes = []
     for run, data, method in zip(runs, datas, methods, strict=True):
@@ -156,64 +201,3 @@ def _unfinished(run: Run) -> str:
     if run.diverged:
         return f"{run.path} diverged: evaluated until round {run.rounds} of {planned}"
     return f"{run.path} is unfinished: evaluated at round {run.rounds} of {planned}"
-
-
-def _data_title(config: dict[str, Any]) -> str:
-    data = config["data"]
-    if isinstance(data.get("path"), str):
-        return Path(data["path"]).stem
-    return f"{data['name']}-{data['variant']}" if "variant" in data else str(data["name"])
-
-
-def _method_title(config: dict[str, Any]) -> str:
-    name = config["algorithm"]["name"]
-    gossip = "D-" if config["exchange"]["name"] == "gossip" else ""
-    return gossip + TITLES.get(name, name)
-
-
-def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
-    """The leaves of a configuration under dotted keys, as text that can be compared and shown."""
-    if isinstance(tree, dict):
-        found: dict[str, str] = {}
-        for key, value in tree.items():
-            found |= leaves(value, f"{prefix}.{key}" if prefix else str(key))
-        return found
-    return {prefix: tree if isinstance(tree, str) else json.dumps(tree, default=str)}
-
-
-def _labels(titles: list[str], parts: list[dict[str, str]]) -> list[str]:
-    """``titles``, each with what tells it from the others of the same title: 'FedEM, lr=0.1'."""
-    labels = []
-    for title, part in zip(titles, parts, strict=True):
-        same = [p for t, p in zip(titles, parts, strict=True) if t == title]
-        labels.append(", ".join([title, *_differences(part, same)]))
-    return labels
-
-
-def _differences(part: dict[str, str], same: Sequence[dict[str, str]]) -> list[str]:
-    """What tells ``part`` from ``same``: 'lr=0.1', and components as 'erdos_renyi p=0.05'.
-
-    An option of a component is compared only where that component is used: a ring has no p.
-    """
-    words: list[str] = []
-    named = ""  # the section whose component the last word names
-    for key, value in part.items():
-        section = key.rpartition(".")[0]
-        is_name = key == f"{section}.name"
-        alike = [p for p in same if is_name or _name(p, section) == _name(part, section)]
-        # No component where others have one: what stands in its place has a name of its own.
-        absent = value == "null" and any(f"{key}.name" in other for other in same)
-        if absent or UNSAID.get(key) == value or all(p.get(key) == value for p in alike):
-            continue
-        if is_name and section:
-            words.append(value)
-            named = section
-        elif section == named and words:
-            words[-1] += f" {key.rpartition('.')[2]}={value}"
-        else:
-            words.append(f"{key.split('.', 1)[-1]}={value}")
-    return words
-
-
-def _name(part: dict[str, str], section: str) -> str | None:
-    return part.get(f"{section}.name")

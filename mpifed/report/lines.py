@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by colour-blind readers too, without their yellow, which is
-# too faint for a line; with more methods than colours the dashes go on telling them apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, without their yellow, which
+# is too faint for a line; with more methods than colours the dashes distinguish them.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 GREY = "#595959"
@@ -46,7 +46,15 @@ FEW_POINTS = 12  # up to so many points each gets a marker
 
 @dataclass(frozen=True)
 class Look:
-    """How one method is drawn, in every figure."""
+    """The colour and dashes of one method, the same in every figure.
+
+    Attributes
+    ----------
+    colour : str
+        A matplotlib colour.
+    dashes : Any
+        A matplotlib line style.
+    """
 
     colour: str
     dashes: Any
@@ -54,7 +62,21 @@ class Look:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: finite points, the half width of the band around them, a name and a look."""
+    """One curve of finite points.
+
+    Attributes
+    ----------
+    x : ndarray, shape (points,)
+        The places.
+    y : ndarray, shape (points,)
+        The values.
+    band : ndarray, shape (points,)
+        The half width of the band around them.
+    name : str
+        The name in the margin.
+    look : Look
+        The colour and dashes.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -64,13 +86,28 @@ class Line:
 
 
 def look(index: int) -> Look:
-    """The look of the ``index``-th method."""
+    """Return the look of the ``index``-th method."""
     dashes = DASHES[index // len(COLOURS) % len(DASHES)]
     return Look(COLOURS[index % len(COLOURS)], dashes)
 
 
 def new_axes(title: str, subtitle: str, x_label: str) -> tuple[Figure, Axes]:
-    """An empty figure; what the vertical axis shows is its title."""
+    """Return an empty figure; its title says what the vertical axis shows.
+
+    Parameters
+    ----------
+    title : str
+        The title.
+    subtitle : str
+        The line below it.
+    x_label : str
+        The label of the x axis.
+
+    Returns
+    -------
+    tuple of Figure and Axes
+        The figure and its axes.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE)
@@ -82,7 +119,15 @@ def new_axes(title: str, subtitle: str, x_label: str) -> tuple[Figure, Axes]:
 
 
 def draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
-    """Draws ``lines``; each one's last value is carried on to its name in the right margin."""
+    """Draw lines; each one's last value is extended to its name in the right margin.
+
+    Parameters
+    ----------
+    axes : Axes
+        The axes to draw into.
+    lines : Sequence[Line]
+        The lines.
+    """
     start, end = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
     axes.set_xlim(start, end if end > start else start + 1)
     for line in lines:
@@ -99,9 +144,26 @@ def draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def spread(heights: np.ndarray, gap: float = LINE_HEIGHT) -> np.ndarray:
-    """``heights`` moved apart, so that none is closer to the next than ``gap``.
+    """Return heights moved apart so that neighbours are at least ``gap`` apart.
 
     Neighbours that are too close form a bundle around their mean; bundles that meet are joined.
+
+    Parameters
+    ----------
+    heights : ndarray of float64, shape (n,)
+        The heights, in any order.
+    gap : float, default LINE_HEIGHT
+        The least distance.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+        The new heights, in the same order.
+
+    Examples
+    --------
+    >>> spread(np.array([0.0, 1.0, 9.0]), gap=2.0)
+    array([-0.5,  1.5,  9. ])
     """
     order = np.argsort(heights, kind="stable")
     bundles: list[list[float]] = []

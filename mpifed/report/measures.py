@@ -1,4 +1,4 @@
-"""What is measured beside training losses and test accuracies: how it is called and drawn."""
+"""The table of measures other than training losses and test accuracies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ CAPTION = "At the last evaluated round, mean over seeds. ± is the standard devi
 
 
 def measured(groups: Sequence[Group]) -> list[str]:
-    """The columns of ``MEASURES`` that any of the runs has numbers in."""
+    """Return the columns of ``MEASURES`` in which any run has numbers.
+
+    Parameters
+    ----------
+    groups : Sequence[Group]
+        The groups of runs.
+
+    Returns
+    -------
+    list of str
+        The columns.
+    """
     runs = [run for group in groups for run in group.runs]
     return [
         column for column in MEASURES if any(np.isfinite(run.metrics[column]).any() for run in runs)
@@ -21,7 +32,20 @@ def measured(groups: Sequence[Group]) -> list[str]:
 
 
 def cell(group: Group, column: str) -> str:
-    """Mean and deviation of the last values, as words for a table."""
+    """Return mean and deviation of the last values as a table cell.
+
+    Parameters
+    ----------
+    group : Group
+        The runs of one method.
+    column : str
+        A column of metrics.csv.
+
+    Returns
+    -------
+    str
+        Such as '0.25 ± 0.01', or a dash.
+    """
     mean, deviation = group.mean_and_deviation(column)
     if np.isnan(mean):
         return "–"
@@ -29,7 +53,7 @@ def cell(group: Group, column: str) -> str:
 
 
 def rows(groups: Sequence[Group]) -> list[list[str]]:
-    """Data, method and every measure, as words for a table."""
+    """Return the rows of the table: data, method and every measure."""
     columns = measured(groups)
     return [
         [group.data, group.method, *(cell(group, column) for column in columns)] for group in groups
@@ -37,5 +61,5 @@ def rows(groups: Sequence[Group]) -> list[list[str]]:
 
 
 def header(groups: Sequence[Group]) -> list[str]:
-    """The header of ``rows``."""
+    """Return the header of ``rows``."""
     return ["Data", "Method", *(MEASURES[column].short for column in measured(groups))]

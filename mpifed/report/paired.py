@@ -1,7 +1,7 @@
-"""Methods beside one of them, seed by seed, and what each took to reach an accuracy.
+"""Paired comparison of methods by seed, and the rounds and bits each took to reach an accuracy.
 
-Runs of one seed have the same data and the same draws, so that the difference between two methods
-varies less from seed to seed than either of them.
+Runs of one seed have the same data and the same draws, so the difference between two methods varies
+less from seed to seed than either of them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,30 @@ import numpy as np
 from mpifed.errors import InputError, closest
 from mpifed.report.groups import Curve, Group, mean_and_deviation
 from mpifed.report.reading import Run
-from mpifed.report.tables import ACCURACY, DECILE, bits, markdown_header, markdown_row
+from mpifed.report.tables import ACCURACY, DECILE, markdown_header, markdown_row
+from mpifed.report.units import bits
 
 
 def minus(group: Group, other: Group, column: str, factor: float = 1.0) -> Curve:
-    """``column`` of ``group`` minus that of ``other``, over the seeds that both have run.
+    """Return a column of one group minus that of another, over the seeds that both have run.
 
-    At the rounds that all these runs have evaluated; ``bits`` are those of ``group``.
+    The rounds are those that all these runs have evaluated; ``bits`` are those of ``group``.
+
+    Parameters
+    ----------
+    group : Group
+        The runs of one method.
+    other : Group
+        The runs of the method to subtract.
+    column : str
+        A column of metrics.csv.
+    factor : float, default 1.0
+        A factor on the difference.
+
+    Returns
+    -------
+    Curve
+        Mean and deviation over the pairs; empty without common rounds.
     """
     pairs = _pairs(group, other)
     evaluated = [run.metrics["round"] for pair in pairs for run in pair]
@@ -36,7 +53,22 @@ def minus(group: Group, other: Group, column: str, factor: float = 1.0) -> Curve
 
 
 def last_difference(group: Group, other: Group, column: str) -> tuple[float, float]:
-    """Mean and sample deviation of the last value of :func:`minus`; NaN where there are too few."""
+    """Return mean and sample deviation of the last value of :func:`minus`.
+
+    Parameters
+    ----------
+    group : Group
+        The runs of one method.
+    other : Group
+        The runs of the method to subtract.
+    column : str
+        A column of metrics.csv.
+
+    Returns
+    -------
+    tuple of float
+        Mean and deviation; NaN where there are too few pairs.
+    """
     curve = minus(group, other, column)
     if not len(curve.rounds):
         return np.nan, np.nan
@@ -45,7 +77,20 @@ def last_difference(group: Group, other: Group, column: str) -> tuple[float, flo
 
 
 def reached(run: Run, target: float) -> tuple[float, float]:
-    """(round, bits sent up so far) where the test accuracy first was ``target``; NaN if never."""
+    """Return where the test accuracy first was at least ``target``.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    target : float
+        The accuracy, a fraction in (0, 1).
+
+    Returns
+    -------
+    tuple of float
+        The round and the bits sent up until then; NaN if it was never reached.
+    """
     hits = np.flatnonzero(run.metrics[ACCURACY] >= target)
     if not len(hits):
         return np.nan, np.nan
@@ -53,9 +98,26 @@ def reached(run: Run, target: float) -> tuple[float, float]:
 
 
 def partner(groups: Sequence[Group], data: str, method: str) -> Group | None:
-    """The group of ``method`` on ``data``; None where it has not been run there.
+    """Return the group of a method on a data set.
 
-    Raises ``InputError`` if it has not been run on any data.
+    Parameters
+    ----------
+    groups : Sequence[Group]
+        The groups of runs.
+    data : str
+        The label of the data set.
+    method : str
+        The label of the method.
+
+    Returns
+    -------
+    Group or None
+        The group; None if the method was not run on this data set.
+
+    Raises
+    ------
+    InputError
+        If the method was not run on any data set.
     """
     methods = {group.method for group in groups}
     if method not in methods:
@@ -66,7 +128,27 @@ def partner(groups: Sequence[Group], data: str, method: str) -> Group | None:
 
 
 def markdown(groups: Sequence[Group], against: str | None, target: float | None) -> str:
-    """Differences from ``against`` in points, and the round and bits at ``target``."""
+    """Return the comparison as Markdown: differences in points, round and bits at ``target``.
+
+    Parameters
+    ----------
+    groups : Sequence[Group]
+        The groups of runs.
+    against : str | None
+        The method to compare with, if any.
+    target : float | None
+        The test accuracy to reach, if any.
+
+    Returns
+    -------
+    str
+        The text.
+
+    Raises
+    ------
+    InputError
+        If no group has the method ``against``.
+    """
     notes, names = [], ["Data", "Method", "Pairs"]
     if against is not None:
         notes.append(f"Test accuracy minus that of {against} with the same seed, in points.")
@@ -88,7 +170,29 @@ def markdown(groups: Sequence[Group], against: str | None, target: float | None)
 
 
 def csv_text(groups: Sequence[Group], against: str | None, target: float | None) -> str:
-    """The same, one row per data set and method; fractions, and an empty field is no number."""
+    """Return the comparison as CSV, one row per data set and method.
+
+    Accuracies are fractions; a field without a number is empty.
+
+    Parameters
+    ----------
+    groups : Sequence[Group]
+        The groups of runs.
+    against : str | None
+        The method to compare with, if any.
+    target : float | None
+        The test accuracy to reach, if any.
+
+    Returns
+    -------
+    str
+        The text.
+
+    Raises
+    ------
+    InputError
+        If no group has the method ``against``.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     differences = [f"{column}_difference" for column in (ACCURACY, DECILE)]
@@ -129,7 +233,7 @@ def _points(group: Group, other: Group | None, column: str) -> str:
 
 
 def _arrival(group: Group, target: float) -> list[str]:
-    """Round and bits, or how many of the seeds arrived where not all did."""
+    """Return round and bits at the target, or how many of the seeds reached it if not all did."""
     found = np.array([reached(run, target) for run in group.runs])
     arrived = int(np.isfinite(found[:, 0]).sum())
     if not arrived:

@@ -1,4 +1,4 @@
-"""Pictures of runs: accuracy and loss against rounds and against bits sent, one figure a file."""
+"""Plots of runs: accuracy and loss against rounds and against bits sent, one figure per file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from mpifed.report.groups import Curve, Group
 from mpifed.report.lines import GREY, STYLE, Line, Look, draw_lines, look, new_axes
 from mpifed.report.measures import measured
 from mpifed.report.paired import minus, partner
-from mpifed.report.tables import ACCURACY, bit_prefix
+from mpifed.report.tables import ACCURACY
+from mpifed.report.units import bit_prefix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,9 +32,21 @@ WIDE = 10.0  # from this ratio of most to fewest bits on, their axis is logarith
 
 
 def draw(groups: Sequence[Group], output: Path, against: str | None = None) -> list[Path]:
-    """Draws every figure that the runs have numbers for; returns the files.
+    """Draw every figure for which the runs have numbers.
 
-    ``against`` is a method that the others are drawn minus, seed by seed.
+    Parameters
+    ----------
+    groups : Sequence[Group]
+        The groups of runs.
+    output : Path
+        The directory of the files.
+    against : str, optional
+        A method from which the others' accuracies are subtracted, seed by seed.
+
+    Returns
+    -------
+    list of Path
+        The files.
     """
     import matplotlib
 
@@ -105,7 +118,7 @@ def _against_rounds(
 def _against_bits(
     drawn: Sequence[tuple[Group, Curve]], looks: dict[str, Look], title: str, data: str
 ) -> Figure:
-    """A method that sends nothing has no curve, only its last value."""
+    """Draw curves against the bits sent. A method that sends nothing has only its last value."""
     from matplotlib.ticker import LogLocator
 
     last = [curve.bits[-1] for _, curve in drawn if curve.bits[-1] > 0]
@@ -124,7 +137,7 @@ def _against_bits(
 
 
 def _consensus(drawn: Sequence[tuple[Group, Curve]], looks: dict[str, Look], data: str) -> Figure:
-    """The squared distance from consensus, and thin, from where it begins, what is predicted."""
+    """Draw the squared distance from consensus; thin, the predicted one from its start."""
     subtitle = f"{data}; dashed: what averaging alone is predicted to leave"
     figure, axes = new_axes("Distance from consensus", subtitle, "communication round")
     axes.set_yscale("log")
@@ -146,7 +159,7 @@ def _consensus(drawn: Sequence[tuple[Group, Curve]], looks: dict[str, Look], dat
 def _measure(
     drawn: Sequence[tuple[Group, Curve]], looks: dict[str, Look], measure: Measure, data: str
 ) -> Figure:
-    """What an algorithm measures of itself; the band is one standard deviation over seeds."""
+    """Draw a measure of an algorithm; the band is one standard deviation over seeds."""
     figure, axes = new_axes(measure.title, data, "communication round")
     lines = [_line(curve.rounds, group, curve, looks) for group, curve in drawn]
     if measure.log and all((line.y >= 0).all() for line in lines):

@@ -1,4 +1,4 @@
-"""Run directories, read: what a run was told, what it measured, and whether it finished."""
+"""Run directories: the configuration of a run, its measurements, and whether it finished."""
 
 from __future__ import annotations
 
@@ -19,11 +19,24 @@ from mpifed.report.columns import COLUMNS, MEASURES
 class Run:
     """One run directory.
 
-    ``metrics`` has the ``COLUMNS`` and those ``MEASURES`` as float arrays, one entry per evaluated
-    round, NaN where the file has none. ``client_accuracies`` are the clients' test accuracies at
-    the last evaluation.
-    ``predicted`` is what summary.json says of pure averaging (p, tau, per_round), empty without.
-    ``diverged`` says that the run ended because numbers were no longer finite.
+    Attributes
+    ----------
+    path : Path
+        The directory.
+    config : dict[str, Any]
+        The configuration.
+    metrics : dict of str to ndarray of float64, shape (k,)
+        The ``COLUMNS`` and ``MEASURES`` at the evaluated rounds, NaN where the file has no value.
+    client_accuracies : ndarray of float64, shape (clients,), or None
+        The test accuracies at the last evaluation.
+    seconds : float
+        Wall time in seconds.
+    finished : bool
+        Whether the run is complete.
+    predicted : dict[str, float]
+        The contraction of pure averaging in summary.json (p, tau, per_round); empty without.
+    diverged : bool
+        Whether the run ended because numbers were no longer finite.
     """
 
     path: Path
@@ -37,6 +50,7 @@ class Run:
 
     @property
     def seed(self) -> Any:
+        """The seed of the run."""
         return self.config.get("seed")
 
     @property
@@ -45,16 +59,32 @@ class Run:
         return int(self.metrics["round"][-1]) if len(self.metrics["round"]) else None
 
     def last(self, column: str) -> float:
-        """The value at the last evaluated round; NaN if there is none."""
+        """Return the last value of a column; NaN before the first evaluation."""
         return float(self.metrics[column][-1]) if len(self.metrics[column]) else np.nan
 
 
 def find_runs(places: Iterable[Path]) -> list[Run]:
-    """The runs in ``places``, each a run directory or a directory with some anywhere below."""
+    """Return the runs in some directories.
+
+    Parameters
+    ----------
+    places : Iterable[Path]
+        Run directories, or directories with run directories at any depth.
+
+    Returns
+    -------
+    list of Run
+        The runs, each once.
+
+    Raises
+    ------
+    InputError
+        If a place is not a directory or has no runs, or if a file is damaged.
+    """
     found: dict[Path, Run] = {}
     for place in places:
         if not place.is_dir():
-            raise InputError(f"'{place}' is no directory; it must be a run directory or hold some")
+            raise InputError(f"'{place}' is not a directory; it must be or contain a run directory")
         directories = sorted(_run_directories(place))
         if not directories:
             raise InputError(f"'{place}' holds no run: there is no config.yaml in it or below it")
@@ -64,7 +94,23 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
 
 
 def read_run(path: Path) -> Run:
-    """The run in ``path``; raises ``InputError`` that names the damaged or foreign file."""
+    """Return the run in a directory.
+
+    Parameters
+    ----------
+    path : Path
+        The run directory.
+
+    Returns
+    -------
+    Run
+        The run.
+
+    Raises
+    ------
+    InputError
+        If a file is missing, damaged or foreign; the message names it.
+    """
     finished = (path / "DONE").exists()
     config = read_stored(path / "config.yaml")
     metrics = _read_metrics(path / "metrics.csv", finished)
@@ -110,9 +156,24 @@ def _read_metrics(path: Path, finished: bool) -> dict[str, np.ndarray]:
 
 
 def read_columns(run: Run, names: Sequence[str]) -> np.ndarray:
-    """Any columns of metrics.csv, float64 (evaluated rounds, names), NaN where a field is empty.
+    """Return some columns of metrics.csv.
 
-    Raises ``InputError`` for a column that is not there.
+    Parameters
+    ----------
+    run : Run
+        The run.
+    names : Sequence[str]
+        The columns, of all that the file has.
+
+    Returns
+    -------
+    ndarray of float64, shape (evaluated rounds, names)
+        The values, NaN where a field is empty.
+
+    Raises
+    ------
+    InputError
+        For a column that does not exist, or a file that cannot be read.
     """
     found = read_metrics(run.path / "metrics.csv", growing=not run.finished)
     there = [name for name in found.columns if name != DIGEST]

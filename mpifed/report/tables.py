@@ -1,4 +1,4 @@
-"""Tables in the shape of Table 2 of Marfoq et al. (2021): average accuracy / bottom decile."""
+"""Tables in the layout of Table 2 of Marfoq et al. (2021): average accuracy / bottom decile."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.table import Table
 from mpifed.report import consensus, measures
 from mpifed.report.columns import MEASURES
 from mpifed.report.groups import Group
+from mpifed.report.units import bits
 
 CAPTION = (
     "Test accuracy in per cent: average over clients / bottom decile (the ⌈T/10⌉-th smallest of T "
@@ -20,11 +21,25 @@ CAPTION = (
 DEVIATION = " ± is the standard deviation over seeds."
 SENT = "Sent is what all clients together would have sent up and down in the simulated federation."
 ACCURACY, DECILE = "test_accuracy", "test_accuracy_p10"
-PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
-    """Data sets down, methods across, the best of each row bold; then what each method cost."""
+    """Return the tables as Markdown: data sets down, methods across, the best of each row bold.
+
+    A second table has the costs of each method; others follow where runs have measures or gossip.
+
+    Parameters
+    ----------
+    groups : Sequence[Group]
+        The groups of runs.
+    notes : Sequence[str]
+        Remarks for the end.
+
+    Returns
+    -------
+    str
+        The text.
+    """
     methods = _distinct([group.method for group in groups])
     cells = {(group.data, group.method): group for group in groups}
     lines = []
@@ -58,7 +73,20 @@ def markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
 
 
 def csv_text(groups: Sequence[Group]) -> str:
-    """One row per data set and method; accuracies are fractions, an empty field is no number."""
+    """Return the table as CSV, one row per data set and method.
+
+    Accuracies are fractions; a field without a number is empty.
+
+    Parameters
+    ----------
+    groups : Sequence[Group]
+        The groups of runs.
+
+    Returns
+    -------
+    str
+        The text.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = measures.measured(groups)
@@ -98,7 +126,18 @@ def csv_text(groups: Sequence[Group]) -> str:
 
 
 def terminal(groups: Sequence[Group]) -> Table:
-    """The same numbers for a terminal, one line per data set and method."""
+    """Return the table for a terminal, one line per data set and method.
+
+    Parameters
+    ----------
+    groups : Sequence[Group]
+        The groups of runs.
+
+    Returns
+    -------
+    rich.table.Table
+        The table.
+    """
     accuracies = _shows_accuracies(groups)
     columns = measures.measured(groups)[:1]  # a terminal has no room for more
     title = "Test accuracy in per cent" if accuracies else None
@@ -126,27 +165,12 @@ def terminal(groups: Sequence[Group]) -> Table:
     return table
 
 
-def bits(value: float) -> str:
-    """A number of bits in words: '1.45 Gbit'."""
-    if math.isnan(value):
-        return "–"
-    unit, prefix = bit_prefix(value)
-    return f"{value / unit:.3g} {prefix}bit"
-
-
-def bit_prefix(value: float) -> tuple[float, str]:
-    """(unit, prefix) in which ``value`` is a number from 1 to 999: (1e9, 'G')."""
-    power = int(math.log10(value) // 3) if value >= 1 else 0
-    power = min(power, len(PREFIXES) - 1)
-    return 1000.0**power, PREFIXES[power]
-
-
 def _distinct(values: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
 def _shows_accuracies(groups: Sequence[Group]) -> bool:
-    """Whether there are any, or nothing else to show."""
+    """Return whether there are accuracies, or nothing else to show."""
     scored = any(not math.isnan(group.mean_and_deviation(ACCURACY)[0]) for group in groups)
     return scored or not measures.measured(groups)
 
@@ -192,11 +216,40 @@ def _cost(group: Group) -> list[str]:
 
 
 def markdown_header(names: Sequence[str], texts: int) -> list[str]:
-    """Header and rule; the first ``texts`` columns are words, the others numbers."""
+    """Return header and rule of a Markdown table.
+
+    Parameters
+    ----------
+    names : Sequence[str]
+        The headers.
+    texts : int
+        The number of leading columns with words; the others have numbers, set flush right.
+
+    Returns
+    -------
+    list of str
+        The two lines.
+    """
     rule = ["---" if index < texts else "---:" for index in range(len(names))]
     return [markdown_row(names), markdown_row(rule)]
 
 
 def markdown_row(cells: Sequence[str]) -> str:
-    """One line of a Markdown table."""
+    """Return one line of a Markdown table.
+
+    Parameters
+    ----------
+    cells : Sequence[str]
+        The cells.
+
+    Returns
+    -------
+    str
+        The line.
+
+    Examples
+    --------
+    >>> markdown_row(["FedEM", "83.1"])
+    '| FedEM | 83.1 |'
+    """
     return "| " + " | ".join(cells) + " |"

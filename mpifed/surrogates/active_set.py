@@ -5,11 +5,12 @@ support's rows and columns of the Gram matrix. Where more than half of the atoms
 complement is solved for instead, in the inverse of the Gram matrix, so that the systems stay small.
 Samples are columns, see ``lasso_problem``.
 
-``pivoted`` starts with all atoms in use, by the signs of the least-squares codes, and exchanges
+``block_pivots`` starts with all atoms in use, by the signs of the least-squares codes, exchanging
 whatever the minimum on the face shows to be on the wrong side: block principal pivoting (Judice and
-Pires 1994; Kim and Park 2011). A few exchanges do for most dictionaries, but no bound is known.
+Pires 1994; Kim and Park 2011). A few exchanges suffice for most dictionaries, but no bound is
+known.
 
-``refined`` improves given codes. A singular Gram matrix is damped around them; a step along its
+``refine`` improves given codes. A singular Gram matrix is damped around them; a step along its
 null space then ends where the first atom leaves, like a pivot. It never increases a sample's
 objective; with proximal gradient steps between, this is feature-sign search (Lee et al. 2007).
 """
@@ -39,10 +40,22 @@ ELIMINATED = 8
 """Up to this size they are solved side by side, larger ones by LAPACK one after the other."""
 
 
-def pivoted(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
-    """Codes by block pivots, (samples, K), and who is not finished with them, bool (samples,).
+def block_pivots(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes by block pivots, and which samples are not finished.
 
-    The Gram matrix must have an inverse. Who is not finished has its last attempt.
+    The Gram matrix must have an inverse.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        The lasso.
+    samples : Samples
+        The samples.
+
+    Returns
+    -------
+    tuple of ndarray
+        Codes (samples, K), the last attempt where not finished, and a bool for each sample.
     """
     assert problem.inverse is not None
     atoms, count = samples.c.shape
@@ -79,11 +92,25 @@ def pivoted(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarra
     return found, unfinished
 
 
-def refined(problem: Quadratic, samples: Samples, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Codes no worse than ``h``, (K, samples), and which are good enough, bool (samples,).
+def refine(problem: Quadratic, samples: Samples, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes no worse than the given ones, and which are good enough.
 
-    The candidates are the minimum on the face with what has the wrong sign set to zero, and the
+    The candidates are the minimum on the face with entries of the wrong sign set to zero, and the
     point where the segment from ``h`` to that minimum first changes a sign.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        The lasso.
+    samples : Samples
+        The samples.
+    h : ndarray, shape (K, samples)
+        The codes.
+
+    Returns
+    -------
+    tuple of ndarray
+        Codes (K, samples), and a bool for each sample.
     """
     g = samples.c - product(problem.gram, h)
     entering = (g if problem.nonnegative else np.abs(g)) > problem.l1
@@ -108,7 +135,7 @@ def refined(problem: Quadratic, samples: Samples, h: np.ndarray) -> tuple[np.nda
 
 
 def _clipped(minimum: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``minimum`` with zeros in place of what has the wrong sign, and where that is."""
+    """Return ``minimum`` with entries of the wrong sign set to zero, and where they are."""
     agreeing = minimum * signs
     return np.maximum(agreeing, 0) * signs, agreeing < 0
 
@@ -116,10 +143,25 @@ def _clipped(minimum: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.nda
 def face_minimum(
     problem: Quadratic, signs: np.ndarray, c: np.ndarray, around: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """h' with G_AA h'_A = c_A - l1 s_A for each sample's own A = {s != 0}, zero elsewhere.
+    """Return h' with G_AA h'_A = c_A - l1 s_A for each sample's A = {s != 0}, zero elsewhere.
 
-    Returns h' and c - G h', both (K, samples). A singular G is damped ``around`` codes. Where the
-    system is singular even so, the numbers mean nothing or are not finite.
+    Where the system is singular although damped, the result is meaningless or not finite.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        The lasso.
+    signs : ndarray, shape (K, samples)
+        s.
+    c : ndarray, shape (K, samples)
+        Dᵀ z.
+    around : ndarray, shape (K, samples), optional
+        The codes around which a singular G is damped.
+
+    Returns
+    -------
+    tuple of ndarray, shape (K, samples)
+        H' and c - G h'.
     """
     gram, inverse, active = problem.gram, problem.inverse, signs != 0
     pull = problem.l1 * signs
@@ -145,11 +187,24 @@ def face_minimum(
 
 
 def subsystems(matrix: np.ndarray, members: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """x with M_JJ x_J = b_J for each sample's own J, zero elsewhere: (K, samples).
+    """Return x with M_JJ x_J = b_J for each sample's J, zero elsewhere.
 
-    M is ``matrix`` (K, K), symmetric and positive definite, J where ``members`` (K, samples) is
-    true. Systems are padded with ones on the diagonal: large ones to a power of two, which depends
-    on the size of J alone, small ones as far as others need, which does not change a bit.
+    Systems are padded with ones on the diagonal: large ones to a power of two, which depends on the
+    size of J alone, small ones to the largest, which does not change a bit.
+
+    Parameters
+    ----------
+    matrix : ndarray, shape (K, K)
+        M, symmetric and positive definite.
+    members : ndarray of bool, shape (K, samples)
+        J.
+    b : ndarray, shape (K, samples)
+        The right sides.
+
+    Returns
+    -------
+    ndarray, shape (K, samples)
+        The solutions.
     """
     n, samples = b.shape
     counts = members.sum(0)
@@ -176,16 +231,24 @@ def subsystems(matrix: np.ndarray, members: np.ndarray, b: np.ndarray) -> np.nda
             systems.reshape(-1, len(own))[:: width + 2] += none
             systems[:, width] = b.take(atoms * samples + own, mode="clip")
             systems[:, width][none] = 0
-            solve = solved_side_by_side if high <= ELIMINATED else solved_one_by_one
+            solve = solve_side_by_side if high <= ELIMINATED else solve_one_by_one
             x[atoms, own] = solve(systems)
         low, high = high, 2 * high
     return x[:n]
 
 
-def solved_side_by_side(systems: np.ndarray) -> np.ndarray:
-    """The solutions (n, samples) of definite ``systems`` (n, n + 1, samples), right sides last.
+def solve_side_by_side(systems: np.ndarray) -> np.ndarray:
+    """Return the solutions of definite systems by Gaussian elimination, in parallel over samples.
 
-    By Gauss's elimination. ``systems`` is overwritten.
+    Parameters
+    ----------
+    systems : ndarray, shape (n, n + 1, samples)
+        The matrices with the right sides last; overwritten.
+
+    Returns
+    -------
+    ndarray, shape (n, samples)
+        The solutions.
     """
     n, right = len(systems), systems[:, -1]
     for j in range(n):
@@ -198,8 +261,8 @@ def solved_side_by_side(systems: np.ndarray) -> np.ndarray:
     return right
 
 
-def solved_one_by_one(systems: np.ndarray) -> np.ndarray:
-    """The same by Cholesky factors; NaN where there is none."""
+def solve_one_by_one(systems: np.ndarray) -> np.ndarray:
+    """Return the solutions of definite systems by Cholesky factors, NaN where there is none."""
     apart = torch.from_numpy(np.ascontiguousarray(systems.transpose(2, 0, 1)))
     factor, failed = torch.linalg.cholesky_ex(apart[:, :, :-1])
     solution = torch.cholesky_solve(apart[:, :, -1:], factor)[:, :, 0]

@@ -1,4 +1,4 @@
-"""What a surrogate is to the rest of mpifed.
+"""The interface of surrogates.
 
 The problem is min over theta of the mean of l(Z, theta) plus g(theta). Dieuleveut et al. 2025 ask
 for two things:
@@ -11,8 +11,8 @@ and iterate in s: a client computes means of S̄ (``statistics``), a server mixe
 back (``minimiser``). Psi, phi, S and T must be the same on every client. ``statistics`` with
 ``minimiser`` is then plain MM: s <- E S̄(Z, T(s)), which cannot increase f + g.
 
-Vectors are flat and float64. ``docs/surrogates.md`` shows how a user adds a problem. A surrogate
-may besides have ``parts(theta)``, which names what one theta consists of; see ``parts_of``.
+Vectors are flat and float64. ``docs/surrogates.md`` shows how to add a problem. A surrogate may
+also have ``parts(theta)``, which names the parts of one theta; see ``parts_of``.
 """
 
 from __future__ import annotations
@@ -33,48 +33,71 @@ Make = TypeVar("Make", bound=Callable[..., Any])
 
 
 class Surrogate(Protocol):
-    """One problem in MM form; made by a function of the data's ``Description`` and its options."""
+    """One problem in MM form, made by a function of the data's ``Description`` and its options.
+
+    Attributes
+    ----------
+    size : int
+        q, the length of s.
+    n_parameters : int
+        The length of theta.
+    """
 
     @property
     def size(self) -> int:
-        """q, the numbers of s."""
+        """The length q of s."""
 
     @property
     def n_parameters(self) -> int:
-        """Numbers of theta."""
+        """The length of theta."""
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """theta_0, float64 (n_parameters,)."""
+        """Return theta_0, float64 (n_parameters,)."""
 
     def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
-        """Each client's mean of S̄(z_j, theta): (clients, size).
+        """Return each client's mean of S̄(z_j, theta).
 
-        ``z`` is (samples, dim), client after client; client i has rows ``offsets[i]`` to
-        ``offsets[i + 1]`` and at least one. ``theta`` is (n_parameters,), or one row a client. A
-        row of the result does not depend, to the bit, on the other clients. The result is the
-        caller's to overwrite.
+        A row of the result does not depend, to the bit, on the other clients. The caller may
+        overwrite the result.
+
+        Parameters
+        ----------
+        z : Tensor, shape (samples, dim)
+            The samples, client after client.
+        theta : Tensor, shape (n_parameters,) or (clients, n_parameters)
+            One theta, or one for each client.
+        offsets : ndarray of int64, shape (clients + 1,)
+            Client i has the rows ``offsets[i]`` to ``offsets[i + 1]``, at least one.
+
+        Returns
+        -------
+        Tensor of float64, shape (clients, size)
+            The means.
         """
 
     def minimiser(self, s: Tensor) -> Tensor:
-        """T(s): (..., size) to (..., n_parameters), row by row."""
+        """Return T(s), from (..., size) to (..., n_parameters), row by row."""
 
     def project(self, s: Tensor) -> Tensor:
-        """The Euclidean projection on S: (..., size), row by row."""
+        """Return the Euclidean projection on S of (..., size), row by row."""
 
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
-        """l(z_j, theta) for one theta (n_parameters,): (samples,), each by itself to the bit."""
+        """Return l(z_j, theta) of each sample, (samples,), for one theta (n_parameters,).
+
+        A loss does not depend, to the bit, on the other samples.
+        """
 
     def penalty(self, theta: Tensor) -> float:
-        """g(theta) for one theta; infinite outside of its domain."""
+        """Return g(theta) for one theta; infinite outside its domain."""
 
     def surrogate_of(self, theta: Tensor) -> Tensor:
-        """An s in S with T(s) = theta, for one theta: (size,)."""
+        """Return an s in S, shape (size,), with T(s) = theta, for one theta."""
 
     def psi(self, theta: Tensor) -> Tensor:
-        """psi for one theta, a scalar."""
+        """Return psi for one theta, a scalar."""
 
     def phi(self, theta: Tensor) -> Tensor:
-        """phi for one theta: (size,)."""
+        """Return phi for one theta, shape (size,)."""
 
     # A surrogate whose theta has a domain other than R^n has ``project_parameters`` as well:
     # the Euclidean projection on it, (..., n_parameters), row by row. See ``onto_domain``.
@@ -82,59 +105,105 @@ class Surrogate(Protocol):
 
 @runtime_checkable
 class Asking(Protocol):
-    """A surrogate that wants to know something of all clients' training data before the run.
+    """A surrogate that needs facts about all clients' training data before the run.
 
-    The mean of ``facts`` over clients is found block by block, exactly; ``conclude`` makes of it
-    what is to be known, on one rank, and ``knowing`` a surrogate that knows.
+    The mean of ``facts`` over clients is computed block by block, exactly. ``conclude`` derives
+    from it what is needed, on one rank, and ``knowing`` returns a surrogate that has it.
     """
 
     @property
     def fact_blocks(self) -> tuple[int, ...]:
-        """How many numbers ``facts`` has in each block."""
+        """The length of ``facts`` in each block."""
 
     @property
     def waits(self) -> bool:
-        """Whether it cannot be used before; a run then keeps what was found in its state."""
+        """Whether it needs the facts before use; a run then keeps them in its state."""
 
     def facts(self, z: Tensor, block: int) -> Tensor:
-        """What one client's samples z (samples, dim) tell: (fact_blocks[block],)."""
+        """Return one block of facts of one client's samples z (samples, dim)."""
 
     def conclude(self, means: Tensor) -> Tensor:
-        """What follows from the means of all blocks, one after the other: (k,) float64."""
+        """Return what follows from the means of all blocks, concatenated: float64 (k,)."""
 
     def knowing(self, facts: Tensor) -> Surrogate:
-        """The surrogate that knows ``facts`` (k,); raises ``InputError`` for data that are none
-        of its own.
+        """Return the surrogate with known facts.
+
+        Parameters
+        ----------
+        facts : Tensor of float64, shape (k,)
+            The result of ``conclude``.
+
+        Returns
+        -------
+        Surrogate
+            The surrogate.
+
+        Raises
+        ------
+        InputError
+            If the data do not suit the surrogate.
         """
 
     def remarks(self) -> list[str]:
-        """Lines for the log, of a surrogate that knows."""
+        """Return lines for the log about the known facts."""
 
 
 def with_target(make: Make) -> Make:
-    """Marks a function that makes surrogates as one that learns from labelled samples.
+    """Mark a function that makes surrogates as one that learns from labelled samples.
 
     A sample is then z = (x, target), and the function gets the ``Description`` of such samples with
     the data's own ``task`` and ``n_classes``. Without the mark z is x alone, whatever the labels.
+
+    Parameters
+    ----------
+    make : Make
+        The function.
+
+    Returns
+    -------
+    callable
+        The same function.
     """
     make.takes_target = True  # type: ignore[attr-defined]
     return make
 
 
 def onto_domain(surrogate: Surrogate, theta: Tensor) -> Tensor:
-    """``theta`` (..., n_parameters) projected on the surrogate's Theta.
+    """Return theta projected on the surrogate's domain Theta.
 
-    Theta is what T(S) and its closure fill, or where g is finite; all of R^n, and ``theta`` as it
-    is, where the surrogate has no ``project_parameters``.
+    Theta is the closure of T(S), or the set where g is finite. Where the surrogate has no
+    ``project_parameters`` it is R^n.
+
+    Parameters
+    ----------
+    surrogate : Surrogate
+        The surrogate.
+    theta : Tensor, shape (..., n_parameters)
+        One theta or several.
+
+    Returns
+    -------
+    Tensor, shape (..., n_parameters)
+        The projections.
     """
     onto: Callable[[Tensor], Tensor] | None = getattr(surrogate, "project_parameters", None)
     return theta if onto is None else onto(theta)
 
 
 def parts_of(surrogate: Surrogate, theta: Tensor) -> dict[str, Tensor]:
-    """What ``theta`` (n_parameters,) consists of, by name and in its own shape.
+    """Return the parts of theta by name, each in its own shape.
 
-    That is ``surrogate.parts(theta)``, or the whole as ``parameters`` if there is no such method.
+    Parameters
+    ----------
+    surrogate : Surrogate
+        The surrogate.
+    theta : Tensor, shape (n_parameters,)
+        One theta.
+
+    Returns
+    -------
+    dict of str to Tensor
+        ``surrogate.parts(theta)``, or the whole as ``parameters`` without such a method.
     """
     parts = getattr(surrogate, "parts", None)
     return {"parameters": theta} if parts is None else dict(parts(theta))
@@ -143,9 +212,25 @@ def parts_of(surrogate: Surrogate, theta: Tensor) -> dict[str, Tensor]:
 def client_means(
     mean: Callable[[Tensor, Tensor], Tensor], z: Tensor, theta: Tensor, offsets: np.ndarray
 ) -> Tensor:
-    """``mean(z of the client, its theta)`` of each client, (clients, size), in float64.
+    """Return ``mean`` of each client's samples and theta.
 
-    One call a client, on nothing but its own samples, makes a row independent of the others.
+    One call per client, on nothing but its own samples, makes a row independent of the others.
+
+    Parameters
+    ----------
+    mean : Callable[[Tensor, Tensor], Tensor]
+        A function of the samples (n, dim), float64, and the theta (n_parameters,) of a client.
+    z : Tensor, shape (samples, dim)
+        The samples, client after client.
+    theta : Tensor, shape (n_parameters,) or (clients, n_parameters)
+        One theta, or one for each client.
+    offsets : ndarray of int64, shape (clients + 1,)
+        The bounds of the clients' rows.
+
+    Returns
+    -------
+    Tensor of float64, shape (clients, size)
+        The means.
     """
     z, clients = z.double(), len(offsets) - 1
     own = theta if theta.dim() == 2 else theta.expand(clients, -1)
@@ -154,7 +239,26 @@ def client_means(
 
 
 def each_row(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """``function`` of every row of ``rows`` (..., n), one at a time."""
+    """Return ``function`` applied to every row, one at a time.
+
+    Parameters
+    ----------
+    function : Callable[[Tensor], Tensor]
+        A function of (n,).
+    rows : Tensor, shape (..., n)
+        The rows.
+
+    Returns
+    -------
+    Tensor, shape (..., m)
+        The results.
+
+    Examples
+    --------
+    >>> each_row(lambda row: row / row.sum(), torch.tensor([[1.0, 3.0], [2.0, 2.0]]))
+    tensor([[0.2500, 0.7500],
+            [0.5000, 0.5000]])
+    """
     if rows.dim() == 1:
         return function(rows)
     flat = torch.stack([function(row) for row in rows.reshape(-1, rows.shape[-1])])
@@ -162,6 +266,19 @@ def each_row(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 
 
 def padded(z: Tensor, multiple: int = LANES) -> Tensor:
-    """``z`` (samples, dim) with rows of zeros up to a multiple of ``multiple``."""
+    """Return ``z`` with rows of zeros appended.
+
+    Parameters
+    ----------
+    z : Tensor, shape (samples, dim)
+        The rows.
+    multiple : int, default LANES
+        What the number of rows must be a multiple of.
+
+    Returns
+    -------
+    Tensor, shape (rows, dim)
+        The rows, at least as many as samples.
+    """
     missing = -len(z) % multiple
     return torch.nn.functional.pad(z, (0, 0, 0, missing)) if missing else z

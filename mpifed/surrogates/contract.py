@@ -1,7 +1,7 @@
-"""Whether a surrogate is what ``surrogates.base`` asks for, tried before a run begins.
+"""Checks that a surrogate has the methods and results of ``surrogates.base``, before a run begins.
 
-A class of a user's own may lack a method, or return numbers of another shape or type; that is said
-in one sentence. What it computes is not judged.
+A user's class may lack a method, or return numbers of another shape or type; the message is one
+sentence. The values themselves are not checked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,18 @@ RETURNED = {
 
 
 def check_methods(surrogate: Surrogate) -> None:
-    """Raises ``InputError`` unless ``surrogate`` has all that a run needs of it."""
+    """Check that a surrogate has all that a run needs.
+
+    Parameters
+    ----------
+    surrogate : Surrogate
+        The surrogate.
+
+    Raises
+    ------
+    InputError
+        If a method is missing, or a size is not a positive integer.
+    """
     kind = type(surrogate).__name__
     for name in (*SIZES, *RETURNED):
         if not hasattr(surrogate, name):
@@ -49,10 +60,23 @@ def check_methods(surrogate: Surrogate) -> None:
 
 
 def check_returns(surrogate: Surrogate, z: Tensor, generator: np.random.Generator) -> None:
-    """Raises ``InputError`` unless what the methods return has the documented shape and type.
+    """Check that the methods return the documented shapes and types.
 
-    ``z`` (samples, dim) are some samples of one client. Linear algebra that fails on them is no
-    question of form, and left to the run.
+    Failures of linear algebra on the given samples are ignored here and left to the run.
+
+    Parameters
+    ----------
+    surrogate : Surrogate
+        The surrogate.
+    z : Tensor, shape (samples, dim)
+        Some samples of one client.
+    generator : numpy.random.Generator
+        The generator for ``init``.
+
+    Raises
+    ------
+    InputError
+        If a method fails or returns another shape or type.
     """
     try:
         _try_all(surrogate, z, generator)

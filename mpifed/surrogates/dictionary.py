@@ -36,10 +36,24 @@ Codes = Literal["lasso", "ridge", "nonnegative"]
 
 @dataclass(frozen=True)
 class Dictionary:
-    """theta (p, K) and s = (s1 (K, K), s2 (p, K)), flat, row by row.
+    """Dictionary learning; theta (p, K) and s = (s1 (K, K), s2 (p, K)), flat, row by row.
 
-    ``factor`` is that of 1/2 ||Z - theta h||^2 in the loss: 1, or 2 as printed. ``ridge`` is eta,
-    or None for atoms in the unit ball.
+    Attributes
+    ----------
+    dimension : int
+        p, the length of a sample.
+    n_atoms : int
+        K.
+    codes : Codes
+        The penalty chi on the codes.
+    code_penalty : float
+        Its factor lambda.
+    ridge : float | None
+        eta; None for atoms in the unit ball.
+    factor : float
+        The factor of 1/2 ||Z - theta h||^2 in the loss: 1, or 2 as printed.
+    tolerance : float
+        The relative duality gap of lasso codes.
     """
 
     dimension: int
@@ -52,21 +66,36 @@ class Dictionary:
 
     @property
     def size(self) -> int:
+        """The length of s, K (K + p)."""
         return self.n_atoms * (self.n_atoms + self.dimension)
 
     @property
     def n_parameters(self) -> int:
+        """The length of theta, p K."""
         return self.dimension * self.n_atoms
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """Standard normal; atoms of norm 1 where they live in the unit ball."""
+        """Return standard normal atoms, scaled to norm 1 where they must lie in the unit ball."""
         theta = generator.standard_normal((self.dimension, self.n_atoms))
         if self.ridge is None:
             theta /= np.linalg.norm(theta, axis=0)
         return theta.ravel()
 
     def code(self, z: Tensor, dictionary: Tensor) -> Tensor:
-        """M(z, theta), the minimising h of each sample: (samples, K)."""
+        """Return M(z, theta), the minimising h of each sample.
+
+        Parameters
+        ----------
+        z : Tensor of float64, shape (samples, p)
+            The samples.
+        dictionary : Tensor of float64, shape (p, K)
+            The atoms as columns.
+
+        Returns
+        -------
+        Tensor of float64, shape (samples, K)
+            The codes.
+        """
         penalty = self.code_penalty / self.factor
         if self.codes == "ridge":
             gram = dictionary.T @ dictionary
@@ -78,6 +107,7 @@ class Dictionary:
         )
 
     def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
+        """Return each client's mean of (h hᵀ, Z hᵀ); see ``Surrogate.statistics``."""
         z, sizes = z.double(), np.diff(offsets).tolist()
         parts = z.split(sizes)
         if theta.dim() == 1:
@@ -96,7 +126,7 @@ class Dictionary:
         return found
 
     def minimiser(self, s: Tensor) -> Tensor:
-        """T(s); raises ``RunError`` for an s outside of S."""
+        """Return T(s), row by row; raise ``RunError`` for an s outside S."""
         return each_row(self._minimiser, s)
 
     def _minimiser(self, s: Tensor) -> Tensor:
@@ -108,6 +138,7 @@ class Dictionary:
         return torch.cholesky_solve(second.T, cholesky(system)).T.flatten()
 
     def project(self, s: Tensor) -> Tensor:
+        """Return the projection on S: s1 becomes positive semidefinite."""
         return each_row(self._project, s)
 
     def _project(self, s: Tensor) -> Tensor:
@@ -115,14 +146,14 @@ class Dictionary:
         return torch.cat([positive_semidefinite(first).flatten(), second.flatten()])
 
     def project_parameters(self, theta: Tensor) -> Tensor:
-        """Atoms in the unit ball, where they are to be."""
+        """Return theta with atoms scaled into the unit ball, where they must lie in it."""
         return theta if self.ridge is not None else each_row(self._project_atoms, theta)
 
     def _project_atoms(self, theta: Tensor) -> Tensor:
         return columns_in_unit_ball(self._matrix(theta)).flatten()
 
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
-        """min over h of factor / 2 ||z - theta h||^2 + chi(h)."""
+        """Return min over h of factor / 2 ||z - theta h||^2 + chi(h) of each sample, (samples,)."""
         rows, dictionary = padded(z.double()), self._matrix(theta)
         h = self.code(rows, dictionary)
         residual = rows - h @ dictionary.T
@@ -131,26 +162,28 @@ class Dictionary:
         return loss[: len(z)]
 
     def penalty(self, theta: Tensor) -> float:
-        """eta ||theta||^2, or the indicator of the unit balls (up to rounding)."""
+        """Return eta ||theta||^2, or the indicator of the unit balls (up to rounding)."""
         if self.ridge is not None:
             return self.ridge * float(theta @ theta)
         norms = torch.linalg.vector_norm(self._matrix(theta), dim=0)
         return 0.0 if float(norms.max()) <= 1 + 1e-12 else math.inf
 
     def surrogate_of(self, theta: Tensor) -> Tensor:
-        """(I, (1 + 2 eta) theta), and (I, theta) for atoms in the unit ball."""
+        """Return (I, (1 + 2 eta) theta), or (I, theta) for atoms in the unit ball."""
         identity = torch.eye(self.n_atoms, dtype=theta.dtype).flatten()
         scale = 1.0 if self.ridge is None else 1 + 2 * self.ridge / self.factor
         return torch.cat([identity, scale * theta])
 
     def parts(self, theta: Tensor) -> dict[str, Tensor]:
-        """``dictionary`` (p, K), atoms as columns."""
+        """Return ``dictionary`` (p, K), with atoms as columns."""
         return {"dictionary": self._matrix(theta)}
 
     def psi(self, theta: Tensor) -> Tensor:
+        """Return 0."""
         return torch.zeros_like(theta[0])
 
     def phi(self, theta: Tensor) -> Tensor:
+        """Return factor (-1/2 thetaᵀ theta, theta), flat."""
         matrix = self._matrix(theta)
         return self.factor * torch.cat([-0.5 * (matrix.T @ matrix).flatten(), theta])
 
@@ -194,6 +227,11 @@ def dictionary(
         Factor of ||z - theta h||^2: 1 / 2 as in equation 28, or 1 as in equations 14 to 17.
     tolerance : float
         Accuracy of the codes.
+
+    Returns
+    -------
+    Dictionary
+        The surrogate.
     """
     return Dictionary(
         math.prod(data.input_shape),

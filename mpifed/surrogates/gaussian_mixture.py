@@ -39,7 +39,17 @@ WEIGHT_FLOOR = 1e-9
 
 @dataclass(frozen=True)
 class Mixture:
-    """Means (L, p), covariances (L, p, p) and weights (L,)."""
+    """The parameters of a Gaussian mixture.
+
+    Attributes
+    ----------
+    means : Tensor, shape (L, p)
+        The means.
+    covariances : Tensor, shape (L, p, p)
+        The covariances.
+    weights : Tensor, shape (L,)
+        The weights, with sum 1.
+    """
 
     means: Tensor
     covariances: Tensor
@@ -48,10 +58,27 @@ class Mixture:
 
 @dataclass(frozen=True)
 class GaussianMixture:
-    """theta = means, and with ``learn_all`` covariances and weights, flat in that order.
+    """A Gaussian mixture in MM form.
 
-    s = (r z) (L, p), r (L,), and with ``learn_all`` r z zᵀ (L, p, p). ``weights`` and
-    ``covariances`` are those known, or those that a learnt mixture starts from.
+    theta has the means and, with ``learn_all``, the covariances and weights, flat in that order.
+    s = (r z) (L, p), r (L,) and, with ``learn_all``, r z zᵀ (L, p, p).
+
+    Attributes
+    ----------
+    dimension : int
+        p.
+    weights : Tensor, shape (L,)
+        The known weights, or the initial ones if they are learnt.
+    covariances : Tensor, shape (L, p, p)
+        The known covariances, or the initial ones.
+    ridge : float
+        lambda.
+    learn_all : bool
+        Whether covariances and weights are learnt too.
+    covariance_floor : float
+        The least eigenvalue of a learnt covariance.
+    init_scale : float
+        The standard deviation of the initial means.
     """
 
     dimension: int
@@ -64,26 +91,29 @@ class GaussianMixture:
 
     @property
     def components(self) -> int:
+        """L, the number of components."""
         return len(self.weights)
 
     @property
     def size(self) -> int:
+        """The length of s."""
         p = self.dimension
         return self.components * (p + 1 + self.learn_all * p * p)
 
     @property
     def n_parameters(self) -> int:
+        """The length of theta."""
         p = self.dimension
         return self.components * (p + self.learn_all * (p * p + 1))
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """Normal means of standard deviation ``init_scale``; the given covariances and weights."""
+        """Return normal means of deviation ``init_scale`` with the given other parameters."""
         means = generator.standard_normal((self.components, self.dimension)) * self.init_scale
         mixture = Mixture(torch.from_numpy(means), self.covariances, self.weights)
         return self.join(mixture).numpy()
 
     def split(self, theta: Tensor) -> Mixture:
-        """The mixture of one theta (n_parameters,)."""
+        """Return the mixture of one theta (n_parameters,)."""
         count, p = self.components, self.dimension
         means = theta[: count * p].view(count, p)
         if not self.learn_all:
@@ -91,20 +121,20 @@ class GaussianMixture:
         return Mixture(means, theta[count * p : -count].view(count, p, p), theta[-count:])
 
     def join(self, mixture: Mixture) -> Tensor:
-        """The theta of ``mixture``, flat."""
+        """Return the theta of a mixture, flat."""
         if not self.learn_all:
             return mixture.means.flatten()
         parts = (mixture.means, mixture.covariances, mixture.weights)
         return torch.cat([part.flatten() for part in parts])
 
     def _blocks(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """s1 (L, p), s2 (L,) and s3 (L, p, p), which is empty where only means are learnt."""
+        """Return s1 (L, p), s2 (L,) and s3 (L, p, p); s3 is empty where only means are learnt."""
         count, p = self.components, self.dimension
         first, second, third = s.split([count * p, count, len(s) - count * (p + 1)])
         return first.view(count, p), second, third.view(-1, p, p)
 
     def log_joint(self, z: Tensor, theta: Tensor) -> Tensor:
-        """ln weight + ln density of each component: (samples, L)."""
+        """Return ln weight + ln density of each component, (samples, L)."""
         mixture = self.split(theta)
         columns = []
         for mean, covariance, weight in zip(
@@ -119,11 +149,12 @@ class GaussianMixture:
         return torch.stack(columns, 1) - 0.5 * self.dimension * math.log(2 * math.pi)
 
     def responsibilities(self, z: Tensor, theta: Tensor) -> Tensor:
-        """r_l(z), the posterior probabilities: (samples, L)."""
+        """Return r_l(z), the posterior probabilities, (samples, L)."""
         joint = self.log_joint(z, theta)
         return torch.exp(joint - torch.logsumexp(joint, 1, keepdim=True))
 
     def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
+        """Return each client's mean of S̄; see ``Surrogate.statistics``."""
         return client_means(self._mean_statistic, z, theta, offsets)
 
     def _mean_statistic(self, z: Tensor, theta: Tensor) -> Tensor:
@@ -134,9 +165,9 @@ class GaussianMixture:
         return torch.cat([part.flatten() for part in parts])
 
     def minimiser(self, s: Tensor) -> Tensor:
-        """T(s), needing s2 > 0, or lambda > 0 where only means are learnt.
+        """Return T(s), row by row, for s2 > 0, or lambda > 0 where only means are learnt.
 
-        Where all is learnt, a component that a client's samples do not know has the least weight.
+        Where all is learnt, a component without any of a client's samples has the least weight.
         """
         return each_row(self._minimiser, s)
 
@@ -165,11 +196,12 @@ class GaussianMixture:
         return (raised + raised.T) / 2
 
     def project(self, s: Tensor) -> Tensor:
-        """s2 to the simplex; where all is learnt, the moments M_l = [[s3, s1], [s1ᵀ, s2]] to
-        positive semidefinite matrices besides, for then s3 - s1 s1ᵀ / s2 is a scatter.
+        """Return the projection on S, row by row.
 
-        That is the nearest point of S in the sum of ||M_l||_F^2, which counts s1 twice, as M_l has
-        it (the paper's projection in the norm of a B).
+        s2 is projected on the simplex. Where all is learnt, the moments M_l = [[s3, s1], [s1ᵀ, s2]]
+        are also projected on positive semidefinite matrices, for then s3 - s1 s1ᵀ / s2 is a scatter
+        matrix. The norm is the sum of ||M_l||_F^2, which counts s1 twice, as M_l does (the paper's
+        norm with a matrix B).
         """
         return each_row(self._project, s)
 
@@ -185,8 +217,10 @@ class GaussianMixture:
         return torch.cat([part.flatten() for part in parts])
 
     def project_parameters(self, theta: Tensor) -> Tensor:
-        """Learnt weights to the simplex, covariances to matrices without eigenvalues below the
-        floor, in Frobenius norm.
+        """Return theta projected on its domain.
+
+        Learnt weights are projected on the simplex, learnt covariances, in Frobenius norm, on
+        matrices without eigenvalues below the floor.
         """
         return each_row(self._project_parameters, theta) if self.learn_all else theta
 
@@ -197,10 +231,11 @@ class GaussianMixture:
         return self.join(Mixture(mixture.means, floored, simplex(mixture.weights, WEIGHT_FLOOR)))
 
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
-        """-ln p(z), the negative log-likelihood."""
+        """Return the negative log-likelihood -ln p(z) of each sample, (samples,)."""
         return -torch.logsumexp(self.log_joint(padded(z.double()), theta), 1)[: len(z)]
 
     def penalty(self, theta: Tensor) -> float:
+        """Return g(theta); infinite where a learnt covariance has an eigenvalue below the floor."""
         mixture = self.split(theta)
         if not self.learn_all:
             return 0.5 * self.ridge * float((theta * theta).sum())
@@ -212,8 +247,10 @@ class GaussianMixture:
         return 0.5 * self.ridge * float((mixture.means * solved).sum())
 
     def surrogate_of(self, theta: Tensor) -> Tensor:
-        """Not in S where all is learnt and a mean is so far from 0 that no samples come to it under
-        the ridge: where w^2 C is not at least lambda (w + lambda) m mᵀ.
+        """Return an s with T(s) = theta, shape (size,).
+
+        Where all is learnt s may lie outside S: with the ridge, no samples give a mean so far from
+        0 that w^2 C is not at least lambda (w + lambda) m mᵀ.
         """
         mixture = self.split(theta)
         if not self.learn_all:
@@ -228,14 +265,18 @@ class GaussianMixture:
         return torch.cat([first.flatten(), mixture.weights, third.flatten()])
 
     def parts(self, theta: Tensor) -> dict[str, Tensor]:
-        """``means`` (L, p), ``covariances`` (L, p, p) and ``weights`` (L,), known ones too."""
+        """Return ``means`` (L, p), ``covariances`` (L, p, p) and ``weights`` (L,)."""
         return dict(vars(self.split(theta)))
 
     def psi(self, theta: Tensor) -> Tensor:
+        """Return 0."""
         return torch.zeros_like(theta[0])
 
     def phi(self, theta: Tensor) -> Tensor:
-        """(C^-1 m, -1/2 mᵀ C^-1 m), and where all is learnt ln w - 1/2 ln|C| more and -1/2 C^-1."""
+        """Return (C^-1 m, -1/2 mᵀ C^-1 m), shape (size,).
+
+        Where all is learnt the second block has ln w - 1/2 ln|C| added, and a third is -1/2 C^-1.
+        """
         mixture = self.split(theta)
         precisions = torch.linalg.inv(mixture.covariances)
         first = torch.einsum("lij,lj->li", precisions, mixture.means)
@@ -277,6 +318,16 @@ def gaussian_mixture(
         Least eigenvalue of a covariance that is learnt.
     init_scale : float
         Standard deviation of the first means.
+
+    Returns
+    -------
+    GaussianMixture
+        The surrogate.
+
+    Raises
+    ------
+    InputError
+        If weights or covariances have another form.
     """
     p = math.prod(data.input_shape)
     w = np.full(components, 1 / components) if weights is None else np.array(weights, float)

@@ -2,12 +2,12 @@
 
 For each sample z the code is argmin over h of 1/2 ||z - D h||^2 + l1 ||h||_1, the M(Z, theta) of
 Dieuleveut et al. 2025, section 2.3. Where the Gram matrix DᵀD has full rank, block pivots from the
-least-squares codes find most supports (``active_set.pivoted``). For the rest, and where it is
-singular, bursts of FISTA (Beck and Teboulle 2009), with the momentum of strong convexity where
-there is one, alternate with exact steps on the support found so far (``active_set.refined``). All
-samples share the Gram matrix, so an iteration is one matrix product. What has converged leaves the
-batch. The length of a burst depends on the dictionary alone and a sample's arithmetic never on the
-others.
+least-squares codes find most supports (``active_set.block_pivots``). For the others, and where it
+is singular, runs of FISTA (Beck and Teboulle 2009), with the momentum of strong convexity where
+there is any, alternate with exact steps on the support found so far (``active_set.refine``). All
+samples share the Gram matrix, so an iteration is one matrix product. Converged samples leave the
+batch. The length of a run depends on the dictionary alone, and the arithmetic of a sample never on
+the other samples.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.nn.functional import softshrink
 
 from mpifed.errors import InputError, RunError
 from mpifed.local.invariance import COLUMNS
-from mpifed.surrogates.active_set import pivoted, refined
+from mpifed.surrogates.active_set import block_pivots, refine
 from mpifed.surrogates.base import padded
 from mpifed.surrogates.lasso_problem import Quadratic, Samples, product, quadratic
 
@@ -31,9 +31,9 @@ FIRST_BURST = (25, 60)
 SECOND_BURST = 20
 """Iterations before the second look."""
 GROWTH = 1.5
-"""By how much bursts grow from then on."""
+"""The growth factor of later runs of FISTA."""
 EXACT_STEPS = 2
-"""Exact steps after each burst."""
+"""Exact steps after each run of FISTA."""
 MOST_ITERATIONS = 100_000
 NUMBERS = 1 << 15
 """Numbers of codes that are pivoted at once, to stay in a core's cache."""
@@ -47,11 +47,37 @@ def codes(
     *,
     nonnegative: bool = False,
 ) -> Tensor:
-    """The lasso codes of ``z`` (samples, p) over ``dictionary`` (p, K): (samples, K), float64.
+    """Return the lasso codes of samples over a dictionary.
 
-    Stops each sample at a duality gap of at most ``tolerance`` times 1/2 ||z||^2. With
-    ``nonnegative`` only h >= 0 are considered. Raises ``InputError`` unless l1 > 0, ``RunError``
-    for a dictionary that is not finite or a gap not reached in ``MOST_ITERATIONS``.
+    Parameters
+    ----------
+    dictionary : Tensor of float64, shape (p, K)
+        The atoms as columns.
+    z : Tensor of float64, shape (samples, p)
+        The samples.
+    l1 : float
+        The penalty, above 0.
+    tolerance : float, default 1e-08
+        Each sample stops at a duality gap of at most this times 1/2 ||z||^2.
+    nonnegative : bool, default False
+        Whether only h >= 0 are considered.
+
+    Returns
+    -------
+    Tensor of float64, shape (samples, K)
+        The codes.
+
+    Raises
+    ------
+    InputError
+        Unless l1 > 0.
+    RunError
+        For a dictionary that is not finite, or a gap not reached in ``MOST_ITERATIONS``.
+
+    Examples
+    --------
+    >>> codes(torch.eye(2).double(), torch.tensor([[3.0, -2.0]]).double(), 1.0)
+    tensor([[ 2., -1.]], dtype=torch.float64)
     """
     if not l1 > 0:
         raise InputError(f"l1 is {l1}; a lasso needs a penalty above 0")
@@ -59,9 +85,9 @@ def codes(
     problem = quadratic(dictionary, l1, nonnegative)
     if not len(z):
         return dictionary.new_zeros(0, dictionary.shape[1])
-    samples = described(dictionary, z, tolerance)
+    samples = describe_samples(dictionary, z, tolerance)
     with np.errstate(all="ignore"):  # what is not finite is never good enough
-        found, unfinished = begun(problem, samples)
+        found, unfinished = initial_codes(problem, samples)
         left = samples.where(unfinished)
         stuck = finish(problem, left[0], found) if left is not None else 0
         if stuck:
@@ -72,8 +98,23 @@ def codes(
     return torch.from_numpy(found)[: len(z)]
 
 
-def described(dictionary: Tensor, z: Tensor, tolerance: float) -> Samples:
-    """The samples ``z`` (samples, p) by their products with the atoms and with themselves."""
+def describe_samples(dictionary: Tensor, z: Tensor, tolerance: float) -> Samples:
+    """Return the samples by their products with the atoms and with themselves.
+
+    Parameters
+    ----------
+    dictionary : Tensor of float64, shape (p, K)
+        The atoms as columns.
+    z : Tensor of float64, shape (samples, p)
+        The samples.
+    tolerance : float
+        The relative duality gap to reach.
+
+    Returns
+    -------
+    Samples
+        The samples.
+    """
     full = len(z) - len(z) % COLUMNS
     parts = [part for part in (z[:full], padded(z[full:], COLUMNS)) if len(part)]  # copies few rows
     c = torch.cat([torch.mm(dictionary.T, part.T) for part in parts], 1).numpy()
@@ -83,23 +124,48 @@ def described(dictionary: Tensor, z: Tensor, tolerance: float) -> Samples:
     return Samples(len(z), np.arange(len(energy)), c, energy, 0.5 * tolerance * energy)
 
 
-def begun(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
-    """Codes (samples, K) by block pivots, and who has none that are good enough, (samples,)."""
+def initial_codes(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes by block pivots, and which samples need more iterations.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        The lasso.
+    samples : Samples
+        The samples.
+
+    Returns
+    -------
+    tuple of ndarray
+        Codes (samples, K), and a bool for each sample (samples,).
+    """
     atoms, count = samples.c.shape
     if problem.inverse is None:
         return np.empty((count, atoms)), np.ones(count, bool)
     width = max(COLUMNS, NUMBERS // atoms // COLUMNS * COLUMNS)
     if count <= width:
-        return pivoted(problem, samples)
+        return block_pivots(problem, samples)
     slices = (slice(first, min(first + width, count)) for first in range(0, count, width))
-    parts = [pivoted(problem, samples.part(columns)) for columns in slices]
+    parts = [block_pivots(problem, samples.part(columns)) for columns in slices]
     return np.concatenate([h for h, _ in parts]), np.concatenate([bad for _, bad in parts])
 
 
 def finish(problem: Quadratic, samples: Samples, found: np.ndarray) -> int:
-    """Fills ``found`` (all samples, K) by proximal gradient and exact steps.
+    """Compute codes by proximal gradient and exact steps, in place.
 
-    Returns how many of ``samples`` have no good codes after ``MOST_ITERATIONS``.
+    Parameters
+    ----------
+    problem : Quadratic
+        The lasso.
+    samples : Samples
+        The samples to work on.
+    found : ndarray, shape (all samples, K)
+        The codes, overwritten where they converge.
+
+    Returns
+    -------
+    int
+        How many samples have not converged after ``MOST_ITERATIONS``.
     """
     steps = step_sizes(problem)
     h = np.zeros_like(samples.c)
@@ -107,7 +173,7 @@ def finish(problem: Quadratic, samples: Samples, found: np.ndarray) -> int:
     while iterations < MOST_ITERATIONS:
         for exact in (False, *[True] * EXACT_STEPS):
             if exact:
-                h, done = refined(problem, samples, h)
+                h, done = refine(problem, samples, h)
             else:
                 h = descend(problem, steps, samples.c, h, burst)
                 done = samples.reached(problem, h, samples.c - product(problem.gram, h))
@@ -124,14 +190,22 @@ def finish(problem: Quadratic, samples: Samples, found: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class Steps:
-    """What FISTA needs of a problem: the extreme eigenvalues of G, the smaller 0 if singular."""
+    """The extreme eigenvalues of G, which determine the steps of FISTA.
+
+    Attributes
+    ----------
+    smoothness : float
+        The largest eigenvalue.
+    convexity : float
+        The smallest eigenvalue, 0 if G is singular.
+    """
 
     smoothness: float
     convexity: float
 
 
 def step_sizes(problem: Quadratic) -> Steps:
-    """Those of ``problem``."""
+    """Return the extreme eigenvalues of a problem's Gram matrix."""
     eigenvalues = torch.linalg.eigvalsh(torch.from_numpy(problem.gram))
     smallest = 0.0 if problem.inverse is None else max(0.0, eigenvalues[0].item())
     # A dictionary of zeros has the codes zero, by any step.
@@ -139,7 +213,7 @@ def step_sizes(problem: Quadratic) -> Steps:
 
 
 def first_burst(steps: Steps) -> int:
-    """About as many iterations as a good share of the samples needs, by the condition number."""
+    """Return the iterations of the first run of FISTA, from the condition number."""
     least, most = FIRST_BURST
     if not steps.convexity:
         return most
@@ -149,7 +223,26 @@ def first_burst(steps: Steps) -> int:
 def descend(
     problem: Quadratic, steps: Steps, c: np.ndarray, start: np.ndarray, count: int
 ) -> np.ndarray:
-    """``count`` iterations of FISTA from ``start``: (K, samples)."""
+    """Return codes after ``count`` iterations of FISTA.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        The lasso.
+    steps : Steps
+        The extreme eigenvalues of G.
+    c : ndarray, shape (K, samples)
+        Dᵀ z.
+    start : ndarray, shape (K, samples)
+        The codes to start from.
+    count : int
+        The number of iterations.
+
+    Returns
+    -------
+    ndarray, shape (K, samples)
+        The codes.
+    """
     root = math.sqrt(steps.convexity / steps.smoothness)
     most = (1 - root) / (1 + root)
     matrix = torch.from_numpy(np.eye(len(problem.gram)) - problem.gram / steps.smoothness)

@@ -1,9 +1,9 @@
-"""The lasso of many samples in terms of the Gram matrix, and what its algorithms measure.
+"""The lasso of many samples in terms of the Gram matrix, with objective and duality gap.
 
-A sample is a column: arrays are (K, samples), so that what is done to all samples runs along long
-rows, and a sum over atoms adds rows. Numpy's operations on numbers and its sums over the first axis
-round a column alike whatever stands beside it; products go through torch, whose MKL does so too
-(``mpifed/__init__.py``) for a number of columns that is a multiple of ``COLUMNS``.
+A sample is a column: arrays are (K, samples), so that an operation on all samples runs along long
+rows, and a sum over atoms adds rows. Numpy's elementwise operations and its sums over the first
+axis round a column independently of the other columns; products go through torch, whose MKL does so
+too (``mpifed/__init__.py``) for a number of columns that is a multiple of ``COLUMNS``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,20 @@ DAMPING = 1e-7
 
 @dataclass(frozen=True)
 class Quadratic:
-    """1/2 hᵀ G h - cᵀ h + l1 ||h||_1, and h >= 0 if ``nonnegative``, for many c.
+    """The problem 1/2 hᵀ G h - cᵀ h + l1 ||h||_1, and h >= 0 if ``nonnegative``, for many c.
 
-    ``inverse`` is that of ``gram`` (K, K), or None where that is singular to rounding; ``damping``
-    is then what exact steps add to its diagonal.
+    Attributes
+    ----------
+    gram : ndarray, shape (K, K)
+        G.
+    inverse : ndarray, shape (K, K), or None
+        G^-1; None where G is singular to rounding.
+    damping : float
+        What exact steps add to the diagonal of a singular G, otherwise 0.
+    l1 : float
+        The penalty.
+    nonnegative : bool
+        Whether codes must be non-negative.
     """
 
     gram: np.ndarray
@@ -39,7 +49,27 @@ class Quadratic:
 
 
 def quadratic(dictionary: Tensor, l1: float, nonnegative: bool) -> Quadratic:
-    """The problem of ``dictionary`` (p, K); raises ``RunError`` if that is not finite."""
+    """Return the problem of a dictionary.
+
+    Parameters
+    ----------
+    dictionary : Tensor of float64, shape (p, K)
+        The atoms as columns.
+    l1 : float
+        The penalty.
+    nonnegative : bool
+        Whether codes must be non-negative.
+
+    Returns
+    -------
+    Quadratic
+        The problem.
+
+    Raises
+    ------
+    RunError
+        If the dictionary is not finite or too large.
+    """
     gram = dictionary.T @ dictionary
     norm = float(torch.linalg.vector_norm(gram))
     if not np.isfinite(norm):
@@ -58,10 +88,20 @@ def quadratic(dictionary: Tensor, l1: float, nonnegative: bool) -> Quadratic:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples still at work, filled up to a multiple of ``COLUMNS``; the first ``count`` are real.
+    """Unfinished samples, filled up to a multiple of ``COLUMNS``; the first ``count`` are real.
 
-    ``owner`` (samples,) numbers them in the input; ``c`` = Dᵀ z is (K, samples); ``energy`` is
-    ||z||^2 and ``limit`` the duality gap to reach, both (samples,).
+    Attributes
+    ----------
+    count : int
+        The number of real samples.
+    owner : ndarray of int64, shape (samples,)
+        Their numbers in the input.
+    c : ndarray, shape (K, samples)
+        Dᵀ z.
+    energy : ndarray, shape (samples,)
+        ||z||^2.
+    limit : ndarray, shape (samples,)
+        The duality gap to reach.
     """
 
     count: int
@@ -71,22 +111,32 @@ class Samples:
     limit: np.ndarray
 
     def reached(self, problem: Quadratic, h: np.ndarray, g: np.ndarray) -> np.ndarray:
-        """Whose codes ``h`` are good enough, bool (samples,), for g = c - G h."""
+        """Return which codes ``h`` are good enough, bool (samples,), for g = c - G h."""
         return duality_gaps(problem, h, g, self.c, self.energy) <= self.limit
 
     def part(self, columns: slice) -> Samples:
-        """Some of them, of which some may not be real; a multiple of ``COLUMNS``."""
+        """Return some of the samples, a multiple of ``COLUMNS``, of which some may not be real."""
         count = min(self.count, columns.stop) - columns.start
         c = np.ascontiguousarray(self.c[:, columns])
         parts = (part[columns] for part in (self.energy, self.limit))
         return Samples(count, self.owner[columns], c, *parts)
 
-    def where(self, going_on: np.ndarray) -> tuple[Samples, np.ndarray] | None:
-        """Those that are real and ``going_on``, bool (samples,), and their columns here, int64.
+    def where(self, unfinished: np.ndarray) -> tuple[Samples, np.ndarray] | None:
+        """Return the real samples for which ``unfinished``, bool (samples,), is true.
 
-        None if there is none. Columns are filled up by the first of them.
+        Columns are filled up with the first of them.
+
+        Parameters
+        ----------
+        unfinished : ndarray of bool, shape (samples,)
+            Which samples to keep.
+
+        Returns
+        -------
+        tuple or None
+            The samples and their columns here, int64; None if there are none.
         """
-        columns = np.flatnonzero(going_on[: self.count])
+        columns = np.flatnonzero(unfinished[: self.count])
         count = len(columns)
         if not count:
             return None
@@ -97,17 +147,17 @@ class Samples:
 
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a b, for matrices."""
+    """Return the matrix product a b."""
     return torch.mm(torch.from_numpy(a), torch.from_numpy(b)).numpy()
 
 
 def over_atoms(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """sum_k a_k b_k of each column: (samples,)."""
+    """Return sum_k a_k b_k of each column, (samples,)."""
     return np.add.reduce(a * b, 0)
 
 
 def steepest(problem: Quadratic, g: np.ndarray) -> np.ndarray:
-    """The largest slope of each column of g, (samples,): max |g_k|, or max g_k if nonnegative."""
+    """Return the largest slope of each column of g: max |g_k|, or max g_k if nonnegative."""
     highest = np.maximum.reduce(g, 0)
     return highest if problem.nonnegative else np.maximum(highest, -np.minimum.reduce(g, 0))
 
@@ -115,10 +165,28 @@ def steepest(problem: Quadratic, g: np.ndarray) -> np.ndarray:
 def duality_gaps(
     problem: Quadratic, h: np.ndarray, g: np.ndarray, c: np.ndarray, energy: np.ndarray
 ) -> np.ndarray:
-    """Objective minus the dual value at the scaled residual, (samples,), for g = c - G h = Dᵀ r.
+    """Return the objective minus the dual value at the scaled residual.
 
-    The dual point is a r with the largest a <= 1 that is feasible; ``energy`` is ||z||^2. Written
-    as 1/2 (1 - a)^2 ||r||^2 + l1 ||h||_1 - a hᵀ g, nothing cancels.
+    The dual point is a r with the largest feasible a <= 1. In the form
+    1/2 (1 - a)^2 ||r||^2 + l1 ||h||_1 - a hᵀ g nothing cancels.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        The lasso.
+    h : ndarray, shape (K, samples)
+        The codes.
+    g : ndarray, shape (K, samples)
+        c - G h = Dᵀ r, for the residual r.
+    c : ndarray, shape (K, samples)
+        Dᵀ z.
+    energy : ndarray, shape (samples,)
+        ||z||^2.
+
+    Returns
+    -------
+    ndarray, shape (samples,)
+        The gaps.
     """
     scale = problem.l1 / np.maximum(steepest(problem, g), problem.l1)
     along = over_atoms(h, g)
@@ -128,10 +196,10 @@ def duality_gaps(
 
 
 def objectives(h: np.ndarray, g: np.ndarray, c: np.ndarray, l1: float) -> np.ndarray:
-    """1/2 hᵀ G h - cᵀ h + l1 ||h||_1 for g = c - G h: (samples,)."""
+    """Return 1/2 hᵀ G h - cᵀ h + l1 ||h||_1 for g = c - G h, (samples,)."""
     return l1 * np.add.reduce(np.abs(h), 0) - 0.5 * over_atoms(h, c + g)
 
 
 def filled(columns: np.ndarray) -> np.ndarray:
-    """``columns``, numbers (n,) of at least one, with the first repeated to fill ``COLUMNS``."""
+    """Return the column numbers (n,), n > 0, with the first repeated to fill ``COLUMNS``."""
     return np.concatenate([columns, columns[:1].repeat(-len(columns) % COLUMNS)])

@@ -1,4 +1,4 @@
-"""The moments of a mixture, sum to one and semidefinite: the set, and the projection on it."""
+"""The projection on the moments of a mixture: semidefinite, with shares that sum to one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,23 @@ from mpifed.surrogates.projections import positive_semidefinite, simplex
 
 
 def semidefinite_with_shares(matrices: Tensor, floor: float) -> Tensor:
-    """The nearest (L, n, n) to ``matrices`` in Frobenius norm of which each is symmetric positive
-    semidefinite and the last diagonal entries sum to 1, none below ``floor`` (at most 1/L).
+    """Return the nearest semidefinite matrices whose last diagonal entries sum to 1.
 
-    With a price nu on that entry the nearest semidefinite matrix is the clipped A - nu E, and its
-    entry falls as nu rises; one nu makes the sum 1. A matrix whose entry would be below the floor
-    has a nu of its own, which makes it the floor.
+    With a multiplier nu on that entry the nearest semidefinite matrix is A - nu E with its negative
+    eigenvalues set to 0, and its entry decreases in nu; one nu makes the sum 1. A matrix whose
+    entry would be below the floor has a separate nu, which makes it the floor.
+
+    Parameters
+    ----------
+    matrices : Tensor of float64, shape (L, n, n)
+        The matrices A.
+    floor : float
+        The least last diagonal entry, at most 1 / L.
+
+    Returns
+    -------
+    Tensor of float64, shape (L, n, n)
+        The nearest matrices in Frobenius norm, symmetric.
     """
     symmetric = (matrices + matrices.mT) / 2
     shares = symmetric[:, -1, -1]
@@ -53,7 +64,7 @@ def semidefinite_with_shares(matrices: Tensor, floor: float) -> Tensor:
 
 
 def _root(falling: Callable[[float], float], low: float) -> float:
-    """Where ``falling``, at least 0 at ``low`` but for rounding, is 0."""
+    """Return the root of a decreasing function that is at least 0 at ``low``, but for rounding."""
     if falling(low) <= 0:
         return low
     step = 1.0

@@ -31,11 +31,27 @@ FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class Poisson:
-    """theta, a scalar, and s = (E Z, -E exp(h)); of these only the second where ``mean`` is known.
+    """Poisson counts in MM form; theta is a scalar and s = (E Z, -E exp(h)).
 
-    With ``mean`` = E Z over all clients, psi = -mean theta and phi = exp(theta); without, psi = 0
-    and phi = (theta, exp(theta)). NaN stands for a mean that is still to be measured, and
-    ``measured`` says that it is. ``penalty_rate`` is lambda.
+    With ``mean`` = E Z over all clients, s has only the second entry, psi = -mean theta and
+    phi = exp(theta); without, psi = 0 and phi = (theta, exp(theta)).
+
+    Attributes
+    ----------
+    penalty_rate : float
+        lambda.
+    shape : float
+        a, the shape of the Gamma law of exp(h).
+    rate : float
+        b, its rate.
+    mean : float | None
+        E Z over all clients; NaN if it is still to be measured, None if it is part of s.
+    counts_in_posterior : bool
+        Whether the posterior has the factor exp(Z h).
+    measured : bool
+        Whether the mean is measured before the first round.
+    n_parameters : int
+        1.
     """
 
     penalty_rate: float
@@ -49,16 +65,18 @@ class Poisson:
 
     @property
     def size(self) -> int:
+        """The length of s: 1 where the mean is known, otherwise 2."""
         return 2 if self.mean is None else 1
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """Standard normal; with a known mean T of minus a log-normal, since T(S) is bounded."""
+        """Return a standard normal theta; with a known mean, T of minus a log-normal s."""
         drawn = generator.standard_normal(1)
         return (
             drawn if self.mean is None else np.log(self.mean / (self.penalty_rate + np.exp(drawn)))
         )
 
     def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
+        """Return each client's mean of S̄; see ``Surrogate.statistics``."""
         return client_means(self._mean_statistic, z, theta, offsets)
 
     def _mean_statistic(self, z: Tensor, theta: Tensor) -> Tensor:
@@ -68,11 +86,12 @@ class Poisson:
         return -effect if self.mean is not None else torch.cat([counts, -effect])
 
     def minimiser(self, s: Tensor) -> Tensor:
-        """ln(s1 / (lambda - s2)), with the known mean in place of s1."""
+        """Return ln(s1 / (lambda - s2)), with the known mean for s1 if there is one."""
         counts = s[..., :1] if self.mean is None else self.mean
         return torch.log(counts / (self.penalty_rate - s[..., -1:]))
 
     def project(self, s: Tensor) -> Tensor:
+        """Return the projection on S: s1 positive, s2 negative."""
         return each_row(self._project, s)
 
     def _project(self, s: Tensor) -> Tensor:
@@ -80,13 +99,13 @@ class Poisson:
         return effect if self.mean is not None else torch.cat([s[:1].clamp(min=FLOOR), effect])
 
     def project_parameters(self, theta: Tensor) -> Tensor:
-        """With a known mean T(S) lies below ln(mean / lambda), and so does the minimiser."""
+        """Return theta, with a known mean at most ln(mean / lambda), the end of T(S)."""
         if self.mean is None:
             return theta
         return theta.clamp(max=math.log(self.mean / (self.penalty_rate + FLOOR)))
 
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
-        """-log p(Z | theta), by ``as_printed`` without exp(Z h) and without log Z!."""
+        """Return -log p(Z | theta); with ``as_printed`` without exp(Z h) and log Z!."""
         z, y = z.double()[:, 0], torch.exp(theta)
         common = -z * theta - self.shape * math.log(self.rate)
         if not self.counts_in_posterior:
@@ -96,11 +115,27 @@ class Poisson:
         return common + chances + total * torch.log(self.rate + y)
 
     def penalty(self, theta: Tensor) -> float:
-        """lambda exp(theta)."""
+        """Return lambda exp(theta)."""
         return self.penalty_rate * float(torch.exp(theta))
 
     def surrogate_of(self, theta: Tensor) -> Tensor:
-        """Raises ``InputError`` for a theta that no s gives, possible with a known mean only."""
+        """Return an s with T(s) = theta.
+
+        Parameters
+        ----------
+        theta : Tensor, shape (1,)
+            The parameter.
+
+        Returns
+        -------
+        Tensor, shape (size,)
+            The s.
+
+        Raises
+        ------
+        InputError
+            If no s has this theta, which is possible with a known mean only.
+        """
         if self.mean is None:
             return torch.cat([torch.exp(theta) * (self.penalty_rate + 1), -torch.ones_like(theta)])
         s = self.penalty_rate - self.mean * torch.exp(-theta)
@@ -112,25 +147,45 @@ class Poisson:
         return s
 
     def parts(self, theta: Tensor) -> dict[str, Tensor]:
-        """``theta`` and ``intensity`` exp(theta), scalars: Z given h has mean intensity exp(h)."""
+        """Return the scalars ``theta`` and ``intensity`` = exp(theta)."""
         return {"theta": theta[0], "intensity": torch.exp(theta[0])}
 
     @property
     def fact_blocks(self) -> tuple[int, ...]:
-        """E Z, where it is to be measured (one exact sum in place of the client's own mean)."""
+        """One number, E Z, if it is to be measured."""
         return (1,) if self.measured else ()
 
     @property
     def waits(self) -> bool:
+        """Whether the mean is to be measured."""
         return self.measured
 
     def facts(self, z: Tensor, block: int) -> Tensor:
+        """Return the mean of one client's counts, (1,)."""
         return z.double().mean(0)
 
     def conclude(self, means: Tensor) -> Tensor:
+        """Return the mean of all clients' counts, (1,)."""
         return means
 
     def knowing(self, facts: Tensor) -> Poisson:
+        """Return the surrogate with the measured mean.
+
+        Parameters
+        ----------
+        facts : Tensor of float64, shape (1,)
+            The mean.
+
+        Returns
+        -------
+        Poisson
+            The surrogate.
+
+        Raises
+        ------
+        InputError
+            If the mean is not above 0.
+        """
         if not self.measured:
             return self
         mean = float(facts[0])
@@ -142,12 +197,15 @@ class Poisson:
         return replace(self, mean=mean)
 
     def remarks(self) -> list[str]:
+        """Return a line for the log with the measured mean."""
         return [f"the mean of all counts is {self.mean:.17g}"] if self.measured else []
 
     def psi(self, theta: Tensor) -> Tensor:
+        """Return psi, a scalar."""
         return torch.zeros_like(theta[0]) if self.mean is None else -self.mean * theta[0]
 
     def phi(self, theta: Tensor) -> Tensor:
+        """Return phi, shape (size,)."""
         y = torch.exp(theta)
         return y if self.mean is not None else torch.cat([theta, y])
 
@@ -177,6 +235,16 @@ def poisson(
         E Z over all clients, a number or measured before the first round. None has E Z in s.
     posterior : {'exact', 'as_printed'}
         Posterior of h: the exact one, or that of equations 6 and 43, which drop exp(Z h).
+
+    Returns
+    -------
+    Poisson
+        The surrogate.
+
+    Raises
+    ------
+    InputError
+        If samples have more than one number.
     """
     if math.prod(data.input_shape) != 1:
         raise InputError(

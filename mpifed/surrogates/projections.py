@@ -12,10 +12,27 @@ SURE = 1e-10
 
 
 def simplex(v: Tensor, floor: float = 0.0) -> Tensor:
-    """The nearest point to ``v`` (n,) with sum 1 and no entry below ``floor`` (at most 1/n).
+    """Return the nearest point with sum 1 and no entry below ``floor``.
 
-    Held, Wolfe and Crowder 1974: subtract one number from all, cut at zero; the number follows
-    from the sorted entries.
+    Held, Wolfe and Crowder 1974: subtract one number from all entries and set negative ones to
+    zero; the number follows from the sorted entries.
+
+    Parameters
+    ----------
+    v : Tensor, shape (n,)
+        The point.
+    floor : float, default 0.0
+        The least entry, at most 1 / n.
+
+    Returns
+    -------
+    Tensor, shape (n,)
+        The projection.
+
+    Examples
+    --------
+    >>> simplex(torch.tensor([0.5, 2.0]))
+    tensor([0., 1.])
     """
     mass = 1 - floor * len(v)
     ordered = torch.sort(v - floor, descending=True).values
@@ -26,9 +43,25 @@ def simplex(v: Tensor, floor: float = 0.0) -> Tensor:
 
 
 def positive_semidefinite(matrix: Tensor) -> Tensor:
-    """The nearest symmetric positive semidefinite matrix in Frobenius norm, for any (K, K).
+    """Return the nearest symmetric positive semidefinite matrix in Frobenius norm.
 
-    That of the symmetric part: its negative eigenvalues become 0.
+    It is the symmetric part with its negative eigenvalues set to 0.
+
+    Parameters
+    ----------
+    matrix : Tensor, shape (K, K)
+        Any square matrix.
+
+    Returns
+    -------
+    Tensor, shape (K, K)
+        The projection.
+
+    Examples
+    --------
+    >>> positive_semidefinite(torch.tensor([[1.0, 0.0], [0.0, -2.0]]))
+    tensor([[1., 0.],
+            [0., 0.]])
     """
     symmetric = (matrix + matrix.T) / 2
     # Where even this has a Cholesky factor, no eigenvalue can be negative: much quicker to see.
@@ -44,12 +77,28 @@ def positive_semidefinite(matrix: Tensor) -> Tensor:
 
 
 def columns_in_unit_ball(matrix: Tensor) -> Tensor:
-    """Each column of ``matrix`` (p, K) scaled to norm at most 1."""
+    """Return ``matrix`` (p, K) with each column scaled to norm at most 1."""
     return matrix / torch.linalg.vector_norm(matrix, dim=0).clamp(min=1)
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """The Cholesky factor of a statistic; raises ``RunError`` where there is none."""
+    """Return the Cholesky factor of a statistic.
+
+    Parameters
+    ----------
+    matrix : Tensor, shape (K, K)
+        A symmetric matrix.
+
+    Returns
+    -------
+    Tensor, shape (K, K)
+        The lower factor.
+
+    Raises
+    ------
+    RunError
+        If the matrix is not positive definite or not finite.
+    """
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if int(failed):
         raise RunError(

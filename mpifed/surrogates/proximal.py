@@ -18,10 +18,18 @@ from mpifed.errors import InputError
 
 @dataclass(frozen=True)
 class Regulariser:
-    """g on flat vectors (d,): ``value(theta)``, ``prox(s, rho)``, ``preimage(theta, rho)``.
+    """A function g of flat vectors (d,), with its proximal map.
 
-    ``preimage`` gives an s with prox(s, rho) = theta, for theta in the domain of g. ``onto_domain``
-    is the Euclidean projection on that domain.
+    Attributes
+    ----------
+    value : Callable[[Tensor], float]
+        Returns g(theta).
+    prox : Callable[[Tensor, float], Tensor]
+        Returns the proximal map of rho g at s, for (s, rho).
+    preimage : Callable[[Tensor, float], Tensor]
+        Returns an s with prox(s, rho) = theta, for (theta, rho) with theta in the domain of g.
+    onto_domain : Callable[[Tensor], Tensor]
+        Returns the Euclidean projection on the domain of g.
     """
 
     value: Callable[[Tensor], float]
@@ -35,12 +43,28 @@ SLACK = 1e-12
 
 
 def none() -> Regulariser:
-    """g = 0."""
+    """Return g = 0."""
     return Regulariser(lambda theta: 0.0, lambda s, rho: s, lambda theta, rho: theta)
 
 
 def l1(strength: float) -> Regulariser:
-    """g = strength ||theta||_1: soft thresholding."""
+    """Return g = strength ||theta||_1; its proximal map is soft thresholding.
+
+    Parameters
+    ----------
+    strength : float
+        The factor.
+
+    Returns
+    -------
+    Regulariser
+        G.
+
+    Examples
+    --------
+    >>> l1(1.0).prox(torch.tensor([3.0, -0.5]), 1.0)
+    tensor([2., -0.])
+    """
     return Regulariser(
         lambda theta: strength * float(theta.abs().sum()),
         lambda s, rho: torch.sign(s) * (s.abs() - rho * strength).clamp(min=0),
@@ -49,7 +73,18 @@ def l1(strength: float) -> Regulariser:
 
 
 def ridge(strength: float) -> Regulariser:
-    """g = strength / 2 ||theta||^2: shrinking."""
+    """Return g = strength / 2 ||theta||^2; its proximal map is a scaling.
+
+    Parameters
+    ----------
+    strength : float
+        The factor.
+
+    Returns
+    -------
+    Regulariser
+        G.
+    """
     return Regulariser(
         lambda theta: 0.5 * strength * float(theta @ theta),
         lambda s, rho: s / (1 + rho * strength),
@@ -58,14 +93,41 @@ def ridge(strength: float) -> Regulariser:
 
 
 def box(radius: float) -> Regulariser:
-    """The indicator of |theta_j| <= radius: clipping."""
+    """Return the indicator of |theta_j| <= radius; its proximal map is clipping.
+
+    Parameters
+    ----------
+    radius : float
+        The bound.
+
+    Returns
+    -------
+    Regulariser
+        G.
+    """
     return _indicating(
         lambda theta: float(theta.abs().max()), lambda v: v.clamp(-radius, radius), radius
     )
 
 
 def ball(radius: float) -> Regulariser:
-    """The indicator of ||theta|| <= radius: scaling to the sphere from outside."""
+    """Return the indicator of ||theta|| <= radius; its proximal map is the projection on the ball.
+
+    Parameters
+    ----------
+    radius : float
+        The bound.
+
+    Returns
+    -------
+    Regulariser
+        G.
+
+    Examples
+    --------
+    >>> ball(1.0).prox(torch.tensor([3.0, 4.0]), 1.0)
+    tensor([0.6000, 0.8000])
+    """
     return _indicating(
         lambda theta: float(torch.linalg.vector_norm(theta)),
         lambda v: v / (torch.linalg.vector_norm(v) / radius).clamp(min=1),
@@ -74,7 +136,20 @@ def ball(radius: float) -> Regulariser:
 
 
 def group(strength: float, group_size: int) -> Regulariser:
-    """g = strength times the sum of norms of consecutive groups: block soft thresholding."""
+    """Return strength times the sum of norms of consecutive groups: block soft thresholding.
+
+    Parameters
+    ----------
+    strength : float
+        The factor.
+    group_size : int
+        The length of a group.
+
+    Returns
+    -------
+    Regulariser
+        G.
+    """
 
     def norms(v: Tensor) -> Tensor:
         return torch.linalg.vector_norm(v.view(-1, group_size), dim=1, keepdim=True)
@@ -95,9 +170,30 @@ def group(strength: float, group_size: int) -> Regulariser:
 def regulariser(
     name: str, dimension: int, strength: float, radius: float, group_size: int
 ) -> Regulariser:
-    """The regulariser called ``name`` for vectors of ``dimension`` numbers.
+    """Return the regulariser called ``name``.
 
-    Raises ``InputError`` where groups do not divide the vector.
+    Parameters
+    ----------
+    name : str
+        One of none, l1, ridge, box, ball and group.
+    dimension : int
+        The length of the vectors.
+    strength : float
+        The factor of l1, ridge and group.
+    radius : float
+        The bound of box and ball.
+    group_size : int
+        The length of the groups of group.
+
+    Returns
+    -------
+    Regulariser
+        G.
+
+    Raises
+    ------
+    InputError
+        If groups do not divide the vector.
     """
     if name == "group" and dimension % group_size:
         raise InputError(

@@ -36,10 +36,18 @@ LABELS = (-1, 0, 1)
 
 @dataclass(frozen=True)
 class SmoothLoss:
-    """l(z, theta): ``values`` per sample, (samples,), and ``gradient``, the mean's, (d,).
+    """A loss l(z, theta) with a Lipschitz gradient.
 
-    ``curvature`` is the largest second derivative in the linear predictor x theta, None where there
-    is no such thing; ``labels`` whether targets are two labels, 0 and 1 or -1 and 1.
+    Attributes
+    ----------
+    values : Callable[[Tensor, Tensor], Tensor]
+        Returns the loss of each sample, (samples,), for (z, theta).
+    gradient : Callable[[Tensor, Tensor], Tensor]
+        Returns the gradient of the mean loss, (d,), for (z, theta).
+    curvature : float | None
+        The largest second derivative in the linear predictor x theta; None for other losses.
+    labels : bool
+        Whether targets are two labels, 0 and 1 or -1 and 1.
     """
 
     values: Callable[[Tensor, Tensor], Tensor]
@@ -58,7 +66,7 @@ def _least_squares_gradient(z: Tensor, theta: Tensor) -> Tensor:
 
 
 def _labels(z: Tensor) -> Tensor:
-    """1 for the label 1, 0 for the other, which is 0 or -1."""
+    """Return 1 for the label 1, and 0 for the other label, which is 0 or -1."""
     return (z[:, -1] > 0).to(z)
 
 
@@ -78,7 +86,18 @@ LOSSES = {
 
 
 def model_loss(model: Model) -> SmoothLoss:
-    """The loss of an mpifed model with inputs (d,) and one target, on z = (x, target)."""
+    """Return the loss of an mpifed model with inputs (d,) and one target, on z = (x, target).
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+
+    Returns
+    -------
+    SmoothLoss
+        The loss; its curvature is not known.
+    """
     loss = model.loss
 
     def target(z: Tensor) -> Tensor:
@@ -96,10 +115,22 @@ def model_loss(model: Model) -> SmoothLoss:
 
 @dataclass(frozen=True)
 class QuadraticSurrogate:
-    """``rho`` is the step, ``n_parameters`` the d of theta, which s has too.
+    """Proximal gradient in MM form; theta and s have length d.
 
-    NaN stands for a rho that is to be 1 / L, as ``measured`` says. ``smoothness`` is L of the mean
-    loss, NaN where it is not known.
+    Attributes
+    ----------
+    n_parameters : int
+        d.
+    rho : float
+        The step; NaN if it is to be 1 / L with the measured L.
+    loss : SmoothLoss
+        The loss.
+    regulariser : Regulariser
+        g.
+    measured : bool
+        Whether rho is 1 / L.
+    smoothness : float
+        L of the mean loss; NaN where it is not known.
     """
 
     n_parameters: int
@@ -111,45 +142,50 @@ class QuadraticSurrogate:
 
     @property
     def size(self) -> int:
+        """The length of s, d."""
         return self.n_parameters
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """T of a standard normal s, so that it lies in the domain of g."""
+        """Return T of a standard normal s, which lies in the domain of g."""
         return self.minimiser(torch.from_numpy(generator.standard_normal(self.size))).numpy()
 
     def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
+        """Return each client's tau - rho grad f_i(tau); see ``Surrogate.statistics``."""
         return client_means(
             lambda own, tau: tau - self.rho * self.loss.gradient(own, tau), z, theta, offsets
         )
 
     def minimiser(self, s: Tensor) -> Tensor:
+        """Return T(s), the proximal map of rho g, row by row."""
         return each_row(lambda row: self.regulariser.prox(row, self.rho), s)
 
     def project(self, s: Tensor) -> Tensor:
+        """Return s: S is R^d."""
         return s
 
     def project_parameters(self, theta: Tensor) -> Tensor:
-        """On the box or the ball, where the regulariser is the indicator of one."""
+        """Return theta projected on the box or the ball, where the regulariser is its indicator."""
         return each_row(self.regulariser.onto_domain, theta)
 
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
+        """Return the loss of each sample, (samples,)."""
         return self.loss.values(padded(z.double()), theta)[: len(z)]
 
     def penalty(self, theta: Tensor) -> float:
+        """Return g(theta)."""
         return self.regulariser.value(theta)
 
     def surrogate_of(self, theta: Tensor) -> Tensor:
+        """Return an s with prox(s, rho) = theta."""
         return self.regulariser.preimage(theta, self.rho)
 
     def parts(self, theta: Tensor) -> dict[str, Tensor]:
-        """``coefficients`` (d,), one for each input."""
+        """Return ``coefficients`` (d,), one for each input."""
         return {"coefficients": theta}
 
     @property
     def fact_blocks(self) -> tuple[int, ...]:
-        """The shares of targets -1, 0, 1 and others, and E x xᵀ by bands of rows, as far as asked
-        for.
-        """
+        """The shares of targets -1, 0, 1 and others, and E x xᵀ by bands of rows, if needed."""
         d, shares = self.n_parameters, (len(LABELS) + 1,) if self.loss.labels else ()
         if self.loss.curvature is None or d > MOST_MEASURED:
             return shares
@@ -157,17 +193,21 @@ class QuadraticSurrogate:
 
     @property
     def waits(self) -> bool:
+        """Whether rho is still to be measured."""
         return self.measured
 
     @property
     def _band(self) -> int:
+        """The number of rows of E x xᵀ per block."""
         return max(1, BAND // self.n_parameters)
 
     @property
     def _firsts(self) -> range:
+        """The first row of each block."""
         return range(0, self.n_parameters, self._band)
 
     def facts(self, z: Tensor, block: int) -> Tensor:
+        """Return the shares of targets of one client, or a band of its mean of x xᵀ, flat."""
         z = z.double()
         if self.loss.labels and block == 0:
             is_one = [z[:, -1] == label for label in LABELS]
@@ -177,7 +217,7 @@ class QuadraticSurrogate:
         return (x[:, first : first + self._band].T @ x).flatten() / len(z)
 
     def conclude(self, means: Tensor) -> Tensor:
-        """L, and the shares of targets."""
+        """Return L, then the shares of targets."""
         shares = means[: len(LABELS) + 1] if self.loss.labels else means[:0]
         rows = means[len(shares) :]
         smoothness = torch.full((1,), torch.nan, dtype=torch.float64)
@@ -187,6 +227,23 @@ class QuadraticSurrogate:
         return torch.cat([smoothness, shares])
 
     def knowing(self, facts: Tensor) -> QuadraticSurrogate:
+        """Return the surrogate with known L, and rho = 1 / L where it is measured.
+
+        Parameters
+        ----------
+        facts : Tensor of float64, shape (k,)
+            The result of ``conclude``.
+
+        Returns
+        -------
+        QuadraticSurrogate
+            The surrogate.
+
+        Raises
+        ------
+        InputError
+            If a logistic loss meets targets other than two labels.
+        """
         if self.loss.labels:
             _check_labels(facts[1:].tolist())
         smoothness = float(facts[0])
@@ -197,6 +254,7 @@ class QuadraticSurrogate:
         return replace(known, rho=1 / smoothness if smoothness > 0 else 1.0)
 
     def remarks(self) -> list[str]:
+        """Return a line for the log about L and rho, a warning where rho is above 1 / L."""
         if math.isnan(self.smoothness):
             return []
         line = f"the mean loss has a gradient with Lipschitz constant L = {self.smoothness:.6g}"
@@ -210,14 +268,16 @@ class QuadraticSurrogate:
         return [line]
 
     def psi(self, theta: Tensor) -> Tensor:
+        """Return ||theta||^2 / (2 rho), a scalar."""
         return theta @ theta / (2 * self.rho)
 
     def phi(self, theta: Tensor) -> Tensor:
+        """Return theta / rho, shape (d,)."""
         return theta / self.rho
 
 
 def _check_labels(shares: list[float]) -> None:
-    """Refuses targets that are not of two kinds; ``shares`` are those of -1, 0, 1 and others."""
+    """Refuse targets that are not two labels; ``shares`` are those of -1, 0, 1 and others."""
     minus, zero, _, other = shares
     if other or (minus and zero):
         found = "others" if other else "all three of -1, 0 and 1"
@@ -238,7 +298,7 @@ def quadratic(
     radius: Annotated[float, Gt(0)] = 1.0,
     group_size: Annotated[int, Ge(1)] = 1,
 ) -> QuadraticSurrogate:
-    """Proximal gradient with step ``rho`` on linear or logistic regression, target last.
+    """Proximal gradient on linear or logistic regression.
 
     The target is the label or the single target of a sample, the last column of unlabelled ones.
 
@@ -258,6 +318,16 @@ def quadratic(
         Size of the ``box`` and the ``ball``.
     group_size : int
         Coordinates of a ``group``.
+
+    Returns
+    -------
+    QuadraticSurrogate
+        The surrogate.
+
+    Raises
+    ------
+    InputError
+        If the data do not suit the loss, or L is asked for with too many parameters.
     """
     if data.task == "regression" and data.n_classes != 1:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The dictionary whose atoms have norm at most 1, from its statistics.
+"""The dictionary with atoms of norm at most 1, from its statistics.
 
 min over theta (p, K) of 1/2 tr(theta s1 thetaᵀ) - <theta, s2> subject to ||theta_k|| <= 1 has K
 multipliers nu >= 0 and the solution theta(nu) = s2 (s1 + diag(nu))^-1. The multipliers minimise
@@ -6,11 +6,11 @@ multipliers nu >= 0 and the solution theta(nu) = s2 (s1 + diag(nu))^-1. The mult
     phi(nu) = 1/2 tr(s2 (s1 + diag(nu))^-1 s2ᵀ) + 1/2 sum nu,
 
 smooth and convex in K unknowns (Lee, Battle, Raina and Ng 2007, section 4), with gradient
-(1 - ||theta_k||^2) / 2 and Hessian A o thetaᵀ theta, A = (s1 + diag(nu))^-1. Here that is done by
+(1 - ||theta_k||^2) / 2 and Hessian A o thetaᵀ theta, A = (s1 + diag(nu))^-1. They are found by
 projected Newton steps (Bertsekas 1982), which converge quadratically.
 
-Where s1 is singular the solution need not be unique. What is added to the diagonal of s1 against
-that is taken out again by proximal steps from theta = 0, so that T is a function of s alone.
+Where s1 is singular the solution need not be unique. Its diagonal is then damped, and proximal
+steps from theta = 0 remove the effect of the damping, so that T is a function of s alone.
 """
 
 from __future__ import annotations
@@ -42,8 +42,20 @@ MOST_STEPS, MOST_PROXIMAL, MOST_HALVINGS, SWEEPS = 100, 20, 40, 30
 
 @dataclass(frozen=True)
 class Trial:
-    """Multipliers nu (K,), the factor of s1 + diag(nu), atoms as rows (K, p), their squared norms
-    (K,) and phi.
+    """Multipliers with the dictionary and the value of phi that they give.
+
+    Attributes
+    ----------
+    multipliers : Tensor, shape (K,)
+        nu.
+    factor : Tensor, shape (K, K)
+        The Cholesky factor of s1 + diag(nu).
+    atoms : Tensor, shape (K, p)
+        The atoms as rows.
+    squares : Tensor, shape (K,)
+        Their squared norms.
+    value : float
+        phi(nu).
     """
 
     multipliers: Tensor
@@ -54,11 +66,33 @@ class Trial:
 
 
 def unit_ball_atoms(first: Tensor, second: Tensor) -> Tensor:
-    """argmin of 1/2 tr(theta s1 thetaᵀ) - <theta, s2> with atoms of norm at most 1: (p, K).
+    """Return argmin of 1/2 tr(theta s1 thetaᵀ) - <theta, s2> with atoms of norm at most 1.
 
-    To rounding: the residual of the optimality conditions is below 1e-13 of the largest column of
-    s2 or entry of s1 in all but extreme cases. Raises ``RunError`` for an s1 that is not positive
-    semidefinite, an s that is not finite, or where the residual stays above 1e-6.
+    The result is exact to rounding: the residual of the optimality conditions is below 1e-13 of the
+    largest column of s2 or entry of s1 in all but extreme cases.
+
+    Parameters
+    ----------
+    first : Tensor, shape (K, K)
+        S1.
+    second : Tensor, shape (p, K)
+        S2.
+
+    Returns
+    -------
+    Tensor, shape (p, K)
+        The atoms as columns.
+
+    Raises
+    ------
+    RunError
+        If s1 is not positive semidefinite, s is not finite, or the residual stays above 1e-6.
+
+    Examples
+    --------
+    >>> unit_ball_atoms(torch.eye(2).double(), torch.tensor([[3.0, 0.0], [0.0, 0.5]]).double())
+    tensor([[1.0000, 0.0000],
+            [0.0000, 0.5000]], dtype=torch.float64)
     """
     s1, s2 = (first + first.T) / 2, second.T.contiguous()
     weight, lengths = s1.diagonal(), torch.linalg.vector_norm(s2, dim=1)
@@ -89,10 +123,10 @@ def unit_ball_atoms(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _swept(s1: Tensor, s2: Tensor, atoms: Tensor, floor: float) -> Tensor:
-    """``atoms`` after exact minimisation over one after the other (Mairal et al. 2010, Alg. 2).
+    """Return ``atoms`` after exact minimisation over each in turn (Mairal et al. 2010, Alg. 2).
 
-    That takes away what a nearly singular s1 left of rounding in Newton's last steps. Atoms of
-    which less than ``floor`` is in use stay: to them all is rounding.
+    This removes the rounding errors that a nearly singular s1 left in Newton's last steps. Atoms
+    with a weight in s1 of at most ``floor`` are left as they are.
     """
     atoms = atoms.clone()
     for _ in range(SWEEPS):
@@ -107,14 +141,14 @@ def _swept(s1: Tensor, s2: Tensor, atoms: Tensor, floor: float) -> Tensor:
 
 
 def _residual(s1: Tensor, s2: Tensor, lengths: Tensor, atoms: Tensor, multipliers: Tensor) -> float:
-    """How far atoms and multipliers are from the conditions of an optimum, relative to the data."""
+    """Return the residual of the optimality conditions, relative to the data."""
     slope = torch.linalg.vector_norm(s1 @ atoms - s2 + multipliers[:, None] * atoms, dim=1)
     scale = float(lengths.max() + s1.diagonal().max() * atoms.abs().max())
     return float(slope.max()) / scale if scale else 0.0
 
 
 def _newton(s1: Tensor, s2: Tensor, multipliers: Tensor) -> Trial:
-    """The minimiser of phi from ``multipliers``, for a positive definite s1; s2 is (K, p)."""
+    """Return the minimiser of phi, for a positive definite s1 and s2 (K, p)."""
     now = _trial(s1, s2, multipliers)
     best, nearest, stalled = now, torch.inf, False
     for _ in range(MOST_STEPS):
@@ -139,11 +173,11 @@ def _newton(s1: Tensor, s2: Tensor, multipliers: Tensor) -> Trial:
 def _step(
     s1: Tensor, s2: Tensor, now: Trial, norms: Tensor, slope: Tensor, free: Tensor
 ) -> Trial | None:
-    """A step among the ``free`` multipliers that lowers phi; None where rounding leaves none.
+    """Return a step of the ``free`` multipliers that lowers phi; None where rounding prevents it.
 
-    Newton on 1 / ||theta_k|| = 1, which is nearly linear in nu_k (Moré and Sorensen 1983), goes
-    much further at first than Newton on phi does, and is tried before. Multipliers that Newton on
-    phi takes below 0 although phi rises with them go to 0 by themselves if all together fail.
+    Newton on 1 / ||theta_k|| = 1, which is nearly linear in nu_k (Moré and Sorensen 1983), takes
+    longer steps at first than Newton on phi and is tried before it. If both fail, multipliers that
+    Newton on phi takes below 0 although phi rises with them are set to 0 separately.
     """
     hessian = torch.cholesky_inverse(now.factor) * (now.atoms @ now.atoms.T)
     direction = _newton_direction(hessian, now.squares * (norms - 1), free)
@@ -160,7 +194,7 @@ def _step(
 
 
 def _newton_direction(hessian: Tensor, wish: Tensor, free: Tensor) -> Tensor:
-    """hessian^-1 wish among the ``free``, 0 elsewhere."""
+    """Return hessian^-1 wish among the ``free`` multipliers, 0 elsewhere."""
     size = torch.where(free, hessian.diagonal(), 1.0).clamp(min=torch.finfo(wish.dtype).tiny)
     size = size.rsqrt()
     # Rows and columns of the others become those of the identity.
@@ -177,7 +211,7 @@ def _newton_direction(hessian: Tensor, wish: Tensor, free: Tensor) -> Tensor:
 def _along(
     s1: Tensor, s2: Tensor, now: Trial, slope: Tensor, direction: Tensor, halvings: int
 ) -> Trial | None:
-    """The longest of the steps 1, 1/2, 1/4, ... that lowers phi enough (Armijo), if any does."""
+    """Return the longest of the steps 1, 1/2, 1/4, ... that lowers phi enough (Armijo), if any."""
     for halving in range(halvings):
         multipliers = (now.multipliers + direction / 2**halving).clamp(min=0)
         descent = float(slope @ (multipliers - now.multipliers))
@@ -189,6 +223,7 @@ def _along(
 
 
 def _trial(s1: Tensor, s2: Tensor, multipliers: Tensor) -> Trial:
+    """Return the trial at some multipliers."""
     system = s1.clone()
     system.diagonal().add_(multipliers)
     factor = cholesky(system)

@@ -1,9 +1,9 @@
-"""Pairs of distributions (P, Q) of which the optimal transport map is known.
+"""Pairs of distributions (P, Q) with a known optimal transport map.
 
 Q is the image of P under the gradient of a convex function, which by Brenier's theorem is the
-optimal map for the squared distance. Three constructions: Gaussians (the map is affine), a frozen
-random convex network, and the trained potentials Mix3toMix10 of Korotin et al. 2021 ("Do neural
-optimal transport solvers work?"). Samples are a function of the generator that is handed in; they
+optimal map for the squared distance. There are three constructions: Gaussians (the map is affine),
+a fixed random convex network, and the trained potentials Mix3toMix10 of Korotin et al. 2021 ("Do
+neural optimal transport solvers work?"). Samples are a function of the generator passed in; they
 are computed in float64 and rounded, so that float32 and float64 runs see the same data.
 """
 
@@ -45,11 +45,24 @@ Map = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """P, the map to Q (points (B, dimension) of any dtype to the same), and moments of Q.
+    """P, the optimal map to Q, and moments of Q; exact for Gaussians, otherwise estimated.
 
-    ``target_mean`` is (dimension,), ``target_covariance`` (dimension, dimension), ``cost``
-    E ||X - m(X)||^2 (W2^2, without a factor 1/2); exact for Gaussians, else estimated. ``variance``
-    says which number Var(Q) is.
+    Attributes
+    ----------
+    name : str
+        Which benchmark it is.
+    source : Mixture
+        P.
+    true_map : Map
+        The map, from points (B, dimension) of any dtype to the same.
+    target_mean : ndarray, shape (dimension,)
+        The mean of Q.
+    target_covariance : ndarray, shape (dimension, dimension)
+        The covariance of Q.
+    cost : float
+        E ||X - m(X)||^2, that is W2^2 without a factor 1/2.
+    variance : Variance
+        Which number Var(Q) is.
     """
 
     name: str
@@ -62,6 +75,7 @@ class Benchmark:
 
     @property
     def dimension(self) -> int:
+        """The number of coordinates."""
         return self.source.dimension
 
     @property
@@ -78,13 +92,43 @@ class Benchmark:
     def sample_source(
         self, generator: np.random.Generator, count: int, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """``count`` samples of P, (count, dimension)."""
+        """Return samples of P.
+
+        Parameters
+        ----------
+        generator : numpy.random.Generator
+            The generator.
+        count : int
+            The number of samples.
+        dtype : torch.dtype, default torch.float32
+            The type of the result.
+
+        Returns
+        -------
+        Tensor, shape (count, dimension)
+            The samples.
+        """
         return self.source.sample(generator, count).to(dtype)
 
     def sample_target(
         self, generator: np.random.Generator, count: int, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """``count`` samples of Q, (count, dimension)."""
+        """Return samples of Q.
+
+        Parameters
+        ----------
+        generator : numpy.random.Generator
+            The generator.
+        count : int
+            The number of samples.
+        dtype : torch.dtype, default torch.float32
+            The type of the result.
+
+        Returns
+        -------
+        Tensor, shape (count, dimension)
+            The samples.
+        """
         return self.true_map(self.source.sample(generator, count)).to(dtype)
 
 
@@ -94,10 +138,37 @@ def gaussian_benchmark(
     target_mean: np.ndarray,
     target_covariance: np.ndarray,
 ) -> Benchmark:
-    """P and Q Gaussian; means (d,), covariances (d, d) symmetric and positive definite.
+    """Return the benchmark of two Gaussians.
 
     The map is x -> m_Q + A (x - m_P), A = S_P^-1/2 (S_P^1/2 S_Q S_P^1/2)^1/2 S_P^-1/2 (Dowson and
-    Landau 1982). Raises ``InputError`` for matrices that are not positive definite.
+    Landau 1982).
+
+    Parameters
+    ----------
+    source_mean : ndarray, shape (d,)
+        m_P.
+    source_covariance : ndarray, shape (d, d)
+        S_P, symmetric and positive definite.
+    target_mean : ndarray, shape (d,)
+        m_Q.
+    target_covariance : ndarray, shape (d, d)
+        S_Q, symmetric and positive definite.
+
+    Returns
+    -------
+    Benchmark
+        The benchmark, with exact moments and cost.
+
+    Raises
+    ------
+    InputError
+        If a covariance is not positive definite.
+
+    Examples
+    --------
+    >>> shifted = gaussian_benchmark(np.zeros(1), np.eye(1), np.array([3.0]), 4 * np.eye(1))
+    >>> shifted.cost
+    10.0
     """
     source = gaussian(source_mean, source_covariance)
     gaussian(target_mean, target_covariance)
@@ -115,10 +186,22 @@ def gaussian_benchmark(
 
 
 def random_icnn_benchmark(dimension: int, seed: int) -> Benchmark:
-    """P a random mixture of three Gaussians, Q its image under a frozen random network.
+    """Return a random mixture of three Gaussians with its image under a fixed random network.
 
     The network has the widths of the published potentials and the strong convexity 1/2 before the
-    map is standardised; its parameters are drawn so that the map bends, see ``_random_potential``.
+    map is standardised; see ``_random_potential`` for its parameters.
+
+    Parameters
+    ----------
+    dimension : int
+        The number of coordinates.
+    seed : int
+        The seed of all draws.
+
+    Returns
+    -------
+    Benchmark
+        The benchmark, with estimated moments and cost.
     """
     source = random_mixture(dimension, 3, stream(seed, "transport/mixture"))
     model = dense_icnn(dimension, strong_convexity=0.5)
@@ -127,12 +210,29 @@ def random_icnn_benchmark(dimension: int, seed: int) -> Benchmark:
 
 
 def mix3_to_mix10(dimension: int, seed: int, raw: str | None = None) -> Benchmark:
-    """The published benchmark: P three random Gaussians, the map from two trained potentials.
+    """Return the published benchmark: three random Gaussians, mapped by two trained potentials.
 
-    P has the published parameters, which come from numpy's legacy generator with seed 0; samples
-    and the estimates behind the standardisation are mpifed's own, as the published ones depend on
-    a GPU. ``raw`` is the directory or archive with the potentials, None ``$MPIFED_DATA``. Raises
-    ``InputError`` for a dimension that was not published, or potentials that cannot be read.
+    P has the published parameters, which come from numpy's legacy generator with seed 0. Samples
+    and the estimates for the standardisation are mpifed's, as the published ones depend on a GPU.
+
+    Parameters
+    ----------
+    dimension : int
+        One of ``PUBLISHED``.
+    seed : int
+        The seed of the estimates.
+    raw : str, optional
+        The directory or archive with the potentials; None takes ``$MPIFED_DATA``.
+
+    Returns
+    -------
+    Benchmark
+        The benchmark, with estimated moments and cost.
+
+    Raises
+    ------
+    InputError
+        For a dimension that was not published, or potentials that cannot be read.
     """
     if dimension not in PUBLISHED:
         listing = ", ".join(map(str, PUBLISHED))
@@ -152,11 +252,32 @@ def find_benchmark(
     dimension: Annotated[int, Ge(1)] = 16,
     raw: str | None = None,
 ) -> Benchmark:
-    """A transport problem by name: ``gaussian``, ``random_icnn``, ``mix3tomix10`` or ``auto``.
+    """Return a transport problem by name.
 
-    ``auto`` is mix3tomix10 where ``raw`` or MPIFED_DATA says where its potentials are and the
-    dimension was published, else random_icnn; the benchmark's ``name`` tells which.
-    ``gaussian`` in two dimensions is a pair with a closed form, in others a random one.
+    ``auto`` is mix3tomix10 where ``raw`` or MPIFED_DATA names its potentials and the dimension was
+    published, otherwise random_icnn. ``gaussian`` in two dimensions is a fixed pair with a closed
+    form, in other dimensions a random one.
+
+    Parameters
+    ----------
+    seed : int
+        The seed of all draws.
+    benchmark : Name, default 'auto'
+        The name.
+    dimension : int, default 16
+        The number of coordinates.
+    raw : str, optional
+        The directory or archive with the potentials of mix3tomix10.
+
+    Returns
+    -------
+    Benchmark
+        The benchmark; its ``name`` says which ``auto`` took.
+
+    Raises
+    ------
+    InputError
+        If mix3tomix10 cannot be read or has no such dimension.
     """
     if benchmark == "gaussian":
         return plane_gaussians() if dimension == 2 else random_gaussians(dimension, seed)
@@ -168,14 +289,27 @@ def find_benchmark(
 
 
 def plane_gaussians() -> Benchmark:
-    """N(0, diag(1, 4)) to N((1, -1), [[2, 1], [1, 2]])."""
+    """Return the benchmark from N(0, diag(1, 4)) to N((1, -1), [[2, 1], [1, 2]])."""
     return gaussian_benchmark(
         np.zeros(2), np.diag([1.0, 4.0]), np.array([1.0, -1.0]), np.array([[2.0, 1.0], [1.0, 2.0]])
     )
 
 
 def random_gaussians(dimension: int, seed: int) -> Benchmark:
-    """Gaussians with eigenvalues in [1/2, 2], random axes, and means from N(0, I)."""
+    """Return two Gaussians with eigenvalues in [1/2, 2], random axes, and means from N(0, I).
+
+    Parameters
+    ----------
+    dimension : int
+        The number of coordinates.
+    seed : int
+        The seed of all draws.
+
+    Returns
+    -------
+    Benchmark
+        The benchmark, with exact moments and cost.
+    """
     random = stream(seed, "transport/gaussians")
     means, covariances = [], []
     for _ in range(2):
@@ -186,7 +320,20 @@ def random_gaussians(dimension: int, seed: int) -> Benchmark:
 
 
 def automatic(dimension: int, raw: str | None) -> Name:
-    """The benchmark that ``auto`` means in this environment; see ``find_benchmark``."""
+    """Return the benchmark that ``auto`` means in this environment; see ``find_benchmark``.
+
+    Parameters
+    ----------
+    dimension : int
+        The number of coordinates.
+    raw : str | None
+        The directory or archive with the potentials, if it is given.
+
+    Returns
+    -------
+    str
+        "mix3tomix10" or "random_icnn".
+    """
     home = os.environ.get("MPIFED_DATA")
     there = raw is not None or (home is not None and (Path(home) / FOLDER).is_dir())
     return "mix3tomix10" if there and dimension in PUBLISHED else "random_icnn"
@@ -221,7 +368,7 @@ def _random_potential(model: DenseICNN, generator: np.random.Generator) -> Tenso
 def _standardised(
     name: str, source: Mixture, potentials: list[Tensor], model: DenseICNN, seed: int
 ) -> Benchmark:
-    """The map grad(D_1 + D_2 + ..), shifted to mean 0 and scaled to variance 1 per coordinate.
+    """Return the map grad(D_1 + D_2 + ..), scaled to mean 0 and variance 1 per coordinate.
 
     Both are estimated from one sample of P, the moments of Q from another.
     """

@@ -20,7 +20,7 @@ from mpifed.transport.benchmark import Name, Variance, automatic, find_benchmark
 
 
 class Transport(Dataset):
-    """Optimal transport: samples of P, unlabelled (Dieuleveut et al. 2025, section 7.2).
+    """Optimal transport: unlabelled samples of P (Dieuleveut et al. 2025, section 7.2).
 
     Parameters
     ----------
@@ -86,13 +86,41 @@ class Transport(Dataset):
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """The options with what ``auto`` means here, which another environment need not repeat."""
+        """Return the options with ``auto`` replaced by the benchmark that it means here.
+
+        Another environment might choose another one.
+
+        Parameters
+        ----------
+        options : dict[str, Any]
+            The options of the data set.
+        n_training : int
+            Not used.
+
+        Returns
+        -------
+        dict of str to Any
+            The options to store.
+        """
         if options["benchmark"] != "auto":
             return options
         return {**options, "benchmark": automatic(options["dimension"], options["raw"])}
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``."""
+        """Return the shards of some clients.
+
+        Parameters
+        ----------
+        client_ids : ndarray of int64
+            The clients.
+        dtype : torch.dtype
+            The type of the samples.
+
+        Returns
+        -------
+        Shards
+            Their shards.
+        """
         pool = self._pool()
 
         def make(client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,7 +130,7 @@ class Transport(Dataset):
         return make_shards(self.description, client_ids, dtype, make)
 
     def _pool(self) -> np.ndarray:
-        """All samples, float64 (clients x samples, dimension)."""
+        """Return all samples, float64 (clients * samples, dimension)."""
         generator = stream(self.seed, "transport/samples")
         count = self.n_clients * self.samples
         return self.benchmark.sample_source(generator, count, torch.float64).numpy()

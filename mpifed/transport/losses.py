@@ -1,4 +1,4 @@
-"""What potential and conjugate minimise in federated optimal transport, with gradients.
+"""The objectives of potential and conjugate in federated optimal transport, with gradients.
 
 Two convex networks of one shape: the gradient of f_omega maps P to Q, that of f_theta maps Q back.
 Client i has (Dieuleveut et al. 2025, section 7, eq. 31 to 33)
@@ -6,16 +6,16 @@ Client i has (Dieuleveut et al. 2025, section 7, eq. 31 to 33)
     l_i(omega, theta) = E_{P_i} f_omega(X) + E_Q [<Y, X'> - f_omega(X')],  X' = grad f_theta(Y),
     R_Q(omega, theta) = E_Q ||grad f_omega(X') - Y||^2,   W_i = l_i + lambda_cycle R_Q.
 
-As printed, W is minimised over theta too, where the conjugate asks for the largest <Y, x> - f(x):
+As printed, W is minimised over theta too, although the conjugate is the maximum of <Y, x> - f(x):
 without R_Q it has no lower bound. So ``theta_objective`` is one of
 
 * ``mmv2``: E_Q [f_omega(X') - <Y, X'>] + lambda_cycle R_Q is minimised over theta (MMv2 of Korotin
-  et al. 2021, "Do neural optimal transport solvers work?", with R_Q beside it);
+  et al. 2021, "Do neural optimal transport solvers work?", with R_Q added);
 * ``w2gn``: lambda_cycle R_Q alone, X' held constant in l_i (Korotin et al. 2021, "Wasserstein-2
   generative networks").
 
 ``cycle`` = both adds R_P = E_P ||grad f_theta(grad f_omega(X)) - X||^2 to R_Q wherever samples of P
-are at hand, so not at the server. Expectations are means over the batch; ||.||^2 is a sum over
+are available, so not at the server. Expectations are means over the batch; ||.||^2 is a sum over
 coordinates. Every function takes flat parameters (n_parameters,), source samples x (A, dimension)
 and target samples y (B, dimension).
 """
@@ -38,7 +38,19 @@ Cycle = Literal["fwd", "both"]
 
 @dataclass(frozen=True)
 class Objective:
-    """The networks' shape and the terms of W; see the module."""
+    """The networks' shape and the terms of W; see the module.
+
+    Attributes
+    ----------
+    model : DenseICNN
+        The shape of both networks.
+    theta_objective : ThetaObjective
+        What the server minimises over theta.
+    lambda_cycle : float
+        The weight of the cycle terms.
+    cycle : Cycle
+        "fwd" for R_Q alone, "both" for R_Q and R_P.
+    """
 
     model: DenseICNN
     theta_objective: ThetaObjective = "mmv2"
@@ -47,7 +59,24 @@ class Objective:
 
 
 def client_loss(objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """W_i(omega, theta), no axes."""
+    """Return W_i(omega, theta).
+
+    Parameters
+    ----------
+    objective : Objective
+        The terms of W.
+    omega, theta : Tensor, shape (n_parameters,)
+        The parameters of potential and conjugate.
+    x : Tensor, shape (A, dimension)
+        Samples of P_i.
+    y : Tensor, shape (B, dimension)
+        Samples of Q.
+
+    Returns
+    -------
+    Tensor
+        A scalar.
+    """
     model = objective.model
     mapped = model.push(theta, y)
     point = model.at(omega, mapped)
@@ -62,23 +91,85 @@ def client_loss(objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y
 def omega_gradient(
     objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
 ) -> Tensor:
-    """The gradient of W_i in omega: what a client computes (Algorithm 3, line 6)."""
+    """Return the gradient of W_i in omega, which a client computes (Algorithm 3, line 6).
+
+    Parameters
+    ----------
+    objective : Objective
+        The terms of W.
+    omega, theta : Tensor, shape (n_parameters,)
+        The parameters of potential and conjugate.
+    x : Tensor, shape (A, dimension)
+        Samples of P_i.
+    y : Tensor, shape (B, dimension)
+        Samples of Q.
+
+    Returns
+    -------
+    Tensor, shape (n_parameters,)
+        The gradient.
+    """
     source = source_gradient(objective, omega, theta, x)
     return source + target_gradient(objective, omega, theta, y)
 
 
 def source_gradient(objective: Objective, omega: Tensor, theta: Tensor, x: Tensor) -> Tensor:
-    """The part of ``omega_gradient`` that depends on a client's own samples."""
+    """Return the part of ``omega_gradient`` that depends on a client's own samples.
+
+    Parameters
+    ----------
+    objective : Objective
+        The terms of W.
+    omega, theta : Tensor, shape (n_parameters,)
+        The parameters of potential and conjugate.
+    x : Tensor, shape (A, dimension)
+        Samples of P_i.
+
+    Returns
+    -------
+    Tensor, shape (n_parameters,)
+        The part of the gradient.
+    """
     return _source(objective, omega, theta, x)[0]
 
 
 def target_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
-    """The part of ``omega_gradient`` that depends on samples of the target: equal for equal y."""
+    """Return the part of ``omega_gradient`` that depends on samples of the target.
+
+    Parameters
+    ----------
+    objective : Objective
+        The terms of W.
+    omega, theta : Tensor, shape (n_parameters,)
+        The parameters of potential and conjugate.
+    y : Tensor, shape (B, dimension)
+        Samples of Q.
+
+    Returns
+    -------
+    Tensor, shape (n_parameters,)
+        The part of the gradient, equal on all clients for equal y.
+    """
     return _target(objective, omega, objective.model.at(theta, y))[0]
 
 
 def theta_loss(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
-    """What the server minimises over theta, no axes."""
+    """Return what the server minimises over theta.
+
+    Parameters
+    ----------
+    objective : Objective
+        The terms of W.
+    omega, theta : Tensor, shape (n_parameters,)
+        The parameters of potential and conjugate.
+    y : Tensor, shape (B, dimension)
+        Samples of Q.
+
+    Returns
+    -------
+    Tensor
+        A scalar.
+    """
     mapped = objective.model.push(theta, y)
     point = objective.model.at(omega, mapped)
     loss = objective.lambda_cycle * _mean_square(point.push() - y)
@@ -88,7 +179,22 @@ def theta_loss(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) ->
 
 
 def theta_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
-    """The gradient of ``theta_loss`` in theta."""
+    """Return the gradient of ``theta_loss`` in theta.
+
+    Parameters
+    ----------
+    objective : Objective
+        The terms of W.
+    omega, theta : Tensor, shape (n_parameters,)
+        The parameters of potential and conjugate.
+    y : Tensor, shape (B, dimension)
+        Samples of Q.
+
+    Returns
+    -------
+    Tensor, shape (n_parameters,)
+        The gradient.
+    """
     back = objective.model.at(theta, y)
     point = objective.model.at(omega, back.push())
     error = (point.push() - y) / len(y)
@@ -103,10 +209,26 @@ def theta_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor
 def joint_gradient(
     objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients in omega and theta of W_i with X' held constant in l_i.
+    """Return the gradients in omega and theta of W_i with X' held constant in l_i.
 
-    A descent in both at once needs it so (W2GN, whatever ``theta_objective`` says): in omega it is
-    ``omega_gradient``, in theta that of the cycles alone.
+    Simultaneous descent in both needs this form (W2GN, for any ``theta_objective``): in omega it is
+    ``omega_gradient``, in theta the gradient of the cycle terms alone.
+
+    Parameters
+    ----------
+    objective : Objective
+        The terms of W.
+    omega, theta : Tensor, shape (n_parameters,)
+        The parameters of potential and conjugate.
+    x : Tensor, shape (A, dimension)
+        Samples of P_i.
+    y : Tensor, shape (B, dimension)
+        Samples of Q.
+
+    Returns
+    -------
+    tuple of Tensor, shape (n_parameters,)
+        The two gradients.
     """
     source, source_theta = _source(objective, omega, theta, x)
     target, target_theta = _target(objective, omega, objective.model.at(theta, y))
@@ -121,9 +243,27 @@ def conjugate_steps(
     state: AdamState,
     batches: Iterable[Tensor],
 ) -> tuple[Tensor, AdamState]:
-    """The server's steps on theta, one for each batch of target samples (Algorithm 3, line 16).
+    """Return theta after the server's steps, one per batch (Algorithm 3, line 16).
 
-    After each step theta is cut off to where f_theta is convex.
+    After each step theta is projected on the parameters for which f_theta is convex.
+
+    Parameters
+    ----------
+    objective : Objective
+        The terms of W.
+    omega, theta : Tensor, shape (n_parameters,)
+        The parameters of potential and conjugate.
+    optimizer : Adam
+        The optimiser of theta.
+    state : AdamState
+        Its state.
+    batches : iterable of Tensor, shape (B, dimension)
+        Samples of Q.
+
+    Returns
+    -------
+    tuple of Tensor and AdamState
+        The new theta and the new state.
     """
     for y in batches:
         gradient = theta_gradient(objective, omega, theta, y)
@@ -139,7 +279,7 @@ def _mean_square(error: Tensor) -> Tensor:
 def _source(
     objective: Objective, omega: Tensor, theta: Tensor, x: Tensor
 ) -> tuple[Tensor, Callable[[], Tensor]]:
-    """The gradient in omega of the terms with samples of P, and a call for that in theta."""
+    """Return the gradient in omega of the terms in P, and a function for that in theta."""
     model, point = objective.model, objective.model.at(omega, x)
     if objective.cycle == "fwd" or not objective.lambda_cycle:
         return point.value_gradient(1 / len(x)), lambda: torch.zeros_like(theta)
@@ -151,7 +291,7 @@ def _source(
 def _target(
     objective: Objective, omega: Tensor, back: Evaluation
 ) -> tuple[Tensor, Callable[[], Tensor]]:
-    """The gradient in omega of the terms with samples of Q, and a call for that in theta."""
+    """Return the gradient in omega of the terms in Q, and a function for that in theta."""
     y = back.x
     point = objective.model.at(omega, back.push())
     if not objective.lambda_cycle:

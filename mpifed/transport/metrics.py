@@ -1,4 +1,4 @@
-"""How far a map is from the optimal one (Korotin et al. 2021, section 4; published code)."""
+"""The distance of a map from the optimal one (Korotin et al. 2021, section 4; published code)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,42 @@ SCORED = 4096
 
 
 def l2_uvp(mapped: Tensor, benchmark: Benchmark, x: Tensor) -> float:
-    """The unexplained variance in per cent: 100 E ||m(X) - m*(X)||^2 / Var(Q).
+    """Return the unexplained variance in per cent: 100 E ||m(X) - m*(X)||^2 / Var(Q).
 
-    ``x`` are samples of P (B, d), ``mapped`` m(x). 0 is the optimal map; 100 the constant one,
-    where Var(Q) is the trace.
+    Parameters
+    ----------
+    mapped : Tensor, shape (B, d)
+        m(x).
+    benchmark : Benchmark
+        The benchmark, with the optimal map m*.
+    x : Tensor, shape (B, d)
+        Samples of P.
+
+    Returns
+    -------
+    float
+        0 for the optimal map; 100 for the constant one, where Var(Q) is the trace.
     """
     error = (mapped.double() - benchmark.true_map(x.double())).square().sum(1).mean()
     return 100 * float(error) / benchmark.target_variance
 
 
 def cosine(mapped: Tensor, benchmark: Benchmark, x: Tensor) -> float:
-    """The cosine of m - id and m* - id in L2(P), estimated from x (B, d) and ``mapped`` m(x).
+    """Return the cosine of m - id and m* - id in L2(P), estimated from samples.
 
-    1 for the optimal map. 0 for the identity, of which no angle exists, as in the published code.
+    Parameters
+    ----------
+    mapped : Tensor, shape (B, d)
+        m(x).
+    benchmark : Benchmark
+        The benchmark, with the optimal map m*.
+    x : Tensor, shape (B, d)
+        Samples of P.
+
+    Returns
+    -------
+    float
+        1 for the optimal map; 0 for the identity, which has no angle, as in the published code.
     """
     x = x.double()
     moved, best = mapped.double() - x, benchmark.true_map(x) - x

@@ -1,4 +1,4 @@
-"""Mixtures of Gaussians to draw from."""
+"""Mixtures of Gaussians, to draw samples from."""
 
 from __future__ import annotations
 
@@ -17,9 +17,16 @@ STD = 0.4
 
 @dataclass(frozen=True)
 class Mixture:
-    """Components of equal weight: centres (k, d) and roots (k, d, d), float64.
+    """A mixture of Gaussians with equal weights.
 
     A sample of component c is centres[c] + roots[c] xi with xi ~ N(0, I).
+
+    Attributes
+    ----------
+    centres : Tensor of float64, shape (k, d)
+        The means.
+    roots : Tensor of float64, shape (k, d, d)
+        Roots of the covariances.
     """
 
     centres: Tensor
@@ -27,10 +34,24 @@ class Mixture:
 
     @property
     def dimension(self) -> int:
+        """The number of coordinates."""
         return self.centres.shape[1]
 
     def sample(self, generator: np.random.Generator, count: int) -> Tensor:
-        """``count`` samples, float64 (count, d)."""
+        """Return samples of the mixture.
+
+        Parameters
+        ----------
+        generator : numpy.random.Generator
+            The generator.
+        count : int
+            The number of samples.
+
+        Returns
+        -------
+        Tensor of float64, shape (count, d)
+            The samples.
+        """
         component = torch.from_numpy(generator.integers(0, len(self.centres), count))
         noise = torch.from_numpy(generator.standard_normal((count, self.dimension)))
         samples = self.centres[component]
@@ -40,14 +61,38 @@ class Mixture:
         return samples
 
     def covariance(self) -> np.ndarray:
-        """The covariance (d, d)."""
+        """Return the covariance of the mixture, float64 (d, d)."""
         centred = self.centres - self.centres.mean(0)
         spread = (self.roots @ self.roots.transpose(1, 2)).mean(0)
         return (centred.T @ centred / len(centred) + spread).numpy()
 
 
 def gaussian(mean: np.ndarray, covariance: np.ndarray) -> Mixture:
-    """N(mean, covariance) for (d,) and (d, d)."""
+    """Return N(mean, covariance) as a mixture of one component.
+
+    Parameters
+    ----------
+    mean : ndarray, shape (d,)
+        The mean.
+    covariance : ndarray, shape (d, d)
+        The covariance.
+
+    Returns
+    -------
+    Mixture
+        The Gaussian.
+
+    Raises
+    ------
+    InputError
+        If the covariance is not symmetric and positive definite.
+
+    Examples
+    --------
+    >>> gaussian(np.zeros(2), np.diag([1.0, 4.0])).covariance()
+    array([[1., 0.],
+           [0., 4.]])
+    """
     root = torch.from_numpy(symmetric_root(covariance))
     return Mixture(torch.from_numpy(np.asarray(mean, np.float64))[None], root[None])
 
@@ -55,12 +100,26 @@ def gaussian(mean: np.ndarray, covariance: np.ndarray) -> Mixture:
 def random_mixture(
     dimension: int, components: int, random: np.random.Generator | np.random.RandomState
 ) -> Mixture:
-    """The random mixtures of the Wasserstein-2 benchmark (Korotin et al. 2021).
+    """Return a random mixture of the Wasserstein-2 benchmark (Korotin et al. 2021).
 
     Along every axis the centres are a random order of 0, 1, .. minus their mean; the roots are
     0.4 times random matrices with rows of length one. Everything is scaled so that the variance of
     a coordinate is one on average. With numpy's legacy generator the draws are those of the
     published code.
+
+    Parameters
+    ----------
+    dimension : int
+        The number of coordinates.
+    components : int
+        The number of components.
+    random : numpy.random.Generator | numpy.random.RandomState
+        The generator.
+
+    Returns
+    -------
+    Mixture
+        The mixture.
     """
     centres = (
         np.stack(
@@ -75,9 +134,28 @@ def random_mixture(
 
 
 def symmetric_root(matrix: np.ndarray) -> np.ndarray:
-    """The positive definite square root of a positive definite matrix, (d, d).
+    """Return the positive definite square root of a positive definite matrix.
 
-    Raises ``InputError`` if ``matrix`` is not symmetric and positive definite.
+    Parameters
+    ----------
+    matrix : ndarray, shape (d, d)
+        The matrix.
+
+    Returns
+    -------
+    ndarray of float64, shape (d, d)
+        The root.
+
+    Raises
+    ------
+    InputError
+        If ``matrix`` is not symmetric and positive definite.
+
+    Examples
+    --------
+    >>> symmetric_root(np.diag([4.0, 9.0]))
+    array([[2., 0.],
+           [0., 3.]])
     """
     matrix = np.asarray(matrix, np.float64)
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)

@@ -1,9 +1,9 @@
 """The published trained potentials of the Wasserstein-2 benchmark, read from their files.
 
 The files are state dicts of DenseICNN as torch stores them, ``<d>_v1.pt`` and ``<d>_v2.pt`` for
-dimension d, in a directory or in a tar archive (plain or compressed with gz or xz). Only torch's
-restricted reader is used, which builds tensors and runs nothing that a file asks for; names,
-shapes and values are checked besides.
+dimension d, in a directory or in a tar archive (plain or compressed with gz or xz). They are read
+with torch's restricted reader, which builds tensors and executes nothing that a file asks for;
+names, shapes and values are checked afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,23 @@ LARGEST = 1 << 26
 
 
 def potentials_path(raw: str | None) -> Path:
-    """Where the potentials are: ``raw``, or else the directory w2-benchmark in MPIFED_DATA."""
+    """Return where the potentials are: ``raw``, or the directory w2-benchmark in MPIFED_DATA.
+
+    Parameters
+    ----------
+    raw : str | None
+        The directory or archive, if it is given.
+
+    Returns
+    -------
+    Path
+        An existing path.
+
+    Raises
+    ------
+    InputError
+        If neither is given or the path does not exist.
+    """
     if raw is not None:
         path = Path(raw).expanduser()
         if not path.exists():
@@ -50,10 +66,26 @@ def potentials_path(raw: str | None) -> Path:
 
 
 def read_potential(path: Path, name: str, model: DenseICNN) -> Tensor:
-    """The parameters (n_parameters,), float64, in the file ``name`` of ``path``.
+    """Return the parameters in a file of potentials.
 
-    ``path`` is a directory with that file or with one archive, or an archive. Raises ``InputError``
-    if the file is missing, damaged, asks for more than tensors, or is not of ``model``'s shape.
+    Parameters
+    ----------
+    path : Path
+        A directory with the file or with one archive, or an archive.
+    name : str
+        The name of the file.
+    model : DenseICNN
+        The network of the potential.
+
+    Returns
+    -------
+    Tensor of float64, shape (n_parameters,)
+        The flat parameters.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or damaged, has more than tensors, or is not of ``model``'s shape.
     """
     where = f"'{name}' in '{path}'"
     try:
@@ -64,7 +96,7 @@ def read_potential(path: Path, name: str, model: DenseICNN) -> Tensor:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{where} cannot be read: {reason}") from error
     except pickle.UnpicklingError as error:
-        raise InputError(f"{where} is no file of weights alone, and is not read") from error
+        raise InputError(f"{where} is not a file of weights alone, and is not read") from error
     except InputError:
         raise
     except Exception as error:
@@ -99,14 +131,14 @@ def _check_size(size: int, name: str) -> None:
 
 
 def _check_unpacked(content: bytes, name: str) -> None:
-    """Refuses weights that are larger than their file says."""
+    """Refuse weights that are larger than their file says."""
     if zipfile.is_zipfile(io.BytesIO(content)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             _check_size(sum(member.file_size for member in archive.infolist()), name)
 
 
 def _flat(state: Any, model: DenseICNN, where: str) -> Tensor:
-    """The flat parameters of a state dict, in the order of ``DenseICNN``."""
+    """Return the flat parameters of a state dict, in the order of ``DenseICNN``."""
     layers = range(len(model.hidden))
     quadratic = [f"quadratic_layers.{layer}.quadratic_decomposed" for layer in layers]
     linear = [f"quadratic_layers.{layer}.weight" for layer in layers]

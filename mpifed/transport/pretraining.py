@@ -1,4 +1,4 @@
-"""Where both networks of optimal transport begin: at the identity map."""
+"""Initial parameters for both networks of optimal transport: those of the identity map."""
 
 from __future__ import annotations
 
@@ -23,12 +23,33 @@ def identity_potential(
     iterations: int = 5000,
     batch_size: int = 1024,
 ) -> Tensor:
-    """Parameters (n_parameters,) for which the gradient of f is close to the identity.
+    """Return parameters for which the gradient of f is close to the identity.
 
     From ``model.init``, Adam minimises the mean square of grad f(x) - x, per coordinate, over
-    batches x ~ N(0, 9 I), cutting the weights off at 0 after each step, until it is below
-    ``tolerance`` or ``iterations`` are over (published code of Korotin et al. 2021). What comes
-    out depends on the generator alone. Training ends within ``iterations`` whatever is reached.
+    batches x ~ N(0, 9 I), setting negative weights to 0 after each step (published code of Korotin
+    et al. 2021). The result depends on the generator alone.
+
+    Parameters
+    ----------
+    model : DenseICNN
+        The network.
+    generator : numpy.random.Generator
+        The generator of the initial parameters and the batches.
+    dtype : torch.dtype
+        The type of the result.
+    lr : float, default 0.001
+        The step size of Adam.
+    tolerance : float, default 0.001
+        The mean square at which to stop.
+    iterations : int, default 5000
+        The largest number of steps.
+    batch_size : int, default 1024
+        The samples per step.
+
+    Returns
+    -------
+    Tensor, shape (n_parameters,)
+        The parameters.
     """
     optimizer = Adam(lr)
     parameters = torch.from_numpy(model.init(generator)).to(dtype)

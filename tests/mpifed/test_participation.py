@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from on_ranks import unlike_one_rank
 
 from mpifed.algorithms.local import LocalState
+from mpifed.components.registry import plain
 from mpifed.config.experiment_files import parse_overrides
 from mpifed.federation.participation import (
     Dropout,
@@ -199,7 +200,7 @@ def test_fedadam_lets_late_clients_send_a_part_of_their_steps(tmp_path, capfd):
     words = [*TINY, "algorithm=fedadam", "local.epochs=3", "--quiet"]
     digests = []
     for rate in (None, 0, 0.9):
-        late = [] if rate is None else [f"participation={stragglers(rate, 'partial')}"]
+        late = [] if rate is None else [f"participation={plain(stragglers(rate, 'partial'))}"]
         output = tmp_path / f"run-{rate}"
         assert call([*words, *late, "--output", output], capfd).code == 0
         digests.append(summary_of(output)["state_digest"])
@@ -207,7 +208,7 @@ def test_fedadam_lets_late_clients_send_a_part_of_their_steps(tmp_path, capfd):
 
 
 def test_one_gradient_step_cannot_be_cut_short(tmp_path, capfd):
-    late = f"participation={stragglers(0.5, 'partial')}"
+    late = f"participation={plain(stragglers(0.5, 'partial'))}"
     outcome = call(["transport-fedadam", late, "--output", tmp_path / "run"], capfd)
     assert outcome.code == 2
     assert "takes one gradient step, which cannot be cut short; allowed: miss" in outcome.err

@@ -20,7 +20,8 @@ from mpifed.report.consensus import measured
 from mpifed.report.groups import group_runs
 from mpifed.report.lines import LINE_HEIGHT, spread
 from mpifed.report.reading import find_runs
-from mpifed.report.tables import bits, markdown
+from mpifed.report.tables import markdown
+from mpifed.report.units import bits
 
 FEDAVG = {"name": "fedavg"}
 LOCAL = {"name": "local"}
@@ -232,7 +233,7 @@ def test_damage_is_one_sentence(
 
 
 def test_places_that_are_no_runs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no directory"):
+    with pytest.raises(InputError, match="is not a directory"):
         find_runs([tmp_path / "nowhere"])
     with pytest.raises(InputError, match="holds no run"):
         find_runs([tmp_path])

@@ -15,7 +15,8 @@ import pytest
 from run_directories import fill_columns, write_run
 
 from mpifed.report.__main__ import main
-from mpifed.report.grid import WantedGrid, csv_text, grids, markdown
+from mpifed.report.grid import grids
+from mpifed.report.grid_tables import WantedGrid, csv_text, markdown
 from mpifed.report.groups import group_runs
 from mpifed.report.reading import find_runs
 

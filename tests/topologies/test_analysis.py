@@ -6,8 +6,8 @@ import pytest
 
 from topologies import (
     MixingMatrix,
-    analysis,
     build_graph,
+    consensus,
     consensus_rate,
     describe,
     diameter,
@@ -66,7 +66,7 @@ def test_lanczos_agrees_with_the_dense_computation(monkeypatch, directed):
         edges = [(i, (i - k) % 50) for i in range(50) for k in (1, 7)]
         matrix = MixingMatrix(50, edges, np.full(100, 0.3), symmetric=False)
     expected = slem(matrix)
-    monkeypatch.setattr(analysis, "DENSE_NODES", 10)
+    monkeypatch.setattr(consensus, "DENSE_NODES", 10)
     assert slem(matrix) == pytest.approx(expected, abs=1e-10)
 
 

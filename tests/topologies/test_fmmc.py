@@ -15,8 +15,8 @@ from topologies import (
     mixing_matrix,
     slem,
 )
+from topologies.edges import at_most_one
 from topologies.fmmc import GAP_FLOOR
-from topologies.matrix import at_most_one
 
 
 def er(n, p=0.5, seed=1234):

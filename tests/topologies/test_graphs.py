@@ -140,7 +140,7 @@ def test_shapes():
         ("ring", None, {}, "ring needs n"),
         ("torus", 7, {}, "prime"),
         ("torus", 8, {"rows": 3, "cols": 3}, "n is 8"),
-        ("torus", 8, {"rows": 3}, "no multiple of rows = 3"),
+        ("torus", 8, {"rows": 3}, "must be a multiple of rows = 3"),
         ("torus", None, {"rows": 3}, "torus needs n, or rows and cols"),
         ("hypercube", 12, {}, "nearest are 8 and 16"),
         ("hypercube", 8, {"dimension": 4}, "dimension = 4"),
@@ -208,7 +208,7 @@ def test_edge_lists_with_a_header_names_and_self_loops(tmp_path):
     with pytest.raises(TopologyError, match="no node"):
         build_graph("edge_list", path=str(file))
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TopologyError, match="no text file"):
+    with pytest.raises(TopologyError, match="is not a text file"):
         build_graph("edge_list", path=str(file))
 
 
@@ -220,7 +220,7 @@ def test_graphml_files(tmp_path):
     with pytest.raises(TopologyError, match="directed"):
         build_graph("graphml", path=str(file))
     file.write_text("no xml")
-    with pytest.raises(TopologyError, match="no GraphML"):
+    with pytest.raises(TopologyError, match="is not a GraphML file"):
         build_graph("graphml", path=str(file))
 
 

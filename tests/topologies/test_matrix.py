@@ -171,7 +171,7 @@ def test_damaged_files_are_refused(tmp_path):
         with pytest.raises(TopologyError):
             MixingMatrix.load(file)
     np.savez(file, a=np.arange(3))
-    with pytest.raises(TopologyError, match="no file of a mixing matrix"):
+    with pytest.raises(TopologyError, match="is not a file of a mixing matrix"):
         MixingMatrix.load(file)
     good = metropolis_hastings(nx.path_graph(5))
     np.savez(

@@ -137,7 +137,7 @@ def test_networks_from_files(tmp_path):
     for name, words in {
         "delays.csv": "latency is -1",
         "wide.csv": "not n x n",
-        "words.csv": "no table of numbers",
+        "words.csv": "is not a table of numbers",
         "apart.graphml": "not connected",
         "none.csv": "cannot read",
         "none.txt": "must end in",

@@ -13,12 +13,12 @@ from sklearn.linear_model import Lasso
 
 from mpifed.errors import InputError, RunError
 from mpifed.surrogates.active_set import (
+    block_pivots,
     face_minimum,
-    pivoted,
-    solved_side_by_side,
+    solve_side_by_side,
     subsystems,
 )
-from mpifed.surrogates.lasso import MOST_ITERATIONS, codes, described
+from mpifed.surrogates.lasso import MOST_ITERATIONS, codes, describe_samples
 from mpifed.surrogates.lasso_problem import Quadratic, quadratic
 
 
@@ -74,8 +74,8 @@ def test_gaps_and_kkt_conditions_hold(p, n_atoms, correlation, l1, nonnegative):
 def test_what_pivots_leave_unfinished_is_finished_all_the_same(l1, share):
     """Nearly as many atoms as dimensions: the condition number is 10^4."""
     dictionary, z = problem(52, 50, 150)
-    samples = described(dictionary, z, 1e-8)
-    h, unfinished = pivoted(quadratic(dictionary, l1, False), samples)
+    samples = describe_samples(dictionary, z, 1e-8)
+    h, unfinished = block_pivots(quadratic(dictionary, l1, False), samples)
     done = torch.from_numpy(~unfinished[:150])
     assert float((~done).double().mean()) == pytest.approx(share, abs=0.2)
     found = codes(dictionary, z, l1)
@@ -93,11 +93,11 @@ def test_padding_of_small_systems_does_not_change_a_bit(size):
     systems[:size, 8] = generator.standard_normal((size, 40))
     bare = np.delete(systems[:size], range(size, 8), 1)
     expected = np.linalg.solve(bare[:, :-1].transpose(2, 0, 1), bare[:, -1].T[:, :, None])
-    alone = solved_side_by_side(bare[:, :, 7:8].copy())
-    found = solved_side_by_side(bare)
+    alone = solve_side_by_side(bare[:, :, 7:8].copy())
+    found = solve_side_by_side(bare)
     assert np.allclose(found.T, expected[:, :, 0], rtol=1e-8)
     assert np.array_equal(found[:, 7:8], alone)
-    assert np.array_equal(solved_side_by_side(systems)[:size], found)
+    assert np.array_equal(solve_side_by_side(systems)[:size], found)
 
 
 def test_codes_are_those_of_scikit_learn():

@@ -237,7 +237,7 @@ def test_a_file_that_asks_for_code_is_refused_and_runs_nothing(stored, tmp_path,
         pickle.loads(file.getvalue())
         assert marker.exists()
         marker.unlink()
-    with pytest.raises(InputError, match="no file of weights alone"):
+    with pytest.raises(InputError, match="is not a file of weights alone"):
         read_potential(tmp_path, "3_v1.pt", model)
     assert not marker.exists()
 

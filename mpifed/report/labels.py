@@ -1,0 +1,137 @@
+"""Labels of data sets and methods, from the configurations of the runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TITLES = {
+    "apfl": "APFL",
+    "clustered": "Clustered FL",
+    "dcgd": "DCGD",
+    "diana": "DIANA",
+    "ditto": "Ditto",
+    "fedadam": "FedAdam",
+    "fedavg": "FedAvg",
+    "fedavg_ft": "FedAvg+",
+    "fedem": "FedEM",
+    "fedmgs": "FedMGS",
+    "fedmm": "FedMM",
+    "fedmm_ot": "FedMM-OT",
+    "fedmm_theta": "FedMM-Θ",
+    "fedprox": "FedProx",
+    "flix": "FLIX",
+    "fomaml": "FO-MAML",
+    "l2gd": "L2GD",
+    "local": "Local",
+    "mocha": "MOCHA",
+    "pfedme": "pFedMe",
+    "reptile": "Reptile",
+    "sa_ssmm": "SA-SSMM",
+    "scaffold": "SCAFFOLD",
+}
+"""Algorithms as the papers print them; any other keeps its name."""
+
+# Values that a label leaves out because they are the usual ones.
+USUAL = {"exchange.schedule.name": "static"}
+
+
+def data_title(config: dict[str, Any]) -> str:
+    """Return the title of a run's data set: the stem of its file, or its name and variant."""
+    data = config["data"]
+    if isinstance(data.get("path"), str):
+        return Path(data["path"]).stem
+    return f"{data['name']}-{data['variant']}" if "variant" in data else str(data["name"])
+
+
+def method_title(config: dict[str, Any]) -> str:
+    """Return the title of a run's method: 'D-FedEM' for gossip with fedem."""
+    name = config["algorithm"]["name"]
+    gossip = "D-" if config["exchange"]["name"] == "gossip" else ""
+    return gossip + TITLES.get(name, name)
+
+
+def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
+    """Return the leaves of a configuration under dotted keys, as text.
+
+    Parameters
+    ----------
+    tree : Any
+        A configuration, or a part of it.
+    prefix : str, default ''
+        The dotted key of the part.
+
+    Returns
+    -------
+    dict of str to str
+        The values, as JSON where they are not text.
+
+    Examples
+    --------
+    >>> leaves({"rounds": 5, "data": {"name": "digits"}})
+    {'rounds': '5', 'data.name': 'digits'}
+    """
+    if isinstance(tree, dict):
+        found: dict[str, str] = {}
+        for key, value in tree.items():
+            found |= leaves(value, f"{prefix}.{key}" if prefix else str(key))
+        return found
+    return {prefix: tree if isinstance(tree, str) else json.dumps(tree, default=str)}
+
+
+def distinct_labels(titles: list[str], parts: list[dict[str, str]]) -> list[str]:
+    """Return titles, each with what distinguishes it from equal ones: 'FedEM, lr=0.1'.
+
+    Parameters
+    ----------
+    titles : list[str]
+        The title of each run.
+    parts : list[dict[str, str]]
+        The leaves of each run's configuration that may distinguish it.
+
+    Returns
+    -------
+    list of str
+        The labels.
+
+    Examples
+    --------
+    >>> distinct_labels(["FedEM", "FedEM"], [{"local.lr": "0.1"}, {"local.lr": "1"}])
+    ['FedEM, lr=0.1', 'FedEM, lr=1']
+    """
+    labels = []
+    for title, part in zip(titles, parts, strict=True):
+        same = [p for t, p in zip(titles, parts, strict=True) if t == title]
+        labels.append(", ".join([title, *_differences(part, same)]))
+    return labels
+
+
+def _differences(part: dict[str, str], same: Sequence[dict[str, str]]) -> list[str]:
+    """Return what distinguishes ``part``: 'lr=0.1', and components as 'erdos_renyi p=0.05'.
+
+    An option of a component is compared only where that component is used: a ring has no p.
+    """
+    words: list[str] = []
+    named = ""  # the section whose component the last word names
+    for key, value in part.items():
+        section = key.rpartition(".")[0]
+        is_name = key == f"{section}.name"
+        alike = [p for p in same if is_name or _name(p, section) == _name(part, section)]
+        # No component where others have one: what replaces it is named by another key.
+        absent = value == "null" and any(f"{key}.name" in other for other in same)
+        if absent or USUAL.get(key) == value or all(p.get(key) == value for p in alike):
+            continue
+        if is_name and section:
+            words.append(value)
+            named = section
+        elif section == named and words:
+            words[-1] += f" {key.rpartition('.')[2]}={value}"
+        else:
+            words.append(f"{key.split('.', 1)[-1]}={value}")
+    return words
+
+
+def _name(part: dict[str, str], section: str) -> str | None:
+    return part.get(f"{section}.name")

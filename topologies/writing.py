@@ -1,0 +1,138 @@
+"""Writing of matrices and tables: npz (exact), dense CSV, edge lists, GraphML."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from topologies.catalogue import TopologyError
+from topologies.matrix import MixingMatrix
+
+
+def write_matrix(matrix: MixingMatrix, path: str | Path) -> None:
+    """Write the matrix in the format of the path's suffix, one of ``FORMATS``.
+
+    Weights are written with all their digits. Only the CSV file has self-weights; elsewhere they
+    are one minus the other weights of the row. The edge list begins with the number of nodes.
+
+    Parameters
+    ----------
+    matrix : MixingMatrix
+        The mixing matrix.
+    path : str | Path
+        The file to write.
+
+    Raises
+    ------
+    TopologyError
+        For another suffix, for a directed matrix as an edge list or GraphML, or if the file cannot
+        be written.
+    """
+    path = Path(path)
+    check_format(path)
+    if not matrix.symmetric and path.suffix in (".edges", ".graphml"):
+        raise TopologyError(f"a directed matrix cannot be written to {path.name}: use .npz or .csv")
+    try:
+        FORMATS[path.suffix](matrix, path)
+    except OSError as error:
+        raise TopologyError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def check_format(path: Path) -> None:
+    """Check that a path has the suffix of a format and lies in an existing directory.
+
+    Parameters
+    ----------
+    path : Path
+        The file to be written.
+
+    Raises
+    ------
+    TopologyError
+        If it does not.
+    """
+    if path.suffix not in FORMATS:
+        raise TopologyError(
+            f"{str(path)!r} ends in {path.suffix!r}, but must end in one of {', '.join(FORMATS)}"
+        )
+    check_directory(path)
+
+
+def check_directory(path: Path) -> None:
+    """Check that a path lies in an existing directory.
+
+    Parameters
+    ----------
+    path : Path
+        The file to be written.
+
+    Raises
+    ------
+    TopologyError
+        If it does not.
+    """
+    if not path.parent.is_dir():
+        raise TopologyError(
+            f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}"
+        )
+
+
+def _write_edges(matrix: MixingMatrix, path: Path) -> None:
+    pairs = zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True)
+    lines = [f"{i} {j} {weight!r}" for (i, j), weight in pairs]
+    path.write_text("\n".join([str(matrix.n), *lines]) + "\n")
+
+
+def _write_csv(matrix: MixingMatrix, path: Path) -> None:
+    rows = (",".join(map(repr, row)) for row in matrix.to_dense().tolist())
+    path.write_text("\n".join(rows) + "\n")
+
+
+def _write_graphml(matrix: MixingMatrix, path: Path) -> None:
+    graph = nx.empty_graph(matrix.n)
+    for (i, j), weight in zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True):
+        graph.add_edge(i, j, weight=weight)
+    graph.graph["info"] = json.dumps(dict(matrix.info))
+    nx.write_graphml(graph, path)
+
+
+FORMATS: dict[str, Callable[[MixingMatrix, Path], None]] = {
+    ".npz": MixingMatrix.save,
+    ".csv": _write_csv,
+    ".edges": _write_edges,
+    ".graphml": _write_graphml,
+}
+
+
+def write_table(records: Sequence[dict[str, Any]], path: str | Path) -> None:
+    """Write records of equal keys as CSV; None becomes an empty cell, a mapping JSON.
+
+    Parameters
+    ----------
+    records : Sequence[dict[str, Any]]
+        The rows; the keys of the first one make the header.
+    path : str | Path
+        The file to write.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be written.
+    """
+    try:
+        with Path(path).open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(records[0]))
+            writer.writeheader()
+            for record in records:
+                writer.writerow({key: _cell(value) for key, value in record.items()})
+    except OSError as error:
+        raise TopologyError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list) else value
