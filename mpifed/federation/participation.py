@@ -134,8 +134,6 @@ def shortest_form(participation: Participation) -> Participation:
     --------
     >>> shortest_form(Uniform(fraction=0.5))
     0.5
-    >>> shortest_form(Bernoulli(p=0.5)).p
-    0.5
     """
     if isinstance(participation, Uniform) and participation.weights == "renormalised":
         return participation.fraction
