@@ -255,7 +255,7 @@ def test_a_finished_run_does_not_go_on_as_another(
     output = tmp_path / "run"
     before = finished(capfd, output)
     assert "has another configuration: " in call(capfd, "resume", UNCHECKED, output, *words, code=2)
-    assert "is finished; more rounds=N" in call(
+    assert "is finished; a larger rounds=N" in call(
         capfd, "resume", UNCHECKED, output, "rounds=3", code=2
     )
     assert files_in(output) == before
