@@ -64,7 +64,7 @@ def find_facts(
     return computed_once(clients, lambda: surrogate.conclude(torch.cat(means)))
 
 
-def told(
+def with_facts(
     surrogate: Surrogate, clients: Clients, weights: Tensor, samples_of: Callable[[int], Tensor]
 ) -> tuple[Surrogate, Known | state.Nothing]:
     """Return the surrogate with the facts that it asks for; collective.
@@ -84,7 +84,7 @@ def told(
     return surrogate.knowing(facts), Known(facts) if surrogate.waits else state.Nothing()
 
 
-def recalled(surrogate: Surrogate, known: Known | state.Nothing) -> Surrogate:
+def restore_facts(surrogate: Surrogate, known: Known | state.Nothing) -> Surrogate:
     """Return the surrogate with the facts that the state of a run has kept, if any."""
     if isinstance(known, Known) and isinstance(surrogate, Asking):
         return surrogate.knowing(known.facts)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, step_scale
-from mpifed.algorithms.fedmm.facts import recalled, told
+from mpifed.algorithms.fedmm.facts import restore_facts, with_facts
 from mpifed.algorithms.fedmm.failures import at_the_server, bounded, rows_or_nan, statistics_or_nan
 from mpifed.algorithms.fedmm.measures import test_objective, training_objective
 from mpifed.algorithms.fedmm.samples import few_of, inputs_of, sample_of, shard_of, shards_of
@@ -48,8 +48,8 @@ SECTION = "algorithm.surrogate"
 class FedMMState:
     """``surrogate`` S (q,), the one before it, control variates V_i (clients, q) and V (q,).
 
-    All float64; under gossip S has a row for each client. ``previous`` is for metrics.csv, ``known``
-    are the facts about the data that the surrogate cannot compute without.
+    All float64; under gossip S has a row for each client. ``previous`` is for metrics.csv;
+    ``known`` are facts about the data without which the surrogate cannot compute.
     """
 
     surrogate: Tensor = state.shared()
@@ -149,7 +149,7 @@ class FedMM(Algorithm[Channel]):
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedMMState:
-        self.surrogate, known = told(
+        self.surrogate, known = with_facts(
             self.surrogate, clients, self.weights(clients), partial(self.own_samples, clients)
         )
         if len(clients):
@@ -173,7 +173,7 @@ class FedMM(Algorithm[Channel]):
 
     def recall(self, state: FedMMState) -> None:
         """Give the surrogate the facts that the state has kept, as after a resume."""
-        self.surrogate = recalled(self.surrogate, state.known)
+        self.surrogate = restore_facts(self.surrogate, state.known)
 
     # -- rounds
 
