@@ -73,8 +73,7 @@ def posterior(model: Model, components: Tensor, mixture: Tensor, clients: Client
     """
     train = clients.shards.train
     losses = train_losses(model, components, train, clients.rows)
-    # log 0 = -inf gives q = 0: a component that a client has lost stays lost, as in exact
-    # arithmetic.
+    # log 0 = -inf gives q = 0: a component with weight 0 keeps it, as in exact arithmetic.
     log_mixture = mixture.new_zeros(mixture.shape[1], len(train.counts))
     log_mixture[:, torch.from_numpy(clients.rows).to(mixture.device)] = torch.log(mixture).T
     counts = torch.from_numpy(train.counts).to(mixture.device)

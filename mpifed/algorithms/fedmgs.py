@@ -153,9 +153,21 @@ class FedMGS(Algorithm[ServerChannel]):
         return FedMGSState(self.improved_atoms(state.atoms, summed), codes, sent, summed)
 
     def sampled(self, clients: Clients, draws: Draws) -> np.ndarray:
-        """Draw the clients that send in this round: bool (n_clients,).
+        """Draw the clients that send in this round.
 
         In round 1 all clients send, so that the server has statistics of each.
+
+        Parameters
+        ----------
+        clients : Clients
+            All training clients hosted here.
+        draws : Draws
+            Random numbers of the round.
+
+        Returns
+        -------
+        numpy.ndarray
+            bool (n_clients,), the same on every rank.
         """
         federation = clients.federation
         chosen = np.zeros(federation.n_clients, bool)
@@ -224,7 +236,7 @@ class FedMGS(Algorithm[ServerChannel]):
         return Predictor(None)
 
     def learnt(self, state: FedMGSState, exchange: Exchange) -> dict[str, Tensor]:
-        """``dictionary`` W (p, K); the codes stay with the clients."""
+        """``dictionary`` W (p, K); codes are not shown."""
         return {"dictionary": state.atoms}
 
     def measure(

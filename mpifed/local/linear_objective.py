@@ -158,11 +158,13 @@ class SparseObjective:
 
     @cached_property
     def labels(self) -> Tensor:
+        """Targets of these clients' samples, (samples, ...)."""
         rows = [self.split.y[_part(self.split, row)] for row in self.clients.rows]
         return torch.cat(rows) if rows else self.split.y[:0]
 
     @cached_property
     def counts(self) -> np.ndarray:
+        """m_i of these clients, int64 (clients,)."""
         return self.split.counts[self.clients.rows]
 
     @cached_property

@@ -131,7 +131,22 @@ def _chunks(begin: int, end: int) -> list[slice]:
 
 
 def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:
-    """Return the means of ``values`` (M, samples) over clients' samples, float64 (len(rows), M)."""
+    """Return the mean of values over each client's samples.
+
+    Parameters
+    ----------
+    values : Tensor
+        A row of values of all samples for each of M models, (M, samples).
+    split : Split
+        Samples of the hosted clients.
+    rows : numpy.ndarray
+        Positions of clients in the split, int64.
+
+    Returns
+    -------
+    Tensor
+        float64 (len(rows), M).
+    """
     if not len(rows):
         return torch.empty(0, len(values), dtype=torch.float64)
     sums = np.add.reduceat(values.double().cpu().numpy(), split.offsets[:-1], axis=1)

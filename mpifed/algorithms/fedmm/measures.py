@@ -66,7 +66,20 @@ def test_objective(
 def risks(
     surrogate: Surrogate, theta: Tensor, split: Split, clients: Clients, with_target: bool
 ) -> Tensor:
-    """Return each client's mean loss in ``split``, 0 without samples: float64 (clients, 1)."""
+    """Return each client's mean loss on some of its samples.
+
+    Parameters
+    ----------
+    surrogate, theta, clients, with_target
+        As for ``training_objective``.
+    split : Split
+        Training or test samples of the hosted clients.
+
+    Returns
+    -------
+    Tensor
+        float64 (clients, 1); 0 without samples, NaN where a loss cannot be computed.
+    """
     means = torch.zeros(len(clients), 1, dtype=torch.float64)
     for i, row in enumerate(clients.rows):
         if split.counts[row]:
