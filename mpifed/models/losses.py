@@ -234,7 +234,22 @@ def half_squared(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def mixed_tags(outputs: Tensor, y: Tensor, mixture: Tensor) -> Tensor:
-    """Return the mean over tags of the cross-entropy of sum_m pi_m p_m, (B,)."""
+    """Return the mean over tags of the cross-entropy of sum_m pi_m p_m.
+
+    Parameters
+    ----------
+    outputs : Tensor
+        Logits of M models, (M, B, q).
+    y : Tensor
+        0 or 1 for each tag, floating-point (B, q).
+    mixture : Tensor
+        pi, (M,).
+
+    Returns
+    -------
+    Tensor
+        (B,).
+    """
     return _mixed_nll(logistic(outputs, y.expand(len(outputs), *y.shape)), mixture).mean(-1)
 
 

@@ -27,5 +27,5 @@ class NoModel(Parametrised):
 
 
 def none(data: Description) -> NoModel:
-    """No predictor: what fedmm and its kin train belongs to the algorithm."""
+    """No predictor, for algorithms such as fedmm that train something else."""
     return NoModel(data)

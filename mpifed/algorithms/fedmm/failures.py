@@ -103,7 +103,22 @@ def _statistic_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
 
 
 def mean_loss_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
-    """Return the mean of ``surrogate.losses``, a scalar tensor; NaN where it fails."""
+    """Return the mean of ``surrogate.losses``, NaN where it fails.
+
+    Parameters
+    ----------
+    surrogate : Surrogate
+        The problem.
+    z : Tensor
+        Samples of one client, (samples, dim).
+    theta : Tensor
+        (n_parameters,).
+
+    Returns
+    -------
+    Tensor
+        A scalar.
+    """
     try:
         return surrogate.losses(z, theta).mean()
     except LinAlgError:
