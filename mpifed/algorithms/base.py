@@ -66,7 +66,7 @@ def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> 
     Raises
     ------
     RunError
-        Where they do not; (clients, P) must not be read as M = clients models for all.
+        For other shapes than allowed; (clients, P) must not be read as M = clients shared models.
     """
     came, mixture = predictor.parameters, predictor.mixture
     if came is not None:
@@ -236,7 +236,7 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
         return {}
 
     def learnt(self, state: Any, exchange: Exchange) -> dict[str, Tensor]:
-        """Return what was learnt and belongs to no client, by name, as ``clients.h5`` shows it."""
+        """Return what was learnt and belongs to no client, by name (``learnt`` in clients.h5)."""
         return {}
 
     @abstractmethod

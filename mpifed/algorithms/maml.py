@@ -162,7 +162,7 @@ class MetaLearner(Algorithm[Channel]):
     def measure(
         self, state: MetaState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
-        """The numbers sent to the server so far, counted as for FLIX."""
+        """``up_floats``, the numbers sent so far, counted as for FLIX."""
         return {"up_floats": exchange.ledger.up_floats}
 
     def payload(self) -> int:

@@ -2,8 +2,8 @@
 
 Gradient descent is the paper's solver and runs for all clients at once. L-BFGS and Newton's method
 find the minimiser to high accuracy, and ``stochastic_optima`` follows the published code. A
-non-convex f_i has several minima; the start decides which one is found, and it is part of the
-state of the run.
+non-convex f_i has several minima; the start decides which one is found, and the one found is kept
+in the state of the run.
 """
 
 from __future__ import annotations

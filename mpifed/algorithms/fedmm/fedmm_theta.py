@@ -29,7 +29,7 @@ class FedMMTheta(FedMM):
         return self.surrogate.n_parameters
 
     def shared_parameters(self, s: Tensor, start: Tensor, by_row: bool) -> Tensor:
-        """Return theta as it is iterated, (n_parameters,), or its rows in ``start`` under gossip."""
+        """Return theta as iterated, (n_parameters,), or its rows in ``start`` under gossip."""
         return start if by_row else s
 
     def oracle(self, start: Tensor, theta: Tensor, clients: Clients, draws: Draws) -> Tensor:
