@@ -136,7 +136,6 @@ class Shards:
     val: Split
     test: Split
     fresh: Fresh | None = None
-    """Draws new samples where the source can; see ``Dataset``."""
 
 
 class Dataset(Component, kind="data set"):
