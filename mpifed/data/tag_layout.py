@@ -61,10 +61,11 @@ class Layout:
     def split(
         self, tags: np.ndarray, client: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return training, validation and test samples of ``client``, int64 each.
+        """Return training, validation and test samples of ``client``.
 
-        ``natural`` takes samples for training that cover the source's tags, then any; the rest is
-        dealt at random. ``divided`` keeps the order: the workers' runs, then validation, then test.
+        They are positions among the samples of its source, int64. ``natural`` takes samples for
+        training that cover the source's tags, then any; the rest is dealt at random. ``divided``
+        keeps the order: the workers' runs, then validation, then test.
 
         Parameters
         ----------

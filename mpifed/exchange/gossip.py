@@ -161,7 +161,7 @@ class Gossip(Exchange):
         return None
 
     def _constants(self, seed: int, schedule: Any) -> np.ndarray:
-        """rho and beta of the static W, found on rank 0. Collective."""
+        """``gap`` and ``spread`` of the static W, found on rank 0. Collective."""
         found = None
         if self.federation.communicator.rank == 0:
             n = len(self.federation.training)
@@ -170,7 +170,7 @@ class Gossip(Exchange):
         return self.federation.communicator.broadcast(found)
 
     def _bounds(self, size: int) -> tuple[float, float, float]:
-        """rho, beta and delta for messages of ``size`` numbers."""
+        """``gap``, ``spread`` and ``delta`` for messages of ``size`` numbers."""
         assert self.compressor is not None
         gap, spread = self._arrays["choco"]
         # Without an edge, or a gap, no step reaches a consensus; a small one does no harm.

@@ -107,7 +107,7 @@ def restore(n: int, seed: int, schedule: Any, stored: Mapping[str, np.ndarray]) 
         Number of nodes.
     seed : int
         Seed of what is drawn in rounds.
-    schedule : Section
+    schedule : str, mapping or Section
         The section ``schedule`` of the options.
     stored : mapping
         Arrays by name.

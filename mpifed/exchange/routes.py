@@ -70,7 +70,7 @@ class Traffic:
         return self.itemsize, (2 * self.limbs - 1) * 8
 
     def held(self, gathered: bool) -> int:
-        """Return the bytes moved per number of the state on the fullest rank."""
+        """Return the bytes per number of the state that the fullest rank sends and receives."""
         per_row, per_sum = self.bytes_a_number()
         if gathered:
             return int(self.hosted.sum() + self.hosted.max()) * per_row

@@ -166,9 +166,7 @@ class ServerRound(ServerChannel):
         return self.sum(rows, weights) / self._shares(weights, whole)[0]
 
     def _shares(self, weights: Tensor, whole: float) -> tuple[float, float]:
-        """What a sum over the participants is divided by, and the share of those who are absent;
-        see ``average``. Collective.
-        """
+        """Divisor of a sum over the participants, and the share of absent clients. Collective."""
         mass = float(self.sum(torch.ones(len(weights), 1, dtype=torch.float64), weights)[0])
         federation = self.server.federation
         everyone = bool(self.active[federation.training].all())

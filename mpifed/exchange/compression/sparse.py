@@ -34,7 +34,7 @@ class Sparsifier(Compressor, Protocol):
     index_bits: int
 
     def kept(self, size: int) -> int:
-        """Return k, the number of coordinates sent of ``size``; ``InputError`` if there are fewer."""
+        """Return k, how many coordinates are sent; ``InputError`` if it is above ``size``."""
 
     def scale(self, size: int) -> float:
         """Return what the kept coordinates are multiplied by."""
