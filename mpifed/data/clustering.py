@@ -60,9 +60,9 @@ def equal_clusters(
     """Return the k-means of ``points``, float64 (n, dimension), into clusters of equal size.
 
     ``own`` begins ``STARTS`` times by k-means++ and keeps the best; where ``n_clusters`` does not
-    divide n, the clusters that draw most points at first are the larger ones. ``package`` is
-    ``KMeansConstrained`` of the optional package k-means-constrained (Levy-Kramer). Raises
-    ``InputError`` for fewer points than clusters, and if the package is asked for but missing.
+    divide n, the clusters that draw most points at first are larger. ``package`` is the optional
+    package k-means-constrained (Levy-Kramer). Raises ``InputError`` for fewer points than clusters,
+    and if the package is asked for but missing.
     """
     if len(points) < n_clusters:
         raise InputError(
@@ -160,12 +160,7 @@ def assign(
 
 
 def _nearly_right(costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray) -> np.ndarray:
-    """Prices that leave few points to hand on: coordinate ascent on the dual, from ``prices``.
-
-    One cluster after the other, the most unbalanced first, gets the price at which it attracts as
-    many points as it should, the others' prices as they are. A hand-on looks at all points of its
-    clusters, so that a thousand of them cost far more than this.
-    """
+    """Prices that leave few points to move, by coordinate ascent: cheaper than ``hand_on``."""
     prices, ranking = prices.copy(), None
     for _ in range(MOST_SWEEPS):
         if ranking is None:
@@ -186,12 +181,7 @@ def _nearly_right(costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray) -> n
 
 
 class _Ranking:
-    """The two clusters of least ``values`` (points, clusters) for each point, as columns change.
-
-    ``first`` and ``second`` are their numbers, the lower of equals before the higher. So a column
-    costs a look at every point and at the rows of those for which its cluster was one of the two,
-    not at the whole table.
-    """
+    """The two clusters of least ``values`` (points, clusters) for each point, as columns change."""
 
     def __init__(self, values: np.ndarray) -> None:
         self.values = values
@@ -220,11 +210,7 @@ class _Ranking:
 
 
 class _Moves:
-    """What it costs to hand a point from one cluster to another.
-
-    ``price`` (clusters, clusters) is the least difference of costs over the points of a cluster,
-    infinite from an empty one, and ``point`` says for which point. Updates ``owner`` in place.
-    """
+    """Least cost ``price`` of moving a point between two clusters (square), and which ``point``."""
 
     def __init__(self, costs: np.ndarray, owner: np.ndarray) -> None:
         self.costs, self.owner = costs, owner
@@ -247,10 +233,7 @@ class _Moves:
         self.point[cluster] = members[best]
 
     def distances(self, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bellman-Ford: the cheapest way from any of ``sources`` (bool) to every cluster.
-
-        Returns its cost and the cluster before the last, -1 where the way begins.
-        """
+        """Bellman-Ford from ``sources`` (bool): cost to each cluster and the one before, or -1."""
         every = np.arange(len(sources))
         distance = np.where(sources, 0.0, np.inf)
         before = np.full(len(sources), -1)
@@ -265,11 +248,7 @@ class _Moves:
         return distance, before
 
     def dual_prices(self) -> np.ndarray:
-        """Prices by which no point gains by moving: the mean way from the clusters to each one.
-
-        Ways from one cluster alone are such prices too, but put points on the borders of cells;
-        in the mean, a border keeps only those that could change places at no cost.
-        """
+        """Prices by which no point gains by moving: the mean over clusters, to keep off borders."""
         ways = self.price.copy()
         np.fill_diagonal(ways, 0)
         for via in range(len(ways)):

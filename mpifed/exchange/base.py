@@ -242,7 +242,7 @@ class Exchange(Component, kind="exchange"):
 
     @abstractmethod
     def mean(self, shared: Tensor, by_samples: bool = False) -> Tensor:
-        """Return one value for a client that took no part. Collective.
+        """Return one value for an unseen client. Collective.
 
         It is the server's, or the mean over clients, weighted by their training samples if
         ``by_samples``.
