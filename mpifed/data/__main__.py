@@ -1,9 +1,9 @@
 """`python -m mpifed.data NAME --output FILE.h5 --clients N ...`: makes a federated HDF5 file.
 
-NAME is a data set as `data.name` of a run, and its options are the command's: one that
-``components.DATASETS`` learns can be written without a change here. Clients are loaded and written
-a block at a time. Exit codes: 0 written, 2 bad input, 1 any other failure; bad input is one
-sentence on standard error and writes nothing.
+NAME is a data set, as ``data.name`` of a run, and its options are options of the command. Every
+data set in ``components.DATASETS`` can be written. Clients are loaded and written a block at a
+time. Exit codes: 0 written, 2 bad input, 1 any other failure. Bad input gives one sentence on
+standard error and writes nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,18 @@ class _Parser(Parser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
+    """Run the command.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The words after the name of the program. None takes those of ``sys.argv``.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _check_alone()

@@ -1,8 +1,8 @@
-"""What a data set is to the rest of mpifed: a description for every rank, shards for each owner.
+"""Data sets: a description that every rank has, and shards that only their owners load.
 
-A data set is made in two steps. Its constructor, which every rank calls, learns the *description*,
-the same on every rank and small: how many clients, how many samples each, the shape of an input.
-Then each rank loads the shards of the clients it hosts, and of no others.
+A data set is made in two steps. Every rank calls the constructor, which finds the *description*.
+It is small and the same on every rank: the number of clients, the samples of each, the shape of an
+input. Each rank then loads the shards of the clients that it hosts, and no others.
 """
 
 from __future__ import annotations
@@ -24,10 +24,29 @@ Task = Literal["classification", "multi_label", "regression", "unlabelled"]
 class Description:
     """What every rank knows about a data set.
 
-    ``n_train``, ``n_val`` and ``n_test`` are int64 of shape (n_clients,). ``n_classes`` counts
-    labels (``classification``; 2 means binary: models then have a single output, the logit of
-    label 1), tags (``multi_label``) or target columns (``regression``); it is 0 for ``unlabelled``.
-    ``problem`` is what a source knows beyond samples, such as a transport benchmark.
+    Attributes
+    ----------
+    source : str
+        Name of the data set.
+    input_shape : tuple of int
+        Shape of the input x of one sample.
+    n_classes : int
+        Number of labels (``classification``), tags (``multi_label``) or target columns
+        (``regression``); 0 for ``unlabelled``. Two labels are binary: a model then has a single
+        output, the logit of label 1.
+    n_train, n_val, n_test : ndarray
+        Samples of each client, int64 (n_clients,).
+    task : {'classification', 'multi_label', 'regression', 'unlabelled'}
+        What is to be learnt; it sets the shape and the type of targets, see ``Split``.
+    problem : object
+        What a source knows beyond its samples, such as a transport benchmark; None for most.
+
+    Examples
+    --------
+    >>> n = np.array([6, 9])
+    >>> about = Description("digits", (8, 8), 10, n_train=n, n_val=n // 3, n_test=n // 3)
+    >>> about.n_clients, about.n_outputs, about.target_shape
+    (2, 10, ())
     """
 
     source: str
@@ -41,6 +60,7 @@ class Description:
 
     @property
     def n_clients(self) -> int:
+        """Number of clients."""
         return len(self.n_train)
 
     @property
@@ -55,7 +75,10 @@ class Description:
         return () if self.task == "classification" else (self.n_classes,)
 
     def target_type(self, dtype: torch.dtype) -> torch.dtype:
-        """Type of ``Split.y`` beside x of type ``dtype``; float64 where that is no floating one."""
+        """Return the type of ``Split.y`` beside x of type ``dtype``.
+
+        It is int64 for labels, else ``dtype``, or float64 where ``dtype`` is an integer type.
+        """
         if self.task == "classification":
             return torch.int64
         return dtype if dtype.is_floating_point else torch.float64
@@ -63,17 +86,22 @@ class Description:
 
 @dataclass(frozen=True)
 class Split:
-    """One split of some clients' shards, client after client.
+    """One split (training, validation or test) of some clients' shards, client after client.
 
-    ``x`` has shape (samples, *input_shape) in the run's floating type. ``y`` depends on the task:
+    Attributes
+    ----------
+    x : Tensor
+        Inputs, (samples, *input_shape), in the run's floating-point type.
+    y : Tensor
+        Targets, whose form depends on the task:
 
-    * ``classification``: labels, int64 (samples,);
-    * ``multi_label``: 1 where a sample has the tag, else 0; floating (samples, n_classes);
-    * ``regression``: floating (samples, n_classes);
-    * ``unlabelled``: floating (samples, 0).
-
-    Client i (in the order asked for) owns rows ``offsets[i]`` to ``offsets[i + 1]``; ``offsets`` is
-    int64 numpy of shape (clients + 1,).
+        * ``classification``: labels 0 .. n_classes - 1, int64 (samples,);
+        * ``multi_label``: 1 where a sample has the tag, else 0; floating (samples, n_classes);
+        * ``regression``: floating (samples, n_classes);
+        * ``unlabelled``: floating (samples, 0).
+    offsets : ndarray
+        int64 (clients + 1,). Client i, in the order asked for, has the rows ``offsets[i]`` up to
+        ``offsets[i + 1]``, the latter excluded.
     """
 
     x: torch.Tensor
@@ -91,34 +119,43 @@ Fresh = Callable[[np.ndarray, int, int], Split]
 
 @dataclass(frozen=True)
 class Shards:
-    """The shards of the clients ``client_ids`` (int64, ascending)."""
+    """The shards of some clients.
+
+    Attributes
+    ----------
+    client_ids : ndarray
+        Numbers of the clients, int64, ascending.
+    train, val, test : Split
+        Their samples.
+    fresh : callable or None
+        Draws new samples where the source can; see ``Dataset``.
+    """
 
     client_ids: np.ndarray
     train: Split
     val: Split
     test: Split
     fresh: Fresh | None = None
-    """Draws new samples where the source can; see ``Dataset``."""
 
 
 class Dataset(Component, kind="data set"):
     """Base class of data sets: a description for every rank, shards for each owner.
 
     The first three parameters of a subclass are the number of clients, the seed of the run and the
-    communicator; its keyword-only parameters are its options.
+    communicator. Its keyword-only parameters are its options. Every rank makes it.
 
     Attributes
     ----------
     description : Description
         What every rank knows; set by ``__init__``.
     seed : int or None
-        The seed that was used; None stands for that of the run.
+        The seed that was used; None means that of the run.
     divisor : int
         Above 1 where ``load(..., torch.uint8)`` gives whole numbers to be divided by it.
     fresh : callable or None
         Draws new samples where the source can, (client_ids, round, count) to a split of ``count``
-        samples of each client, float64. They follow the client's own law and depend on the seed,
-        the round and the client alone: the same call gives the same samples on any rank.
+        samples of each client, float64. They follow the client's distribution and depend on the
+        seed, the round and the client alone: the same call gives the same samples on any rank.
     """
 
     description: Description
@@ -128,12 +165,17 @@ class Dataset(Component, kind="data set"):
 
     @abstractmethod
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``, in that order. Collective: all ranks call it once.
+        """Return the shards of ``client_ids``. Collective: all ranks call it once.
 
         Parameters
         ----------
         client_ids : ndarray
-            int64, ascending.
+            Clients hosted here, int64, ascending; may be empty.
         dtype : torch.dtype
             Type of x, and of floating-point targets.
+
+        Returns
+        -------
+        Shards
+            Splits with the clients in the order of ``client_ids``.
         """

@@ -1,4 +1,4 @@
-"""A private place for data that are expensive to make: federated files named by what is in them."""
+"""The cache: federated files of data that take long to make, named by a hash of their arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ log = logging.getLogger(__name__)
 
 
 def cache_directory() -> Path:
-    """``$MPIFED_CACHE``, else ``$XDG_CACHE_HOME/mpifed``, else ``~/.cache/mpifed``; not created."""
+    """Return the directory of the cache, which need not exist yet.
+
+    It is ``$MPIFED_CACHE``, else ``$XDG_CACHE_HOME/mpifed``, else ``~/.cache/mpifed``.
+
+    Raises
+    ------
+    InputError
+        If neither variable is set and there is no home directory.
+    """
     own, shared = os.environ.get("MPIFED_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if own:
         return Path(own).expanduser().absolute()
@@ -37,12 +45,34 @@ def cache_directory() -> Path:
 def cached(
     label: str, arguments: Mapping[str, Any], contents: Contents, make: Callable[[Path], None]
 ) -> Path:
-    """The cached federated file for ``arguments``; ``make(path)`` writes it if there is none.
+    """Return the path of the cached federated file for ``arguments``, made if it is missing.
 
-    The name is ``label`` and a hash of all ``arguments`` and of the format's version. ``make`` must
-    give the file its name when it is complete; then two jobs that make the same file at once only
-    replace it by itself. A file that does not hold ``contents`` is made again, which is logged.
-    Raises ``InputError`` if the directory cannot be used and ``RunError`` if the disk is full.
+    A file that does not hold ``contents`` is made again, which is logged. Jobs may make the same
+    file at once: each replaces it by an equal one.
+
+    Parameters
+    ----------
+    label : str
+        How the name of the file begins; a hash of the rest follows.
+    arguments : mapping
+        Everything that decides what is in the file, as values of JSON. The hash is of these and of
+        the version of the format.
+    contents : Contents
+        What the file must hold.
+    make : callable
+        ``make(path)`` writes the file and gives it its name only when it is complete.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If the directory cannot be made or written.
+    RunError
+        If the disk refuses the file, for instance because it is full.
     """
     directory = cache_directory()
     text = json.dumps({"format": VERSION, **arguments}, sort_keys=True)

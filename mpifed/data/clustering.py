@@ -1,10 +1,10 @@
 """Clusters of equal size: k-means with constrained cluster sizes (Bradley et al. 2000).
 
-k-means alternates between means and assignments. Where sizes are prescribed, the assignment is a
-transportation problem, which is solved exactly here by successive shortest paths over the
-clusters: points begin at the cluster that is cheapest for them and are handed on, one at a time
-along the cheapest chain of clusters, from those with too many to those with too few. The dual
-solution (a price per cluster) starts the next assignment, which then has little left to move.
+k-means alternates between means and assignments. With prescribed sizes the assignment is a
+transportation problem, solved exactly by successive shortest paths over the clusters. Points begin
+in the cluster that is cheapest for them. One at a time, they are moved along the cheapest chain
+from clusters with too many points to clusters with too few. The dual solution (a price per
+cluster) starts the next assignment, in which little is then left to move.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_SWEEPS = 20
 """Passes over the clusters that bring prices close to those of an assignment, at most."""
 
 TOLD = 1e8
-"""Points times squared clusters above which a line in the log says how far it is."""
+"""Points times squared clusters above which the log reports progress."""
 
 log = logging.getLogger("mpifed")
 
@@ -38,11 +38,10 @@ log = logging.getLogger("mpifed")
 class Clusters:
     """Points in clusters whose sizes differ by at most one.
 
-    ``owner`` is int64 (points,); ``centres`` float64 (clusters, dimension) are means; ``prices``
-    float64 (clusters,) are dual to the sizes: every point lies where ``|x - c|^2 - price`` is
-    least, so that the clusters are the cells of a power diagram. ``inertia`` is the sum of squared
-    distances to the centres. (Points that the package placed lie in their cells as far as it has
-    settled.)
+    ``owner`` is the cluster of each point, int64 (points,). ``centres`` are the means, float64
+    (clusters, dimension). ``prices``, float64 (clusters,), are dual to the sizes: every point is in
+    the cluster of least |x - c|^2 - price, so that clusters are cells of a power diagram (with
+    ``package``, as far as it has converged). ``inertia`` is the sum of squared distances.
     """
 
     owner: np.ndarray
@@ -51,19 +50,19 @@ class Clusters:
     inertia: float
 
     def cell(self, points: np.ndarray) -> np.ndarray:
-        """The cluster in whose cell each of ``points`` (n, dimension) lies: int64 (n,)."""
+        """Return the cluster in whose cell each of ``points`` (n, dimension) lies: int64 (n,)."""
         return (_costs(points, self.centres) - self.prices).argmin(axis=1)
 
 
 def equal_clusters(
     points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
 ) -> Clusters:
-    """k-means of ``points``, float64 (n, dimension), into clusters of equal size.
+    """Return the k-means of ``points``, float64 (n, dimension), into clusters of equal size.
 
     ``own`` begins ``STARTS`` times by k-means++ and keeps the best; where ``n_clusters`` does not
-    divide n, the clusters that draw most points at first are the larger ones. ``package`` is
-    ``KMeansConstrained`` of the optional package k-means-constrained (Levy-Kramer). Raises
-    ``InputError`` for fewer points than clusters, or where the package is asked for and missing.
+    divide n, the clusters that draw most points at first are larger. ``package`` is the optional
+    package k-means-constrained (Levy-Kramer). Raises ``InputError`` for fewer points than clusters,
+    and if the package is asked for but missing.
     """
     if len(points) < n_clusters:
         raise InputError(
@@ -92,7 +91,7 @@ def kmeans(
     sizes: np.ndarray | None = None,
     steps: int = MOST_STEPS,
 ) -> Clusters:
-    """k-means from one start, into clusters of ``sizes`` or of equal ones."""
+    """Return the k-means from one start, into clusters of ``sizes`` or else of equal ones."""
     costs = _costs(points, _seeds(points, n_clusters, rng))
     if sizes is None:
         sizes = equal_sizes(np.bincount(costs.argmin(axis=1), minlength=n_clusters))
@@ -131,7 +130,7 @@ def _by_package(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -
 
 
 def equal_sizes(counts: np.ndarray) -> np.ndarray:
-    """Sizes that differ by at most one for as many points; the larger where ``counts`` is large."""
+    """Return sizes with the sum of ``counts``, at most one apart; the larger where it is large."""
     smallest, larger = divmod(int(counts.sum()), len(counts))
     sizes = np.full(len(counts), smallest)
     sizes[np.argsort(-counts, kind="stable")[:larger]] += 1
@@ -141,13 +140,13 @@ def equal_sizes(counts: np.ndarray) -> np.ndarray:
 def assign(
     costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The cheapest assignment of points to clusters of the given ``sizes``, and its prices.
+    """Return the cheapest assignment of points to clusters of given ``sizes``, and its prices.
 
-    ``costs`` is float64 (points, clusters), ``sizes`` int64 (clusters,) and sums to the number of
-    points. ``prices`` (clusters,) is where to begin, zeros if nothing is known; it decides how
-    long this takes, and between assignments of equal cost, but nothing else. Returns the cluster
-    of each point, int64, and prices for which it is the cheapest without any sizes, inside the
-    set of all such prices: points lie off the borders of cells wherever they can.
+    ``costs`` is float64 (points, clusters); ``sizes``, int64 (clusters,), sums to the number of
+    points. ``prices``, (clusters,), is a first guess, or zeros. It decides how long this takes and
+    which of several cheapest assignments is found, nothing else. The result is the cluster of each
+    point, int64 (points,), and dual prices, float64 (clusters,), from the interior of the set of
+    all dual prices: points lie off the borders of cells wherever they can.
     """
     owner = (costs - _nearly_right(costs, sizes, prices)).argmin(axis=1)
     counts = np.bincount(owner, minlength=len(sizes))
@@ -161,12 +160,7 @@ def assign(
 
 
 def _nearly_right(costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray) -> np.ndarray:
-    """Prices that leave few points to hand on: coordinate ascent on the dual, from ``prices``.
-
-    One cluster after the other, the most unbalanced first, gets the price at which it attracts as
-    many points as it should, the others' prices as they are. A hand-on looks at all points of its
-    clusters, so that a thousand of them cost far more than this.
-    """
+    """Prices that leave few points to move, by coordinate ascent: cheaper than ``hand_on``."""
     prices, ranking = prices.copy(), None
     for _ in range(MOST_SWEEPS):
         if ranking is None:
@@ -187,12 +181,7 @@ def _nearly_right(costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray) -> n
 
 
 class _Ranking:
-    """The two clusters of least ``values`` (points, clusters) for each point, as columns change.
-
-    ``first`` and ``second`` are their numbers, the lower of equals before the higher. So a column
-    costs a look at every point and at the rows of those for which its cluster was one of the two,
-    not at the whole table.
-    """
+    """The two clusters of least ``values`` (points, clusters) for each point, as columns change."""
 
     def __init__(self, values: np.ndarray) -> None:
         self.values = values
@@ -221,11 +210,7 @@ class _Ranking:
 
 
 class _Moves:
-    """What it costs to hand a point from one cluster to another.
-
-    ``price`` (clusters, clusters) is the least difference of costs over the points of a cluster,
-    infinite from an empty one, and ``point`` says for which point. Updates ``owner`` in place.
-    """
+    """Least cost ``price`` of moving a point between two clusters (square), and which ``point``."""
 
     def __init__(self, costs: np.ndarray, owner: np.ndarray) -> None:
         self.costs, self.owner = costs, owner
@@ -248,10 +233,7 @@ class _Moves:
         self.point[cluster] = members[best]
 
     def distances(self, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bellman-Ford: the cheapest way from any of ``sources`` (bool) to every cluster.
-
-        Returns its cost and the cluster before the last, -1 where the way begins.
-        """
+        """Bellman-Ford from ``sources`` (bool): cost to each cluster and the one before, or -1."""
         every = np.arange(len(sources))
         distance = np.where(sources, 0.0, np.inf)
         before = np.full(len(sources), -1)
@@ -266,11 +248,7 @@ class _Moves:
         return distance, before
 
     def dual_prices(self) -> np.ndarray:
-        """Prices by which no point gains by moving: the mean way from the clusters to each one.
-
-        Ways from one cluster alone are such prices too, but put points on the borders of cells;
-        in the mean, a border keeps only those that could change places at no cost.
-        """
+        """Prices by which no point gains by moving: the mean over clusters, to keep off borders."""
         ways = self.price.copy()
         np.fill_diagonal(ways, 0)
         for via in range(len(ways)):

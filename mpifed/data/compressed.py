@@ -31,22 +31,27 @@ UNCHECKED = 1 << 26
 
 @contextlib.contextmanager
 def opened(path: Path, held: float = 0.0, ending: str | None = None) -> Iterator[Stream]:
-    """``path`` opened for reading bytes, decompressed if its name ends in .gz, .xz or .bz2.
+    """Open ``path`` for reading bytes, decompressed if its name ends in .gz, .xz or .bz2.
 
     Parameters
     ----------
-    path
+    path : Path
         A regular file.
-    held
+    held : float
         Bytes of memory that the reader takes for each byte that it reads.
-    ending
+    ending : str, optional
         The ending of the compression, where the name does not have it.
+
+    Yields
+    ------
+    Stream
+        The decompressed bytes, to be read from first to last.
 
     Raises
     ------
     InputError
-        For what the disk or the decompression refuses meanwhile, for a file that grows by more than
-        ``MOST_TIMES``, and for one that memory cannot hold.
+        If the disk or the decompression fails while the stream is open, if a file grows by more
+        than ``MOST_TIMES``, or if memory cannot hold it.
     """
     open_stream = OPENERS.get(path.suffix if ending is None else ending)
     try:
@@ -95,11 +100,24 @@ class _Growing(io.RawIOBase):
 
 
 def located(given: str | None, folder: str, raw: str | None = None) -> Path:
-    """The file that ``data.path`` = ``given`` in the directory ``data.raw`` = ``raw`` means.
+    """Return the file meant by the options ``data.path`` and ``data.raw``.
 
-    With ``raw``, ``given`` is a name in it, or null for its only file; else it is a path, or a name
-    in ``$MPIFED_DATA/folder``. The ending of a compressed file may be left out. Raises
-    ``InputError`` if there is no such file.
+    The ending of a compressed file may be left out.
+
+    Parameters
+    ----------
+    given : str or None
+        ``data.path``. With ``raw`` it is a name in that directory, and None its only file. Without,
+        it is a path or a name in ``$MPIFED_DATA/folder``.
+    folder : str
+        Directory of ``$MPIFED_DATA`` that is searched.
+    raw : str, optional
+        ``data.raw``, a directory.
+
+    Raises
+    ------
+    InputError
+        If the file or the directory does not exist.
     """
     if raw is not None and not Path(raw).expanduser().is_dir():
         raise InputError(f"data.raw is '{raw}', but there is no such directory")
@@ -137,5 +155,11 @@ def _only_file(raw: str | None) -> Path:
 
 
 def bare_name(path: Path) -> str:
-    """The name of a file without the ending of a compression."""
+    """Return the name of a file without the ending of a compression.
+
+    Examples
+    --------
+    >>> bare_name(Path("data/a6a.txt.bz2"))
+    'a6a.txt'
+    """
     return path.stem if path.suffix in OPENERS else path.name

@@ -1,7 +1,7 @@
-"""How data reach the ranks that own them: what rank 0 reads for all, and rows on their way.
+"""How data reach the ranks that own them.
 
-Only rank 0 has to see a file. What is small (labels, offsets) it reads once and tells the others;
-rows go to the owner of their client and to nobody else.
+Only rank 0 needs to see a file. It reads what is small (labels, offsets) once and broadcasts it.
+Rows are sent to the rank that hosts their client, and to no other.
 """
 
 from __future__ import annotations
@@ -24,17 +24,29 @@ PIECE = 8 << 20
 """Bytes of x that are read, or sent to another rank, at once."""
 
 NO_TAG = 255
-"""What stands in a piece for a value of a tag that is neither 0 nor 1."""
+"""The value in a piece for a tag that is neither 0 nor 1."""
 
 Fetch = Callable[[str, int, int], tuple[np.ndarray, np.ndarray]]
 """(split, first row, end row) -> x as stored, y."""
 
 
 def agreed(communicator: Communicator, make: Callable[[], T]) -> T:
-    """What ``make()`` returns on rank 0, on every rank; collective.
+    """Return on every rank what ``make()`` returns on rank 0. Collective.
 
-    What it raises there is raised on every rank, so that nobody waits for a rank that has failed
-    and the message is the same everywhere.
+    No rank waits for one that has failed.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        All ranks of the run.
+    make : callable
+        Called on rank 0 only. Its result must be small and picklable.
+
+    Raises
+    ------
+    InputError, RunError
+        What ``make()`` raises, on every rank. Any other exception is raised on rank 0, and
+        ``RunError`` with its text on the others.
     """
     outcome: tuple[T | None, Exception | None] = (None, None)
     if communicator.rank == 0:
@@ -58,12 +70,29 @@ def deliver(
     dtype: torch.dtype,
     communicator: Communicator,
 ) -> Shards:
-    """The shards of ``client_ids`` from the federated file ``path``; collective.
+    """Return the shards of ``client_ids`` from the federated file ``path``. Collective.
 
-    A rank reads its own rows. One that does not see the file, or sees another under its name, is
-    sent them by rank 0, piece by piece. x is divided as the file says if ``dtype`` is a floating
-    type and left as stored if it is ``torch.uint8``. Raises ``InputError`` for labels out of range,
-    tags that are neither 0 nor 1, and values that are not finite.
+    A rank reads its own rows. A rank that does not see the file, or sees another under its name,
+    gets them from rank 0, piece by piece.
+
+    Parameters
+    ----------
+    path : Path
+        The federated file.
+    contents : Contents
+        What it holds, as ``read_contents`` found on rank 0.
+    client_ids : ndarray
+        Clients hosted here, int64, ascending.
+    dtype : torch.dtype
+        Type of x. x is divided by ``contents.divisor`` for a floating-point type and left as
+        stored for ``torch.uint8``.
+    communicator : Communicator
+        All ranks of the run.
+
+    Raises
+    ------
+    InputError
+        For labels out of range, tags that are neither 0 nor 1, and values that are not finite.
     """
     sees = _sees(path, contents)
     wishes = communicator.gather_object(None if sees else client_ids)
@@ -115,7 +144,7 @@ def _read(file: h5py.File, contents: Contents) -> Fetch:
 
 def _targets(y: np.ndarray, contents: Contents) -> np.ndarray:
     if contents.description.task == "multi_label":
-        # What is neither 0 nor 1 must not become one of them by being made a byte.
+        # A value that is neither 0 nor 1 must not become one of them as a byte.
         y = np.where((y == 0) | (y == 1), y, NO_TAG)
     return y.astype(contents.stored_targets, copy=False)
 
@@ -179,7 +208,7 @@ def _assemble(
 
 
 def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """An unset tensor on memory from numpy, which asks for huge pages: faster to fill at first."""
+    """Return an unset tensor on memory from numpy, which asks for huge pages: faster to fill."""
     return torch.from_numpy(np.empty(shape, str(dtype).removeprefix("torch.")))
 
 

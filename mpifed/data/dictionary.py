@@ -87,14 +87,14 @@ class Dictionary(Dataset):
         )
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``."""
+        """Return the shards of ``client_ids``."""
         return make_shards(self.description, client_ids, dtype, self._make)
 
     def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """``count`` new samples of each client; see ``Dataset``.
+        """Return ``count`` new samples of each client; see ``Dataset``.
 
-        For ``heterogeneous``, those of all samples that lie in the client's cell, which is where
-        its cluster is the nearest but for the price that makes clusters equally large.
+        For ``heterogeneous`` these are samples in the client's cell of the power diagram of the
+        clusters: its centre has the least squared distance minus price (``clustering.Clusters``).
         """
         rows = [self._fresh(round, int(client), count) for client in client_ids]
         return unlabelled(rows, len(self.theta))

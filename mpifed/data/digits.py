@@ -1,4 +1,4 @@
-"""scikit-learn's bundled handwritten digits: real data that need no download."""
+"""scikit-learn's bundled handwritten digits: real data that need not be downloaded."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Digits(Dataset):
         self._communicator = communicator
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``. Collective."""
+        """Return the shards of ``client_ids``. Collective."""
         return load_pooled(
             self._pool, self._assignment, _pieces, client_ids, dtype, self._communicator
         )

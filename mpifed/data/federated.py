@@ -17,14 +17,18 @@ from mpifed.mpi.communicator import Communicator
 class FederatedFile(Dataset):
     """A federated HDF5 file, as `python -m mpifed.data` writes it.
 
-    Rank 0 reads what the file is about and tells the others; then each rank reads the rows of its
-    own clients. A rank that does not see the file is sent its rows by rank 0. Raises
-    ``InputError`` where the file is not usable or holds another number of clients.
+    Rank 0 reads the description of the file and broadcasts it; then each rank reads the rows of its
+    own clients. A rank that does not see the file gets its rows from rank 0.
 
     Parameters
     ----------
     path : str
         The file.
+
+    Raises
+    ------
+    InputError
+        If the file is not usable or holds another number of clients.
     """
 
     def __init__(
@@ -42,5 +46,5 @@ class FederatedFile(Dataset):
             )
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``; ``deliver`` says what is raised. Collective."""
+        """Return the shards of ``client_ids``; ``deliver`` says what is raised. Collective."""
         return deliver(self._path, self.contents, client_ids, dtype, self._communicator)

@@ -50,7 +50,18 @@ ATTRIBUTES = {
 class Contents:
     """What a federated file holds, apart from its rows.
 
-    ``stored`` is the type of x in the file; a sample is x over ``divisor``.
+    Attributes
+    ----------
+    description : Description
+        The data set.
+    partition : str
+        Name of the partition that dealt the samples; ``natural`` where there was none.
+    seed : int
+        Seed that the file was made with.
+    stored : {'uint8', 'float32', 'float64'}
+        Type of x in the file.
+    divisor : int
+        A sample is x over this number.
     """
 
     description: Description
@@ -60,20 +71,20 @@ class Contents:
     divisor: int = 1
 
     def offsets(self, split: str) -> np.ndarray:
-        """First row of each client in ``split``, and the end; int64 (n_clients + 1,)."""
+        """Return the first row of each client in ``split``, and the end; int64 (n_clients + 1,)."""
         counts = getattr(self.description, f"n_{split}")
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
     @property
     def stored_targets(self) -> str:
-        """The type of y in files written here, and in which y travels between ranks."""
+        """Type of y in files that mpifed writes, and in which y travels between ranks."""
         task = self.description.task
         if task == "regression":
             return self.stored if self.stored != "uint8" else "float64"
         return {"classification": "int64", "multi_label": "uint8", "unlabelled": "uint8"}[task]
 
     def same_rows(self, other: Contents) -> bool:
-        """Whether both hold rows of the same form, for the same clients, in the same places."""
+        """Return whether both hold rows of one form, for the same clients, in the same places."""
         mine, others = self.description, other.description
         return (
             (self.stored, self.divisor, mine.input_shape, mine.n_classes, mine.source)
@@ -85,7 +96,7 @@ class Contents:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """``path`` opened for reading; whatever HDF5 cannot read becomes an ``InputError``."""
+    """Open ``path`` for reading; whatever HDF5 cannot read becomes an ``InputError``."""
     try:
         with hdf5.opened(path) as file:
             yield file
@@ -99,9 +110,13 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def read_contents(path: Path) -> Contents:
-    """What the federated file ``path`` holds, checked without reading its rows.
+    """Return what the federated file ``path`` holds, checked without reading its rows.
 
-    Raises ``InputError`` where there is no such file or it is no usable federated file.
+    Raises
+    ------
+    InputError
+        If the file does not exist, may not be read, or breaks a rule of the format. The message
+        names the rule.
     """
     try:
         check_regular(path)

@@ -23,12 +23,29 @@ from mpifed.replacing import replacing
 def write(
     path: Path, contents: Contents, blocks: Iterable[Shards], options: Mapping[str, Any]
 ) -> None:
-    """Writes the shards of all clients to ``path``; a file of that name is replaced at the end.
+    """Write the shards of all clients to a federated file, which replaces one of the same name.
 
-    ``blocks`` yields the clients in order, any number at a time, with x as it is to be stored;
-    only one block is held. ``options`` are kept as JSON. The file is written beside its name,
-    flushed to disk and renamed: under ``path`` there is never an incomplete one. Raises
-    ``RunError`` where the disk does not take it.
+    The file is written beside its name, flushed to disk and renamed. ``path`` therefore never holds
+    an incomplete file.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write.
+    contents : Contents
+        What it will hold.
+    blocks : iterable of Shards
+        The clients in order, any number in a block, with x of type ``contents.stored``. Only one
+        block is held at a time.
+    options : mapping
+        How the data were made; kept in the file as JSON.
+
+    Raises
+    ------
+    RunError
+        If the disk refuses the file.
+    ValueError
+        If the blocks are not all clients in order.
     """
     with _made(path) as partial:
         with _disk(path):
@@ -108,7 +125,7 @@ def _lay_out(file: h5py.File, contents: Contents, options: Mapping[str, Any]) ->
 
 def _set_text(file: h5py.File, name: str, text: str) -> None:
     # Of fixed length: texts of variable length lie in a heap without checksum, and HDF5 2.0 was
-    # seen to search a damaged one for ever.
+    # seen to search a damaged one endlessly.
     form = h5py.string_dtype("utf-8", max(1, len(text.encode())))
     file.attrs.create(name, text, dtype=form)
 

@@ -76,11 +76,11 @@ class GaussianMixture(Dataset):
             self._ends[1:-1] = (first[cuts - 1] + first[cuts]) / 2
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``."""
+        """Return the shards of ``client_ids``."""
         return make_shards(self.description, client_ids, dtype, self._make)
 
     def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """``count`` new samples of each client, in its slice; see ``Dataset``."""
+        """Return ``count`` new samples of each client, in its slice; see ``Dataset``."""
         rows = [
             self._slice(stream(self.seed, "fresh", round, int(client)), int(client), count)
             for client in client_ids

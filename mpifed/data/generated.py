@@ -28,7 +28,22 @@ def alike(
     counts: tuple[int, int, int],
     task: Task,
 ) -> Description:
-    """The description of clients with the same ``counts`` of training, validation and test."""
+    """Return the description of clients that all have the same number of samples.
+
+    Parameters
+    ----------
+    source, input_shape, n_classes, task
+        As in ``Description``.
+    n_clients : int
+        Number of clients.
+    counts : tuple of int
+        Training, validation and test samples of each client.
+
+    Examples
+    --------
+    >>> alike("sine", (1,), 1, n_clients=3, counts=(5, 0, 2), task="regression").n_train
+    array([5, 5, 5])
+    """
     n_train, n_val, n_test = (np.full(n_clients, count, np.int64) for count in counts)
     return Description(source, input_shape, n_classes, n_train, n_val, n_test, task)
 
@@ -36,7 +51,20 @@ def alike(
 def make_shards(
     about: Description, client_ids: np.ndarray, dtype: torch.dtype, make: Make
 ) -> Shards:
-    """The shards of ``client_ids``, made client by client and kept in ``dtype``."""
+    """Return the shards of ``client_ids``, made client by client.
+
+    Parameters
+    ----------
+    about : Description
+        The data set.
+    client_ids : ndarray
+        Clients hosted here, int64, ascending.
+    dtype : torch.dtype
+        Type of x, and of floating-point targets.
+    make : callable
+        ``make(client, split, samples)`` returns x, (samples, *input_shape), and y,
+        (samples, *target_shape); ``split`` is train, val or test.
+    """
     splits = [_unset(about, name, client_ids, dtype) for name in SPLITS]
     for position, client in enumerate(client_ids):
         heartbeat.step()
@@ -64,9 +92,28 @@ def drawn_until(
     wanted: Callable[[np.ndarray], np.ndarray],
     what: str,
 ) -> np.ndarray:
-    """The first ``count`` samples (count, dimension) of batches by ``draw()`` that are ``wanted``.
+    """Return the first ``count`` samples that are wanted, from as many batches as that takes.
 
-    Raises ``RunError`` that names ``what`` where they hardly ever turn up.
+    Parameters
+    ----------
+    count : int
+        Number of samples.
+    draw : callable
+        Returns the next batch, float64 (batch, dimension).
+    wanted : callable
+        Maps a batch to a bool array (batch,).
+    what : str
+        Whom the samples are for, in the message of the error.
+
+    Returns
+    -------
+    ndarray
+        float64 (count, dimension), in the order in which they were drawn.
+
+    Raises
+    ------
+    RunError
+        If ``MOST_BATCHES`` batches do not contain enough.
     """
     kept = [draw()[:0]]
     found = 0
@@ -80,12 +127,20 @@ def drawn_until(
 
 
 def unlabelled(rows: list[np.ndarray], dimension: int) -> Split:
-    """Unlabelled samples, one float64 array (samples, dimension) per client, as a split."""
+    """Return unlabelled samples as a split.
+
+    Parameters
+    ----------
+    rows : list of ndarray
+        Samples of each client, float64 (samples, dimension).
+    dimension : int
+        Length of a sample, needed where ``rows`` is empty.
+    """
     offsets = np.cumsum([0, *(len(own) for own in rows)], dtype=np.int64)
     x = torch.from_numpy(np.concatenate([np.empty((0, dimension)), *rows]))
     return Split(x, x.new_empty((len(x), 0)), offsets)
 
 
 def no_targets(x: np.ndarray) -> np.ndarray:
-    """What stands for the targets of unlabelled samples: (samples, 0)."""
+    """Return the targets of the unlabelled samples ``x``: float64 (samples, 0)."""
     return np.empty((len(x), 0))

@@ -1,4 +1,4 @@
-"""Training samples held out for validation: no part of training, scored at every evaluation."""
+"""Training samples held out for validation: they are not trained on, but scored at evaluations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,25 @@ from mpifed.random import stream
 
 
 class HeldOut(Dataset):
-    """``dataset`` with ``fraction`` of each client's training samples as its validation samples.
+    """A data set with a part of each client's training samples as its validation samples.
 
     Of n samples max(1, round(fraction n)) are held out, but never all: a client with one keeps it.
-    Which ones is a function of the seed and the client alone. Those that stay keep their order.
-    Validation samples that the data have of their own are left out. Raises ``InputError`` for
-    unlabelled data, whose samples no evaluation scores, and where no client has two samples.
+    Which ones depends on the seed and the client alone. The others keep their order. Validation
+    samples of the data set itself are left out.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The data set.
+    fraction : float
+        Share of each client's training samples, in (0, 1).
+    seed : int
+        Seed of the draw.
+
+    Raises
+    ------
+    InputError
+        For unlabelled data, which no evaluation scores, and if no client has two samples.
     """
 
     def __init__(self, dataset: Dataset, fraction: float, seed: int) -> None:
@@ -37,7 +50,7 @@ class HeldOut(Dataset):
         self.fresh = dataset.fresh
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``. Collective where the data set's own is."""
+        """Return the shards of ``client_ids``. Collective where the data set's own is."""
         shards = self._dataset.load(client_ids, dtype)
         counts = shards.train.counts
         held = np.zeros(int(counts.sum()), bool)
@@ -48,13 +61,31 @@ class HeldOut(Dataset):
 
 
 def count_held_out(n_train: np.ndarray, fraction: float) -> np.ndarray:
-    """How many of ``n_train`` samples are held out, int64 of the same shape."""
+    """Return how many of ``n_train`` samples are held out, int64 of the same shape.
+
+    Examples
+    --------
+    >>> count_held_out(np.array([1, 4, 10]), 0.25)
+    array([0, 1, 3])
+    """
     wanted = np.maximum(1, np.floor(fraction * n_train + 0.5)).astype(np.int64)
     return np.minimum(wanted, np.maximum(n_train - 1, 0))
 
 
 def draw_held_out(seed: int, client: int, n: int, fraction: float) -> np.ndarray:
-    """Which of the ``n`` training samples of ``client`` are held out: positions, int64."""
+    """Return the positions, int64 (k,), of those of a client's training samples that are held out.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the draw.
+    client : int
+        Number of the client.
+    n : int
+        Its training samples.
+    fraction : float
+        Share of them that is held out.
+    """
     count = int(count_held_out(np.array(n), fraction))
     return stream(seed, "validation", client=client).permutation(n)[:count]
 

@@ -37,7 +37,17 @@ STEP = 1 << 24
 
 @dataclass(frozen=True)
 class Part:
-    """Two files that belong together, with ``count`` images of shape ``shape``."""
+    """The images and labels of one part (training or test).
+
+    Attributes
+    ----------
+    images, labels : Path
+        The two files.
+    count : int
+        Number of images.
+    shape : tuple of int
+        Rows and columns of an image, in pixels.
+    """
 
     images: Path
     labels: Path
@@ -111,7 +121,7 @@ class Idx(Dataset):
         self._communicator = communicator
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``; ``InputError`` for a damaged file. Collective."""
+        """Return the shards of ``client_ids``; ``InputError`` for a damaged file. Collective."""
         return load_pooled(
             self._pool,
             self._assignment,

@@ -30,7 +30,17 @@ Fraction = Annotated[float, Ge(0), Lt(1)]
 
 @dataclass(frozen=True)
 class Parsed:
-    """A LIBSVM file: float64 ``rows`` (samples, features), and labels as they stand, float64."""
+    """What is in a LIBSVM file.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    rows : csr_matrix
+        float64 (samples, features).
+    labels : ndarray
+        The labels of the file, float64 (samples,).
+    """
 
     path: Path
     rows: csr_matrix
@@ -55,7 +65,7 @@ class LibSvm(Dataset):
         published code's rule, with which all mushrooms are alike.
     intercept : bool
         Whether a column of ones comes before the others, as in the published code of Gasanov et al.
-        2022. A linear model then needs no bias of its own.
+        2022. A linear model then needs no bias.
     features : int, optional
         Number of features. None is the largest number of a feature in the file.
     partition : str
@@ -123,7 +133,7 @@ class LibSvm(Dataset):
         self.description = describe(self._pool, self._dealt)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``. Collective."""
+        """Return the shards of ``client_ids``. Collective."""
         return load_pooled(
             self._pool, self._dealt, self._pieces, client_ids, dtype, self._communicator
         )
@@ -157,17 +167,27 @@ def _deal(
 
 
 def parse(path: Path, features: int | None = None) -> Parsed:
-    """The LIBSVM file ``path``; raises ``InputError`` for what is no such file.
+    """Return the samples and labels in the LIBSVM file ``path``.
 
-    ``features`` is the number of columns, at least the largest feature in the file, which is the
-    default.
+    Parameters
+    ----------
+    path : Path
+        The file, plain or compressed.
+    features : int, optional
+        Number of columns. None is the largest feature in the file.
+
+    Raises
+    ------
+    InputError
+        If the file is not in LIBSVM's format, has no sample, a feature 0 or a value that is not
+        finite, or has a feature above ``features``.
     """
     # scikit-learn takes seconds to import, which only the rank that reads has to spend.
     from sklearn.datasets import load_svmlight_file
 
     try:
         with opened(path, held=2) as stream:
-            # Told that features count from 0, the parser leaves their numbers as they stand.
+            # With features counted from 0, the parser leaves their numbers unchanged.
             rows, labels = load_svmlight_file(stream, zero_based=True)
     except InputError:
         raise
@@ -195,7 +215,20 @@ def parse(path: Path, features: int | None = None) -> Parsed:
 
 
 def binary_labels(parsed: Parsed, rule: Labels) -> np.ndarray:
-    """0 or 1 for each sample, int64; ``LibSvm`` explains the rules."""
+    """Return 0 or 1 for each sample, int64 (samples,).
+
+    Parameters
+    ----------
+    parsed : Parsed
+        A file.
+    rule : {'two_values', 'published_code'}
+        What becomes 1; see ``LibSvm``.
+
+    Raises
+    ------
+    InputError
+        If ``two_values`` is asked for and the file does not have exactly two labels.
+    """
     if rule == "published_code":
         return (parsed.labels != -1).astype(np.int64)
     found = np.unique(parsed.labels)

@@ -1,8 +1,9 @@
-"""Any number of clusters of equal size: where they are many, clusters are parted again and again.
+"""Any number of clusters of equal size: many are found by parting the points recursively.
 
-k-means into equal clusters takes time as the points times the squared clusters (``clustering``).
-Parting everything into few clusters, each of these into few, and so on, takes it as the points
-times the logarithm of the clusters; the clusters are then the leaves of a tree of power diagrams.
+The time of k-means into equal clusters (``clustering``) grows as the points times the squared
+clusters. Recursive parting (everything into few clusters, each of these into few, and so on) takes
+time as the points times the logarithm of the clusters. The clusters are then the leaves of a tree
+of power diagrams.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from mpifed.data.clustering import Solver, equal_clusters, kmeans
 
 LARGE = 2.1e9
-"""Points times squared clusters above which clusters are parted again and again."""
+"""Points times squared clusters above which clusters are parted recursively."""
 
 BRANCHES = 4
 """Into how many parts at a time."""
@@ -28,10 +29,26 @@ log = logging.getLogger("mpifed")
 def equal_parts(
     points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
 ) -> np.ndarray:
-    """The owners of ``equal_clusters``, int64 (n,), but above ``LARGE`` those of ``own`` are found
-    by parting.
+    """Return the cluster of each point, int64 (n,), where clusters have equal size.
 
-    Raises ``InputError`` as ``equal_clusters`` does.
+    Up to ``LARGE``, or with ``package``, these are the clusters of ``equal_clusters``; above, they
+    are found by recursive parting.
+
+    Parameters
+    ----------
+    points : ndarray
+        float64 (n, dimension).
+    n_clusters : int
+        Number of clusters; their sizes differ by at most one.
+    rng : Generator
+        Draws the first centres.
+    solver : {'own', 'package'}
+        As in ``equal_clusters``.
+
+    Raises
+    ------
+    InputError
+        As in ``equal_clusters``.
     """
     few = len(points) * n_clusters**2 <= LARGE or len(points) < n_clusters
     if solver == "package" or few:

@@ -1,10 +1,10 @@
 """Ways to deal the samples of one data set to clients.
 
-A partition is a function of (labels, n_clients, rng) with its options as keyword-only parameters.
-It returns one array of sample numbers per client, ascending. Whatever the labels, it ends, gives
-every sample to exactly one client and no client fewer than ``min_samples``; where that cannot be,
-it raises ``InputError``. ``PARTITIONS`` names them. ``kmeans`` looks at the samples themselves
-instead of their labels; ``iid`` and ``contiguous`` only count them.
+A partition is a function of (labels, n_clients, rng), labels int64 (samples,), whose keyword-only
+parameters are its options. It returns the sample numbers of each client, int64, ascending. For any
+labels it terminates, gives every sample to exactly one client and each client ``min_samples`` or
+more, or raises ``InputError`` where that is impossible. ``PARTITIONS`` names them. ``kmeans`` takes
+samples instead of labels; ``iid`` and ``contiguous`` only count them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def iid(
     *,
     min_samples: MinSamples = FEWEST,
 ) -> list[np.ndarray]:
-    """All samples in random order, cut into parts whose sizes differ by at most one."""
+    """Deal all samples in random order; sizes differ by at most one."""
     _check_enough(len(labels), n_clients, min_samples)
     owner = np.empty(len(labels), np.int64)
     owner[rng.permutation(len(labels))] = np.arange(len(labels)) % n_clients
@@ -54,12 +54,12 @@ def dirichlet(
     min_samples: MinSamples = FEWEST,
     dirichlet_alpha: Alpha = 0.4,
 ) -> list[np.ndarray]:
-    """Dirichlet allocation (Marfoq et al. 2021, App. I.1.1, after Wang et al. 2020).
+    """Deal by Dirichlet allocation (Marfoq et al. 2021, App. I.1.1, after Wang et al. 2020).
 
     The samples of each label go to the clients with probabilities ~ Dir(alpha), drawn anew for
-    every label: the smaller alpha, the more the clients differ, in labels and in size. Instead of
-    drawing again until nobody is short, clients below ``min_samples`` are filled up one sample at
-    a time from the client that has most, out of its most frequent label.
+    every label: the smaller alpha, the more the clients differ, in labels and in size. The paper
+    draws again until every client has enough. Here, clients below ``min_samples`` are filled up one
+    sample at a time from the client that has most, out of its most frequent label.
     """
     _check_enough(len(labels), n_clients, min_samples)
     classes, sizes = np.unique(labels, return_counts=True)
@@ -77,7 +77,7 @@ def pathological(
     min_samples: MinSamples = FEWEST,
     classes_per_client: Classes = 2,
 ) -> list[np.ndarray]:
-    """Exactly ``classes_per_client`` labels at each client (after McMahan et al. 2017, sec. 3).
+    """Deal exactly ``classes_per_client`` labels to each client (McMahan et al. 2017, sec. 3).
 
     There, data sorted by label are cut into equal shards, of which every client gets some; a shard
     may hold two labels. Here shards end where labels end: every label is cut into a number of
@@ -101,11 +101,14 @@ def contiguous(
     min_samples: MinSamples = FEWEST,
     contiguous_rule: ContiguousRule = "floor",
 ) -> list[np.ndarray]:
-    """Runs of consecutive samples, in the order of the source (Gasanov et al. 2022, sec. 6).
+    """Deal runs of consecutive samples, in the order of the source (Gasanov et al. 2022, sec. 6).
 
     ``floor`` is the paper's rule: of r samples client i of n gets floor(i r / n) up to
     floor((i + 1) r / n), that excluded, i = 0 .. n - 1. ``array_split`` is the published code's:
-    the first r mod n clients get one more than the others. They differ where n does not divide r.
+    the first r mod n clients get one more than the others.
+
+    >>> [len(own) for own in contiguous(np.zeros(17), 3, np.random.default_rng(0))]
+    [5, 6, 6]
     """
     _check_enough(len(labels), n_clients, min_samples)
     every = np.arange(len(labels))
@@ -122,9 +125,9 @@ def kmeans(
     min_samples: MinSamples = FEWEST,
     kmeans_solver: Solver = "own",
 ) -> list[np.ndarray]:
-    """Clusters of equal size (Dieuleveut et al. 2025, sec. 6): clients as unlike as can be.
+    """Deal clusters of equal size (Dieuleveut et al. 2025, sec. 6): clients as unlike as can be.
 
-    ``points`` is (samples, dimension); sizes differ by at most one. ``clustering.py`` says how.
+    ``points`` is float64 (samples, dimension); sizes differ by at most one. See ``clustering``.
     """
     _check_enough(len(points), n_clients, min_samples)
     points = points.reshape(len(points), -1).astype(np.float64)
@@ -146,7 +149,7 @@ def partition(
     rng: np.random.Generator,
     options: Mapping[str, Any],
 ) -> list[np.ndarray]:
-    """The partition ``name`` with those of ``options`` that it takes."""
+    """Return the partition called ``name``, with those of ``options`` that it takes."""
     if name not in PARTITIONS:
         raise InputError(f"data.partition is '{name}'; {closest(name, PARTITIONS)}")
     return _with_own_options(PARTITIONS[name], labels, n_clients, rng, options)
@@ -155,7 +158,7 @@ def partition(
 def partition_points(
     points: np.ndarray, n_clients: int, rng: np.random.Generator, options: Mapping[str, Any]
 ) -> list[np.ndarray]:
-    """The partition ``kmeans`` of ``points`` with those of ``options`` that it takes."""
+    """Return the partition ``kmeans`` of ``points``, with those of ``options`` that it takes."""
     return _with_own_options(kmeans, points, n_clients, rng, options)
 
 
@@ -171,7 +174,7 @@ def _with_own_options(
 
 
 def counts_60_20_20(n_samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Training, validation and test samples out of ``n_samples`` (at least 2 each), any shape.
+    """Return training, validation and test samples out of ``n_samples`` (at least 2), any shape.
 
     A fifth, rounded, for validation, the same for test but at least one, the rest for training.
     """
@@ -183,7 +186,7 @@ def counts_60_20_20(n_samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
 def split_60_20_20(
     indices: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One client's samples in random order, cut into training, validation and test."""
+    """Return one client's samples in random order, cut into training, validation and test."""
     n_train, n_val, _ = counts_60_20_20(np.int64(len(indices)))
     train, val, test = np.split(rng.permutation(indices), [n_train, n_train + n_val])
     return train, val, test

@@ -61,11 +61,11 @@ class Poisson(Dataset):
         self.description = alike("poisson", (1,), 0, n_clients, counts, "unlabelled")
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``."""
+        """Return the shards of ``client_ids``."""
         return make_shards(self.description, client_ids, dtype, self._make)
 
     def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """``count`` new samples of each client; see ``Dataset``."""
+        """Return ``count`` new samples of each client; see ``Dataset``."""
         rows = [
             self._draw(stream(self.seed, "fresh", round, int(client)), int(client), count)
             for client in client_ids

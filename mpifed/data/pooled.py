@@ -1,9 +1,9 @@
 """From one data set to clients' shards.
 
-A source (digits, IDX files, ...) describes its samples as a ``Pool`` and reads them once from
-first to last, on rank 0; what is here deals them to clients, splits what each client has and
-brings every sample to the rank that hosts its client. No rank holds more than its own samples and
-one piece of the source.
+A source (digits, IDX files, ...) describes its samples as a ``Pool`` and reads them once, from
+first to last, on rank 0. This module deals them to clients, splits each client's samples and sends
+every sample to the rank that hosts its client. A rank holds its own samples and one piece of the
+source.
 """
 
 from __future__ import annotations
@@ -32,9 +32,23 @@ Pieces = Callable[[], Iterable[np.ndarray]]
 class Pool:
     """A data set before it is dealt.
 
-    ``labels`` is what ``Split.y`` holds, of any numpy type: (samples,) for classification, else
-    (samples, n_classes). A sample is what the source reads, of numpy type ``stored``, over
-    ``divisor``.
+    Attributes
+    ----------
+    source : str
+        Name of the data set.
+    labels : ndarray
+        What ``Split.y`` holds, of any numpy type: (samples,) for classification, else
+        (samples, n_classes).
+    n_classes : int
+        Labels, tags or target columns.
+    input_shape : tuple of int
+        Shape of a sample.
+    stored : str
+        numpy type in which the source reads x.
+    divisor : int
+        A sample is what the source reads over this number.
+    task : str
+        See ``Description``.
     """
 
     source: str
@@ -50,14 +64,17 @@ class Dealt(Protocol):
     """Which samples each client owns, and for which of the three splits."""
 
     def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Training, validation and test samples of each client, int64 (n_clients,) each."""
+        """Return training, validation and test samples of each client, int64 (n_clients,) each."""
 
     def split(self, client: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The client's training, validation and test samples, in their order."""
+        """Return the numbers of the client's training, validation and test samples, in their order.
+
+        int64 each, counted from 0 in the source.
+        """
 
 
 def describe(pool: Pool, dealt: Dealt) -> Description:
-    """The description of ``pool`` dealt to clients."""
+    """Return the description of ``pool`` dealt to clients."""
     counts = dealt.counts()
     return Description(pool.source, pool.input_shape, pool.n_classes, *counts, task=pool.task)
 
@@ -67,7 +84,16 @@ class InFileOrder:
     """Clients keep the order of the source; a share of each one's samples is for testing.
 
     Of m samples, ``test_fraction`` m, rounded and never all, are drawn for testing by ``seed`` and
-    the client; there are no validation samples.
+    the client. The validation split is empty.
+
+    Attributes
+    ----------
+    indices : list of ndarray
+        Sample numbers of each client, int64.
+    seed : int
+        Seed of the draw.
+    test_fraction : float
+        Share of each client's samples, in [0, 1).
     """
 
     indices: list[np.ndarray]
@@ -89,7 +115,15 @@ class InFileOrder:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Each client's samples in random order, 60/20/20, by the seed and the client."""
+    """Each client's samples in random order, 60/20/20, by the seed and the client.
+
+    Attributes
+    ----------
+    indices : list of ndarray
+        Sample numbers of each client, int64.
+    seed : int
+        Seed of the random order.
+    """
 
     indices: list[np.ndarray]
     seed: int
@@ -98,6 +132,7 @@ class Assignment:
         return counts_60_20_20(np.array([len(own) for own in self.indices], np.int64))
 
     def describe(self, pool: Pool) -> Description:
+        """Return the description of ``pool`` dealt so."""
         return describe(pool, self)
 
     def split(self, client: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -105,7 +140,21 @@ class Assignment:
 
 
 def assign(pool: Pool, n_clients: int, seed: int, name: str, **options: float) -> Assignment:
-    """Deals ``pool`` to clients by the partition ``name``; the same on every rank."""
+    """Deal ``pool`` to clients; the same on every rank.
+
+    Parameters
+    ----------
+    pool : Pool
+        The data set.
+    n_clients : int
+        Number of clients.
+    seed : int
+        Seed of the partition and of each client's split.
+    name : str
+        Name of the partition.
+    **options
+        Options of partitions; those that this one does not take are ignored.
+    """
     rng = stream(seed, "partition")
     return Assignment(partition(name, pool.labels, n_clients, rng, options), seed)
 
@@ -118,9 +167,23 @@ def load_pooled(
     dtype: torch.dtype,
     communicator: Communicator,
 ) -> Shards:
-    """The shards of ``client_ids``; collective. ``pieces`` is called on rank 0 only.
+    """Return the shards of ``client_ids``. Collective.
 
-    x is divided if ``dtype`` is a floating type and left as stored if it is ``torch.uint8``.
+    Parameters
+    ----------
+    pool : Pool
+        The data set.
+    assignment : Dealt
+        Who owns which of its samples.
+    pieces : callable
+        Reads the source in pieces of ``PIECE`` samples; called on rank 0 only.
+    client_ids : ndarray
+        Clients hosted here, int64, ascending.
+    dtype : torch.dtype
+        Type of x. x is divided by ``pool.divisor`` for a floating-point type and left as stored for
+        ``torch.uint8``.
+    communicator : Communicator
+        All ranks of the run.
     """
     wishes = communicator.gather_object(client_ids)
     order, offsets = _order(assignment, client_ids)

@@ -1,11 +1,11 @@
 """The synthetic benchmark as the published generator makes it, number for number.
 
 That generator (Marfoq et al. 2021, the released code) draws everything from one sequential stream,
-numpy's legacy MT19937, and its labels have a defect: the place where a component's labels go is
-never moved on, so that every component writes from the first row. With counts c_1 .. c_M of a
+numpy's legacy MT19937, and its labels have a defect: the position where a component's labels go is
+never advanced, so that every component writes from the first row. With counts c_1 .. c_M of a
 client, the first c_M rows are labelled by component M, rows c_M to c_{M-1} (if there are any) by
 component M-1 and so on, and rows from max(c) on keep the label 0 whatever their x. The data are
-hence no mixture with the weights that were drawn; about a quarter of the labels are constant.
+therefore not a mixture with the weights drawn; about a quarter of the labels are constant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,25 @@ SMALLEST, LARGEST = 50, 1000
 
 @dataclass(frozen=True)
 class Setting:
-    """Arguments of a synthetic benchmark; ``noise`` is the deviation of eps in the sigmoid."""
+    """Arguments of a synthetic benchmark.
+
+    Attributes
+    ----------
+    n_clients : int
+        Number of clients.
+    n_components : int
+        Number of linear classifiers, M.
+    dimension : int
+        Number of inputs, d.
+    dirichlet_alpha : float
+        Concentration of the mixture weights.
+    noise : float
+        Standard deviation of eps in the sigmoid.
+    n_test : int
+        Test samples of each client.
+    seed : int
+        Seed of everything.
+    """
 
     n_clients: int
     n_components: int
@@ -38,8 +56,14 @@ class Setting:
 class Truth:
     """What a benchmark was made from.
 
-    ``mixture`` is pi, (n_clients, n_components); ``components`` is theta, (n_components,
-    dimension); both float64. ``n_train`` is int64 (n_clients,).
+    Attributes
+    ----------
+    mixture : ndarray
+        pi, float64 (n_clients, n_components); rows sum to one.
+    components : ndarray
+        theta, float64 (n_components, dimension).
+    n_train : ndarray
+        Training samples of each client, int64 (n_clients,).
     """
 
     mixture: np.ndarray
@@ -49,9 +73,16 @@ class Truth:
 
 @dataclass(frozen=True)
 class Sample:
-    """A split of one client: ``x`` float64 (n, dimension), ``y`` and ``latent`` int64 (n,).
+    """A split of one client.
 
-    ``latent`` is the component that made the label, -1 where none did and it stayed 0.
+    Attributes
+    ----------
+    x : ndarray
+        Inputs, float64 (n, dimension).
+    y : ndarray
+        Labels 0 or 1, int64 (n,).
+    latent : ndarray
+        The component that made the label, int64 (n,); -1 where none did and the label stayed 0.
     """
 
     x: np.ndarray
@@ -60,9 +91,12 @@ class Sample:
 
 
 def begin(setting: Setting) -> tuple[np.random.RandomState, Truth]:
-    """The truth, and the stream as it stands when the samples are to be drawn.
+    """Return the stream at the point where the samples are to be drawn, and the truth.
 
-    Raises ``InputError`` for arguments that the published generator cannot serve.
+    Raises
+    ------
+    InputError
+        For a seed or a ``dirichlet_alpha`` that the published generator cannot use.
     """
     if setting.seed >= 2**32:
         raise InputError(
@@ -83,7 +117,7 @@ def begin(setting: Setting) -> tuple[np.random.RandomState, Truth]:
 
 
 def samples(setting: Setting) -> Iterator[tuple[Sample, Sample]]:
-    """Each client's training and test sample, in client order; one client is held at a time."""
+    """Yield each client's training and test sample, in client order, one client at a time."""
     random, truth = begin(setting)
     for mixture, n_train in zip(truth.mixture, truth.n_train, strict=True):
         train = _sample(random, setting, truth.components, mixture, int(n_train))
@@ -112,7 +146,7 @@ def _sample(
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-logits)), elementwise."""
+    """Return 1 / (1 + exp(-logits)), elementwise."""
     with np.errstate(
         over="ignore"
     ):  # exp overflows to infinity, and the quotient is 0 as it should
@@ -120,5 +154,11 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 def rounded_sigmoid(logits: np.ndarray) -> np.ndarray:
-    """The label that the released code gives: the sigmoid, rounded half to even; int64."""
+    """Return the label that the released code gives: the sigmoid, rounded half to even; int64.
+
+    Examples
+    --------
+    >>> rounded_sigmoid(np.array([-1.0, 0.0, 1.0]))
+    array([0, 0, 1])
+    """
     return np.round(sigmoid(logits)).astype(np.int64)

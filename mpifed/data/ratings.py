@@ -34,7 +34,17 @@ FORM = "UserID::MovieID::Rating::Timestamp"
 
 @dataclass(frozen=True)
 class Table:
-    """The ratings in a file: ``users`` and ``movies`` int64, ``stars`` float64, all (ratings,)."""
+    """The ratings in a file.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    users, movies : ndarray
+        Their numbers in the file, int64 (ratings,).
+    stars : ndarray
+        float64 (ratings,).
+    """
 
     path: Path
     users: np.ndarray
@@ -119,7 +129,7 @@ class Ratings(Dataset):
         self.description = describe(self._pool, self._dealt)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``. Collective."""
+        """Return the shards of ``client_ids``. Collective."""
         return load_pooled(
             self._pool, self._dealt, self._pieces, client_ids, dtype, self._communicator
         )
@@ -140,7 +150,14 @@ def _deal(
 
 
 def parse(path: Path) -> Table:
-    """All ratings in ``path``; raises ``InputError`` that names the first line in error."""
+    """Return all ratings in ``path``.
+
+    Raises
+    ------
+    InputError
+        If a line does not have the format (the message names the first such line), or a user rates
+        a movie twice.
+    """
     # The text, a copy of it with other separators, and four numbers for each of its lines.
     with opened(path, held=4) as file:
         text = file.read()
@@ -152,7 +169,7 @@ def parse(path: Path) -> Table:
             numbers = np.fromstring(text.replace(b"::", b" "), np.float64, sep=" ")
         except ValueError:
             numbers = np.empty(0)
-    # A number of colons or of numbers that is not the right one leads to the slow way.
+    # A wrong number of colons or of numbers: the slow way finds the line.
     if len(numbers) != 4 * lines or text.count(b"::") != 3 * lines:
         raise _first_error(path, text)
     users, movies, stars, _ = numbers.reshape(-1, 4).T
@@ -197,7 +214,10 @@ def _check_once(table: Table) -> None:
 
 
 def most_rated(table: Table, n_users: int, n_movies: int) -> tuple[np.ndarray, np.ndarray]:
-    """The users and movies that ``Ratings`` keeps by their number of ratings, ascending int64."""
+    """Return the users and movies that ``Ratings`` keeps by their number of ratings.
+
+    Both are ascending, int64 (n_users,) and (n_movies,).
+    """
     movies = _top(table.movies, n_movies, "movies", table.path)
     among = table.users[np.isin(table.movies, movies)]
     return _top(among, n_users, "users", table.path), movies
@@ -206,7 +226,11 @@ def most_rated(table: Table, n_users: int, n_movies: int) -> tuple[np.ndarray, n
 def at_random(
     table: Table, n_users: int, n_movies: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The users and movies that ``Ratings`` draws, ascending int64."""
+    """Return the users and movies that ``Ratings`` draws.
+
+    Both are ascending, int64 (n_users,) and (n_movies,). Movies are drawn among those with a
+    rating, users among those who rated one of these movies.
+    """
     rated = np.unique(table.movies)
     _check_enough(len(rated), n_movies, "movies", table.path)
     movies = np.sort(rng.choice(rated, n_movies, replace=False))
@@ -216,7 +240,10 @@ def at_random(
 
 
 def matrix(table: Table, users: np.ndarray, movies: np.ndarray) -> np.ndarray:
-    """Stars of ``users`` for ``movies``, both ascending: float64 (users, movies), 0 for none."""
+    """Return the stars of ``users`` for ``movies``, both ascending: float64 (users, movies).
+
+    A movie that a user has not rated is 0.
+    """
     kept = np.isin(table.users, users) & np.isin(table.movies, movies)
     found = np.zeros((len(users), len(movies)))
     rows = np.searchsorted(users, table.users[kept])

@@ -69,7 +69,7 @@ class Sine(Dataset):
         self.description = alike("sine", (1,), 1, n_clients, counts, "regression")
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``."""
+        """Return the shards of ``client_ids``."""
         return make_shards(self.description, client_ids, dtype, self._make)
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -79,7 +79,7 @@ class Sine(Dataset):
 
 
 def families(seed: int, amplitude_max: float) -> np.ndarray:
-    """Amplitude and phase of the two families, float64 (2, 2)."""
+    """Return amplitude and phase (columns) of the two families (rows), float64 (2, 2)."""
     rng = stream(seed, "sine/families")
     amplitudes = rng.uniform(SMALLEST_AMPLITUDE, amplitude_max, FAMILIES)
     return np.column_stack([amplitudes, rng.uniform(0, 2 * math.pi, FAMILIES)])

@@ -32,7 +32,7 @@ from mpifed.supervision import heartbeat
 Variant = Literal["paper", "released", "corrected"]
 
 PUBLISHED_SEED = 12345
-"""The seed that the published generator takes unless told otherwise."""
+"""The seed that the published generator takes by default."""
 
 BLOCK = 1024
 """Rows of x that are made at once, so that they are still in the cache when labelled."""
@@ -115,7 +115,7 @@ class Synthetic(Dataset):
         self._communicator = communicator
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``; for ``released`` collective, and ``cached`` may raise."""
+        """Return the shards of ``client_ids``. Collective for ``released``; see ``cached``."""
         if self.variant != "released":
             return make_shards(self.setting, self.truth, self.variant, client_ids, dtype)
         name = str(dtype).removeprefix("torch.")
@@ -124,9 +124,9 @@ class Synthetic(Dataset):
         return deliver(path, contents, client_ids, dtype, self._communicator)
 
     def latent(self, client: int, split: Literal["train", "test"]) -> np.ndarray:
-        """The component z behind each of a client's samples, int64; -1 for a constant label.
+        """Return the component z of each of a client's samples, int64 (n,); -1 for constant labels.
 
-        For ``released`` the stream has to be followed up to this client.
+        For ``released`` the stream is followed up to this client, which takes time.
         """
         if self.variant != "released":
             n = self.truth.n_train[client] if split == "train" else self.setting.n_test
@@ -138,7 +138,7 @@ class Synthetic(Dataset):
 
 
 def truth(setting: Setting) -> Truth:
-    """pi, theta and the n_t of ``paper`` and ``corrected``.
+    """Return pi, theta and the n_t of ``paper`` and ``corrected``.
 
     Row t of pi and n_t are the same for any number of clients above t.
     """
@@ -160,7 +160,21 @@ def make_shards(
     client_ids: np.ndarray,
     dtype: torch.dtype,
 ) -> Shards:
-    """The shards of ``paper`` or ``corrected``, written where they stay: nothing is held twice."""
+    """Return the shards of ``paper`` or ``corrected``, written in place: nothing is held twice.
+
+    Parameters
+    ----------
+    setting : Setting
+        Arguments of the benchmark.
+    truth : Truth
+        What ``truth`` gave for them.
+    variant : {'paper', 'corrected'}
+        The rule for the labels.
+    client_ids : ndarray
+        Clients hosted here, int64.
+    dtype : torch.dtype
+        Type of x.
+    """
 
     def split(name: Literal["train", "test"], counts: np.ndarray) -> Split:
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -197,7 +211,7 @@ def fill(
     x: np.ndarray,
     y: np.ndarray,
 ) -> None:
-    """Makes a client's split of ``paper`` or ``corrected`` in ``x`` (n, dimension) and ``y`` (n,).
+    """Write a client's split of ``paper`` or ``corrected`` to ``x`` (n, dimension) and ``y`` (n,).
 
     x comes from one stream of the client and everything else from another, so that the components
     can be had without x.
@@ -208,7 +222,7 @@ def fill(
     for start in range(0, len(y), BLOCK):
         rows = slice(start, start + BLOCK)
         _draw_box(bits, x[rows])
-        # In float64 whatever x is: labels then do not hang on the run's type.
+        # In float64 whatever x is: labels then do not depend on the run's type.
         products = x[rows].astype(np.float64) @ truth.components.T
         logits[rows] += np.take_along_axis(products, latent[rows, None], axis=1)[:, 0]
     if variant == "paper":
@@ -237,7 +251,10 @@ def _draw_box(bits: np.random.BitGenerator, x: np.ndarray) -> None:
 
 
 def cached_release(setting: Setting, contents: Contents) -> Path:
-    """The file with everything the published generator makes for ``setting``, made if need be."""
+    """Return the cached file with everything the published generator makes for ``setting``.
+
+    It is made if it is missing; ``cached`` says what is raised.
+    """
 
     def make(path: Path) -> None:
         write(path, contents, _released_blocks(setting, contents), dataclasses.asdict(setting))

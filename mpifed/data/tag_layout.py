@@ -27,7 +27,21 @@ DEFAULTS = {"natural": (90, 110), "divided": (10, 100)}
 
 @dataclass(frozen=True)
 class Layout:
-    """Samples of each client, and how many clients (workers) a source has."""
+    """How many samples each client has, and how many clients (workers) a source has.
+
+    Attributes
+    ----------
+    name : {'natural', 'divided'}
+        The kind of layout.
+    n_train : int
+        Training samples of a client.
+    n_val : int
+        Validation samples of a client or, where divided, of a source.
+    n_test : int
+        Test samples of a source.
+    workers : int
+        Clients of a source; 1 for ``natural``.
+    """
 
     name: Name
     n_train: int
@@ -41,16 +55,26 @@ class Layout:
         return self.n_train * self.workers + self.n_val + self.n_test
 
     def source_of(self, client: int) -> int:
+        """Return the source to which ``client`` belongs, counted from 0."""
         return client // self.workers
 
     def split(
         self, tags: np.ndarray, client: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Training, validation and test samples of ``client`` among the ``samples`` of its source.
+        """Return training, validation and test samples of ``client``.
 
-        ``tags`` is bool (samples, tags). ``natural`` takes samples for training that cover the
-        source's tags, then any; the rest is dealt by ``rng``, which belongs to the source.
-        ``divided`` keeps the order: the workers' runs, then validation, then test.
+        They are positions among the samples of its source, int64. ``natural`` takes samples for
+        training that cover the source's tags, then any; the rest is dealt at random. ``divided``
+        keeps the order: the workers' runs, then validation, then test.
+
+        Parameters
+        ----------
+        tags : ndarray
+            The tags of its source's samples, bool (samples, tags).
+        client : int
+            Number of the client.
+        rng : Generator
+            Draws of the source, the same for all its clients.
         """
         if self.name == "natural":
             order = covering_first(tags[: self.samples], self.n_train, rng)
@@ -70,9 +94,25 @@ class Layout:
 def layout(
     name: Name, n_clients: int, sources: int, n_train: int | None, n_val: int | None, n_test: int
 ) -> Layout:
-    """The layout ``name`` for ``n_clients``; null counts are the paper's.
+    """Return the layout ``name`` for ``n_clients``.
 
-    ``sources`` is for ``divided`` and must divide ``n_clients``; else ``InputError``.
+    Parameters
+    ----------
+    name : {'natural', 'divided'}
+        The kind of layout.
+    n_clients : int
+        Number of clients.
+    sources : int
+        Number of sources, for ``divided``.
+    n_train, n_val : int or None
+        As in ``Layout``; None is the paper's number.
+    n_test : int
+        Test samples of a source.
+
+    Raises
+    ------
+    InputError
+        If ``sources`` does not divide ``n_clients``, for ``divided``.
     """
     train, validation = DEFAULTS[name]
     workers = 1
@@ -92,11 +132,26 @@ def layout(
 
 
 def covering_first(tags: np.ndarray, n_first: int, rng: np.random.Generator) -> np.ndarray:
-    """An order of the samples of which the first ``n_first`` cover as many tags as greed can.
+    """Return an order of samples, int64 (samples,), of which the first cover many tags.
 
-    ``tags`` is bool (samples, tags). Each next sample is the one with most tags that are new, ties
-    by a random order; when no tag is new any more, or ``n_first`` is reached, all others follow in
-    random order. Returns int64 (samples,).
+    Each next sample is the one with most tags that are new, ties by a random order (a greedy set
+    cover). When no tag is new any more, or ``n_first`` samples are chosen, all others follow in
+    random order.
+
+    Parameters
+    ----------
+    tags : ndarray
+        bool (samples, tags).
+    n_first : int
+        Samples that are chosen to cover tags, at most.
+    rng : Generator
+        Draws the random order.
+
+    Examples
+    --------
+    >>> tags = np.array([[True, False, False], [True, True, True]])
+    >>> covering_first(tags, 1, np.random.default_rng(0)).tolist()
+    [1, 0]
     """
     order = rng.permutation(len(tags))
     shuffled = tags[order].astype(np.int64)

@@ -24,11 +24,22 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class Tagged:
-    """What is in a file; ``embeddings`` (sources, dimension) may be None.
+    """What is in a file of tagged samples.
 
-    ``x`` is float64 (samples, features), ``tags`` bool (samples, tags), ``owner`` int64 (samples,),
-    each sample's source out of 0 .. sources - 1 in ascending order of ``names``; ``held_out`` is
-    bool (samples,).
+    Attributes
+    ----------
+    x : csr_matrix
+        Inputs, float64 (samples, features).
+    tags : csr_matrix
+        1 where a sample has the tag, (samples, tags).
+    owner : ndarray
+        Source of each sample, int64 (samples,): a position in ``names``.
+    names : ndarray
+        Numbers of the sources in the file, int64 (sources,), ascending.
+    held_out : ndarray
+        Whether a sample is kept from training, bool (samples,).
+    embeddings : ndarray or None
+        A vector for each source, float64 (sources, dimension).
     """
 
     x: csr_matrix
@@ -40,7 +51,13 @@ class Tagged:
 
 
 def parse(path: Path) -> Tagged:
-    """The file ``path``, see ``TagsFile``; raises ``InputError`` for what is no such file."""
+    """Return what is in the file ``path``; ``TagsFile`` describes the format.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or an array is missing or does not fit the others.
+    """
     try:
         check_archive(path)
         with np.load(path, allow_pickle=False) as file:
@@ -126,9 +143,10 @@ class _Reading:
 
 
 def tf_idf(tagged: Tagged) -> csr_matrix:
-    """A row of length 1 per source: mean features times log((1 + n) / (1 + sources with it)) + 1.
+    """Return the TF-IDF of each source: float64 (sources, features), rows of length 1.
 
-    scikit-learn's smoothed weights, on the sum of a source's samples.
+    The weight of feature j is log((1 + n) / (1 + n_j)) + 1, where n_j of the n sources have it
+    (scikit-learn's smoothed weights). It multiplies the sum of a source's samples.
     """
     n = len(tagged.names)
     which = (np.ones(len(tagged.owner)), (tagged.owner, np.arange(len(tagged.owner))))

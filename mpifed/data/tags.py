@@ -1,8 +1,8 @@
-"""A generated problem of the shape of Stack Overflow's tag prediction (McMahan et al., TFF).
+"""A generated problem with the shape of Stack Overflow's tag prediction (McMahan et al., TFF).
 
-A sample is a question: the words of a text as their shares, and the tags that were given to it.
-Nothing is Stack Overflow's but the shape: few words a text out of many, few tags out of hundreds,
-both with a long tail, and clients who ask about what their kind asks about.
+A sample is a question: the share of each word in a text, and the tags of the text. Only the shape
+is taken from Stack Overflow: few words a text out of many, few tags out of hundreds, both with a
+long tail, and clients with topics.
 """
 
 from __future__ import annotations
@@ -33,19 +33,26 @@ SIGNATURE = 30
 """Words that go with a tag."""
 
 ABOUT = 0.5
-"""Share of words that are about one of the tags; the others are anybody's words."""
+"""Share of words that are about one of the tags; the others are drawn from all words."""
 
 BEYOND = 1.2
-"""Words that there are, over those in the vocabulary; the rest is never counted."""
+"""All words over those in the vocabulary; the rest is never counted."""
 
 
 @dataclass(frozen=True)
 class Language:
     """What all clients have in common.
 
-    ``topics`` (topics, tags) are the shares of tags within a topic; ``signatures`` (tags, words)
-    the words that go with a tag; ``tag_words`` and ``any_words`` cumulated shares of the words of a
-    signature and of all words, by their rank.
+    Attributes
+    ----------
+    topics : ndarray
+        Shares of tags within each topic, float64 (topics, tags).
+    signatures : ndarray
+        Words that go with each tag, int64 (tags, ``SIGNATURE``).
+    tag_words : ndarray
+        Cumulated shares of the words of a signature, by rank, float64 (``SIGNATURE``,).
+    any_words : ndarray
+        Cumulated shares of all words, by rank, float64 (words,).
     """
 
     topics: np.ndarray
@@ -56,7 +63,15 @@ class Language:
 
 @dataclass(frozen=True)
 class Questions:
-    """``words`` float64 (samples, columns of a sample) and ``tags`` bool (samples, tags)."""
+    """All samples of a source.
+
+    Attributes
+    ----------
+    words : csr_matrix
+        Inputs, float64 (samples, columns of a sample).
+    tags : ndarray
+        bool (samples, tags).
+    """
 
     words: csr_matrix
     tags: np.ndarray
@@ -132,11 +147,11 @@ class Tags(Dataset):
         self.questions = functools.lru_cache(maxsize=1)(self._questions)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``."""
+        """Return the shards of ``client_ids``."""
         return make_shards(self.description, client_ids, dtype, self._make)
 
     def topic(self, source: int) -> int:
-        """The topic of a source."""
+        """Return the topic of a source."""
         rng = stream(self.seed, "tags/topic", client=source)
         return int(rng.integers(len(self.language.topics)))
 
@@ -159,7 +174,7 @@ class Tags(Dataset):
         lengths = 1 + rng.poisson(self._words, n)
         question = np.repeat(np.arange(n), lengths)
         words = _draw_words(rng, language, tags, question)
-        # Ones beyond the vocabulary count in the length, and nowhere else.
+        # Words beyond the vocabulary count in the length only.
         known = words < self._vocabulary
         shares = (1 / lengths)[question[known]]
         columns = words[known] + self._intercept
@@ -174,7 +189,19 @@ class Tags(Dataset):
 
 
 def make_language(seed: int, vocabulary: int, n_tags: int, n_topics: int) -> Language:
-    """The language of ``seed``: topics prefer tags by Zipf's law, each in an order of its own."""
+    """Return the language of ``seed``.
+
+    Each topic prefers tags by Zipf's law, in a random order.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the language.
+    vocabulary : int
+        Words that are counted; there are ``BEYOND`` times as many.
+    n_tags, n_topics : int
+        Number of tags and of topics.
+    """
     rng = stream(seed, "tags/language")
     wide = min(n_tags, max(2 * MOST_TAGS, 2 * n_tags // n_topics))
     topics = np.zeros((n_topics, n_tags))

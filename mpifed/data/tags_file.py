@@ -25,7 +25,13 @@ from mpifed.random import key, stream
 
 @dataclass(frozen=True)
 class Explicit:
-    """Clients whose samples are listed, split by split."""
+    """Clients whose samples are listed, split by split; see ``pooled.Dealt``.
+
+    Attributes
+    ----------
+    parts : list of tuple
+        Training, validation and test samples of each client, int64 each.
+    """
 
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
@@ -142,7 +148,7 @@ class TagsFile(Dataset):
         self.description = describe(self._pool, self._dealt)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """The shards of ``client_ids``. Collective."""
+        """Return the shards of ``client_ids``. Collective."""
         return load_pooled(
             self._pool, self._dealt, self._pieces, client_ids, dtype, self._communicator
         )
@@ -181,10 +187,22 @@ class TagsFile(Dataset):
 
 
 def usable_rows(tagged: Tagged, layout: Layout) -> dict[int, np.ndarray]:
-    """The samples that ``layout`` takes of each source that has enough, in its order of them.
+    """Return the samples that ``layout`` takes of each source that has enough.
 
-    ``divided`` trains on the first that are not held out; validation and test samples are the
-    first that are held out, or, where the file holds out none, those that follow.
+    ``divided`` trains on a source's first samples that are not held out. Validation and test
+    samples are the first that are held out or, if the file holds out none, those that follow.
+
+    Parameters
+    ----------
+    tagged : Tagged
+        A file.
+    layout : Layout
+        How many samples are needed.
+
+    Returns
+    -------
+    dict of int to ndarray
+        Sample numbers by source, int64 (``layout.samples``,), in the order of the layout.
     """
     order = np.argsort(tagged.owner, kind="stable")
     starts = np.searchsorted(tagged.owner[order], np.arange(len(tagged.names) + 1))
@@ -216,9 +234,27 @@ def _listed(
 def sources_by_kmeans(
     tagged: Tagged, rows: dict[int, np.ndarray], n_clusters: int, n_starts: int, seed: int
 ) -> list[np.ndarray]:
-    """The usable sources of each cluster, ascending; the clusters with most of them come first.
+    """Return the usable sources of each cluster, ascending; clusters with most of them come first.
 
-    All sources are clustered, as the published code does, by their embeddings or by ``tf_idf``.
+    All sources are clustered, as in the published code, by their embeddings or else by ``tf_idf``.
+
+    Parameters
+    ----------
+    tagged : Tagged
+        A file.
+    rows : dict
+        What ``usable_rows`` returned.
+    n_clusters : int
+        Number of clusters, at most one per source.
+    n_starts : int
+        Times that k-means begins anew.
+    seed : int
+        Seed of k-means.
+
+    Returns
+    -------
+    list of ndarray
+        Positions of sources, int64, cluster by cluster.
     """
     # scikit-learn takes seconds to import, which only the rank that reads has to spend.
     from sklearn.cluster import KMeans

@@ -1,12 +1,12 @@
-"""The one object that communicates.
+"""The objects by which clients communicate.
 
-An ``Exchange`` is made once for a run; ``at`` gives the ``Channel`` of one round, which knows who
-takes part. An algorithm broadcasts what is shared, computes on rows, and averages the rows back:
+An ``Exchange`` is made once for a run. Its method ``at`` gives the ``Channel`` of one round, which
+knows who takes part. An algorithm broadcasts what is shared, computes on rows, and averages them:
 
     rows = channel.broadcast(state.components)          # (clients, ...)
     shared = channel.average(trained, weights, before=state.components)
 
-Under a server ``shared`` is one copy, identical on every rank; under gossip it is a row per client,
+Under a server ``shared`` is one copy, identical on every rank; under gossip it is a row per client.
 ``shared_is_rows`` says which. A method for servers alone gets a ``ServerChannel``, over which
 clients also send messages of another kind:
 
@@ -64,15 +64,15 @@ class Channel(ABC):
 
     @abstractmethod
     def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
-        """Return the new shared value from the participants' rows.
+        """Return the new shared value from the participants' rows. Collective.
 
         Parameters
         ----------
         rows : Tensor
             What the participants computed, (participants, ...).
         weights : Tensor
-            float64 (participants,), renormalised here over all participants of the round; a mixing
-            matrix has weights of its own and takes no others.
+            float64 (participants,), renormalised here over all participants of the round. Gossip
+            ignores them: the mixing matrix has the weights.
         before : Tensor
             The shared value that the round began with. Where messages are compressed, what is
             compressed is the distance from it (a server) or from the neighbours' replica (gossip).
@@ -88,9 +88,14 @@ class ServerChannel(Channel):
 
     @abstractmethod
     def send(self, rows: Tensor, whole: bool = False) -> Tensor:
-        """Return the participants' rows as the server receives them, through the compressor.
+        """Return the participants' rows as the server receives them.
 
-        ``whole`` sends them as they are.
+        Parameters
+        ----------
+        rows : Tensor
+            The messages, (participants, ...).
+        whole : bool
+            Whether they are sent without the compressor.
         """
 
     @abstractmethod
@@ -106,22 +111,23 @@ class ServerChannel(Channel):
 
     @abstractmethod
     def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
-        """Return sum_t weights[t] rows[t] over all participants, of rows that were sent; float64.
+        """Return sum_t weights[t] rows[t] over all participants, float64. Collective.
 
-        ``weights`` is float64 (participants,) and is not renormalised.
+        ``rows`` (participants, ...) were sent; ``weights``, float64 (participants,), are not
+        renormalised.
         """
 
     @abstractmethod
     def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
-        """Return the mean over clients of rows that were sent; float64.
+        """Return the mean over clients of rows that were sent, float64. Collective.
 
         ``weights`` and ``whole`` are as in ``average``. Where absent clients count too, they count
-        with zeros: what is averaged are updates.
+        with zeros: the rows must be updates.
         """
 
     @abstractmethod
     def among(self, chosen: np.ndarray) -> ServerChannel:
-        """Return the same round among some of its participants only, ``chosen`` bool (n_clients,).
+        """Return the same round among those participants that are ``chosen``, bool (n_clients,).
 
         Both channels book their messages; what the new one leaves in its ``memory`` is lost.
         """
@@ -132,12 +138,13 @@ class ServerChannel(Channel):
 
 
 def to_server(channel: Channel) -> ServerChannel:
-    """Return ``channel`` as one to a server; for a method that goes with other exchanges too.
+    """Return ``channel`` as one to a server; for algorithms that allow other exchanges too.
 
     Raises
     ------
     TypeError
-        If it is none, which ``Algorithm.exchanges`` or ``refuse`` should have ruled out.
+        If it does not lead to a server, which ``Algorithm.exchanges`` or ``refuse`` should have
+        ruled out.
     """
     if not isinstance(channel, ServerChannel):
         raise TypeError(f"{type(channel).__name__} leads to no server")
@@ -174,7 +181,7 @@ class Exchange(Component, kind="exchange"):
         stored: Mapping[str, np.ndarray] | None = None,
         compressor: Compressor | None = None,
     ) -> None:
-        """``stored`` is what ``prepare`` gave, or a checkpoint had of ``arrays``."""
+        """``stored`` is what ``prepare`` returned, or what a checkpoint has of ``arrays``."""
         self.federation, self.seed, self.compressor = federation, seed, compressor
         self.ledger = Ledger()
 
@@ -182,9 +189,18 @@ class Exchange(Component, kind="exchange"):
     def prepare(
         communicator: Communicator, n_training: int, seed: int, options: Mapping[str, Any]
     ) -> dict[str, np.ndarray]:
-        """Return the arrays that the exchange of ``n_training`` clients is made from. Collective.
+        """Return the arrays that the exchange is made from, the same on every rank. Collective.
 
-        They are the same on every rank.
+        Parameters
+        ----------
+        communicator : Communicator
+            All ranks of the run.
+        n_training : int
+            Number of training clients.
+        seed : int
+            The seed of the run.
+        options : mapping
+            Options of the section ``exchange``.
         """
         return {}
 
@@ -194,7 +210,8 @@ class Exchange(Component, kind="exchange"):
     ) -> scipy.sparse.csr_array | None:
         """Return how often each pair of training clients exchanges, to place them on ranks.
 
-        Symmetric, (n_training, n_training); None where it does not matter who is whose neighbour.
+        Symmetric, (n_training, n_training); None where neighbours need not be close. The parameters
+        are as in ``prepare``, which returned ``stored``.
         """
         return None
 
@@ -215,7 +232,7 @@ class Exchange(Component, kind="exchange"):
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
         """Return the memory before round 1 for the ``shared`` fields of a state.
 
-        A state dataclass with a row for every hosted client, or ``state.Nothing``.
+        It is a state dataclass with a row for each of ``n_hosted`` clients, or ``state.Nothing``.
         """
         return Nothing()
 
@@ -225,23 +242,23 @@ class Exchange(Component, kind="exchange"):
 
     @abstractmethod
     def mean(self, shared: Tensor, by_samples: bool = False) -> Tensor:
-        """Return one value for a client that was not there; collective.
+        """Return one value for an unseen client. Collective.
 
-        The server's, or the mean over clients, each weighted by its training samples if
+        It is the server's, or the mean over clients, weighted by their training samples if
         ``by_samples``.
         """
 
     def consensus_distance(self, shared: list[Tensor]) -> float | None:
-        """Return (1/n) sum_t ||x_t - mean||^2 over the training clients, on rank 0; collective.
+        """Return (1/n) sum_t ||x_t - mean||^2 over the training clients, on rank 0. Collective.
 
         None where nothing is mixed.
         """
         return None
 
     def predicted_contraction(self, rounds: int) -> dict[str, float | int] | None:
-        """Return how fast averaging alone would contract that distance; None where unknown.
+        """Return the rate at which averaging alone would reduce that distance; None where unknown.
 
-        Not collective.
+        See ``contraction.predict``. Not collective.
         """
         return None
 
@@ -250,9 +267,9 @@ class Exchange(Component, kind="exchange"):
         return {}
 
     def remarks(self, size: int, rounds: int) -> list[str]:
-        """Return lines for the log: what messages of ``size`` numbers do in so many rounds.
+        """Return lines for the log on messages of ``size`` numbers in so many ``rounds``.
 
-        The same on every rank.
+        They are the same on every rank.
         """
         return []
 

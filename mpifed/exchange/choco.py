@@ -8,7 +8,13 @@ then gossips with the replicas:
 
 The error of the compression shrinks with the difference, so that consensus is reached exactly, and
 a symmetric W keeps the mean of x whatever is lost. Replicas start at zero, which all neighbours
-know without a message. Nothing here communicates: ``mix``, which multiplies rows by W, does.
+know without a message. This module does not communicate; ``mix``, which multiplies rows by W, does.
+
+The step sizes and bounds below take three constants:
+
+* ``gap``, rho = 1 - ||(I - 11'/n) W||_2, in (0, 1]; 1 - |lambda_2(W)| for a symmetric W;
+* ``spread``, beta = ||I - W||_2, in (0, 2];
+* ``delta``, the compressor's contraction, in (0, 1].
 """
 
 from __future__ import annotations
@@ -24,15 +30,33 @@ from mpifed.exchange.compression.base import PURPOSE
 from mpifed.federation.clients import Draws
 
 SHARE_TO_HALVE = 0.1
-"""The part of a run's rounds that may pass before the distance from consensus is known to halve."""
+"""Share of a run's rounds in which the distance from consensus must be known to halve."""
 
 
 def contracted(
     compressor: Compressor, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
 ) -> Tensor:
-    """C'(rows), (clients, size): C / (1 + omega) if the compressor is unbiased, C itself if not.
+    """Return C'(rows): C / (1 + omega) for an unbiased compressor C, C itself for a biased one.
 
     E||C'(v) - v||^2 <= (1 - delta) ||v||^2 with delta = ``compressor.contraction(size)``.
+
+    Parameters
+    ----------
+    compressor : Compressor
+        C.
+    rows : Tensor
+        (clients, size).
+    draws : Draws
+        The random numbers of the round.
+    ids : ndarray
+        Numbers of the clients, int64 (clients,).
+    purpose : str
+        Name of the random stream.
+
+    Returns
+    -------
+    Tensor
+        (clients, size).
     """
     sent = compressor(rows, draws, ids, purpose)
     return sent / (1 + compressor.omega(rows.shape[1])) if compressor.unbiased else sent
@@ -45,36 +69,57 @@ def gossip_step(
     mix: Callable[[Tensor], Tensor],
     step_size: float,
 ) -> tuple[Tensor, Tensor]:
-    """The new values and the new replicas of the clients hosted here.
+    """Return the new values and the new replicas of the clients hosted here.
 
-    ``values`` are what the clients computed, ``sent`` is ``contracted`` of ``values - replicas``;
-    all are (clients, size). ``mix`` maps rows X to the rows of W X, and ``step_size`` is gamma.
-    With ``sent = values - replicas`` and a step size of 1 this is W ``values``, plain gossip.
+    If nothing is lost and ``step_size`` is 1, the values are W ``values``, plain gossip.
+
+    Parameters
+    ----------
+    values : Tensor
+        What the clients computed, x, (clients, size).
+    replicas : Tensor
+        Their replicas, x̂, (clients, size).
+    sent : Tensor
+        ``contracted`` of ``values - replicas``, (clients, size).
+    mix : callable
+        Maps rows X to the rows of W X.
+    step_size : float
+        gamma.
     """
     replicas = replicas + sent
     return values + step_size * (mix(replicas) - replicas), replicas
 
 
 def constants(weights: np.ndarray) -> np.ndarray:
-    """rho and beta of a dense W whose rows sum to one.
+    """Return ``gap`` and ``spread`` of a dense W whose rows sum to one, float64 (2,).
 
-    ``gap`` below is rho = 1 - ||(I - 11'/n) W||_2, which for a symmetric W is 1 - |lambda_2(W)|;
-    ``spread`` is beta = ||I - W||_2.
+    Examples
+    --------
+    >>> constants(np.array([[0.75, 0.25], [0.25, 0.75]])).round(12).tolist()
+    [0.5, 0.5]
     """
     away = np.linalg.norm(weights - weights.mean(axis=0), 2)
     return np.array([1 - away, np.linalg.norm(np.eye(len(weights)) - weights, 2)])
 
 
 def optimal_step(gap: float, spread: float, delta: float) -> float:
-    """The gamma in (0, 1] with the largest ``shrinkage``; 1, plain gossip, where delta is 1.
+    """Return the gamma in (0, 1] with the largest ``shrinkage``; ``gap`` must be above 0.
 
     With s = sqrt(1 - delta) and h = sqrt(beta) + sqrt(rho + beta) it is the smaller of 1 and
 
         rho (1 - s) h / (sqrt(rho + beta) (rho^2 + s beta h^2))
 
-    where mu reaches its maximum, rho^2 (1 - s) / (rho^2 + s beta h^2). It is the only one: mu is
-    the least eigenvalue of a symmetric matrix that is affine in gamma, hence concave. ``gap`` is
-    above 0.
+    where mu reaches its maximum, rho^2 (1 - s) / (rho^2 + s beta h^2). The maximum is unique: mu is
+    the least eigenvalue of a symmetric matrix that is affine in gamma, hence concave.
+
+    Examples
+    --------
+    Without compression the step is 1, plain gossip:
+
+    >>> optimal_step(0.5, 0.5, delta=1.0)
+    1.0
+    >>> round(optimal_step(0.5, 0.5, delta=0.5), 4)
+    0.1953
     """
     left = math.sqrt(1 - delta)
     both = math.sqrt(spread) + math.sqrt(gap + spread)
@@ -83,17 +128,17 @@ def optimal_step(gap: float, spread: float, delta: float) -> float:
 
 
 def shrinkage(step: float, gap: float, spread: float, delta: float) -> float:
-    """mu, where 1 - mu bounds the factor by which the error falls a round; at most 0: none known.
+    """Return mu, where 1 - mu bounds the factor by which the error falls in a round.
 
-    With a^2 = E sum_t ||x_t - mean||^2, e^2 = E sum_t ||x_t - x̂_t||^2 (x_t before the replica moves
-    from it, x̂_t after) and s = sqrt(1 - delta), a round of gamma = ``step`` in (0, 1] obeys
+    With a^2 = E sum_t ||x_t - mean||^2, e^2 = E sum_t ||x_t - x̂_t||^2 (x_t before the replica
+    moves from it, x̂_t after) and s = sqrt(1 - delta), a round of gamma = ``step`` in (0, 1] obeys
 
         a' <= (1 - gamma rho) a + gamma beta e
         e' <= s (gamma beta a + (1 + gamma beta) e)
 
-    by Minkowski's inequality, whatever the draws. So sqrt(a^2 + e^2 / s) falls by 1 - mu, the
-    largest eigenvalue of these four coefficients. This holds for any W whose rows sum to one; mu is
-    above 0 where s gamma beta (rho + beta) < rho (1 - s).
+    by Minkowski's inequality, for any draws. So sqrt(a^2 + e^2 / s) falls by 1 - mu, the largest
+    eigenvalue of these four coefficients. This holds for any W whose rows sum to one. mu is above 0
+    where s gamma beta (rho + beta) < rho (1 - s); at most 0 means that the bound says nothing.
     """
     left = math.sqrt(1 - delta)
     kept = delta / (1 + left)
@@ -105,10 +150,9 @@ def shrinkage(step: float, gap: float, spread: float, delta: float) -> float:
 
 
 def theoretical_step(gap: float, spread: float, delta: float) -> float:
-    """A step size gamma with which CHOCO-Gossip converges (Theorem 2).
+    """Return a step size gamma with which CHOCO-Gossip converges (Theorem 2).
 
-    ``gap`` is rho = 1 - |lambda_2(W)|, in (0, 1]; ``spread`` is beta = ||I - W||_2, in (0, 2];
-    ``delta`` is the compressor's contraction. With
+    With
 
         gamma = rho delta / (16 rho + rho^2 + 4 beta^2 + 2 rho beta^2 - 8 rho delta)
 
@@ -119,10 +163,10 @@ def theoretical_step(gap: float, spread: float, delta: float) -> float:
 
 
 def theoretical_rate(gap: float, delta: float) -> float:
-    """1 - rho^2 delta / 82, by which E sum_t (||x_t - mean||^2 + ||x_t - x̂_t||^2) falls a round.
+    """Return 1 - rho^2 delta / 82, the factor of the error in a round (Theorem 2).
 
-    Theorem 2, for gamma = ``theoretical_step``; x_t is taken before the replica moves from it, x̂_t
-    after.
+    The error is E sum_t (||x_t - mean||^2 + ||x_t - x̂_t||^2), x_t taken before the replica moves
+    from it, x̂_t after; gamma is ``theoretical_step``.
     """
     return 1 - gap**2 * delta / 82
 
@@ -130,9 +174,18 @@ def theoretical_rate(gap: float, delta: float) -> float:
 def forecast(
     step: float, where_from: str, bounds: tuple[float, float, float], rounds: int
 ) -> list[str]:
-    """What a log tells of ``step``, and a warning if so many rounds of it may be next to nothing.
+    """Return lines for the log: the rate of ``step``, and a warning if it is negligible.
 
-    ``bounds`` are rho, beta and delta, as ``shrinkage`` takes them.
+    Parameters
+    ----------
+    step : float
+        gamma.
+    where_from : str
+        How it was chosen, in words.
+    bounds : tuple of float
+        ``gap``, ``spread`` and ``delta``.
+    rounds : int
+        Rounds of the run.
     """
     mu, said = shrinkage(step, *bounds), f"consensus step {step:.3g}, {where_from}: "
     if mu <= 0:

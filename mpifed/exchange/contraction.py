@@ -2,7 +2,7 @@
 
 Koloskova et al. (2020), Assumption 4, which is Assumption 8 of Marfoq et al. (2021): for pure
 averaging, E||x^(k + tau) - mean||^2 <= (1 - p) ||x^k - mean||^2. Local steps push clients apart in
-every round, so a run that trains comes to rest at a distance above zero instead.
+every round, so the distance in a run that trains does not fall to zero.
 """
 
 from __future__ import annotations
@@ -24,11 +24,18 @@ MOST_NODES = 1000
 
 @dataclass(frozen=True)
 class Attended(Partial):
-    """The rounds of ``inner`` among those who take part: ``taking_part(k)`` is bool (nodes,)."""
+    """The matrices of a schedule among those who take part.
+
+    Attributes
+    ----------
+    taking_part : callable
+        Maps a round k to bool (nodes,).
+    """
 
     taking_part: Callable[[int], np.ndarray]
 
     def matrix(self, k: int) -> topologies.MixingMatrix:
+        """Return W^k of the schedule ``inner``, restricted to the participants of round k."""
         return self.inner.matrix(k).restricted_to(self.taking_part(k))
 
 
@@ -37,13 +44,23 @@ def predict(
     taking_part: Callable[[int], np.ndarray] | None,
     rounds: int,
 ) -> dict[str, float | int] | None:
-    """(p, tau) of a schedule as plain numbers, for a run of so many rounds.
+    """Return the consensus rate (p, tau) of a schedule as plain numbers.
 
-    ``per_round`` is the factor (1 - p)^(1 / tau) that a round leaves of the squared distance, as
-    ``consensus_distance`` counts it; ``standard_error`` is that of p, 0 where p is exact.
-    ``taking_part`` is None where everybody does in every round. None where there are too many nodes
-    for an estimate, or the rate cannot be told. An estimate looks at no more rounds than the run
-    itself went through, or ``FEWEST_SAMPLES`` times tau.
+    Parameters
+    ----------
+    schedule : topologies.Schedule
+        Gives W^k.
+    taking_part : callable or None
+        Maps a round k to bool (nodes,); None where all nodes take part in every round.
+    rounds : int
+        Rounds of the run. An estimate looks at no more than these, or ``FEWEST_SAMPLES`` times tau.
+
+    Returns
+    -------
+    dict or None
+        ``p``; ``tau``; ``per_round``, the factor (1 - p)^(1 / tau) of the squared distance in a
+        round; and ``standard_error``, that of p, 0 where p is exact. None if there are too many
+        nodes for an estimate, or the rate is not defined.
     """
     if taking_part is not None:
         schedule = Attended(schedule, taking_part)

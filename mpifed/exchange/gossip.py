@@ -82,14 +82,20 @@ class Gossip(Exchange):
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """The options with every parameter of topology, weights and schedule spelled out."""
+        """Return the options with every parameter spelled out; see ``mixing.complete``."""
         return complete(options, n_training)
 
     @staticmethod
     def prepare(
         communicator: Communicator, n_training: int, seed: int, options: Mapping[str, Any]
     ) -> dict[str, np.ndarray]:
-        """What the schedule is made from: computed on rank 0, the same bytes on every rank."""
+        """Return what the schedule is made from: computed on rank 0, the same bytes everywhere.
+
+        Raises
+        ------
+        InputError
+            On every rank, if there is no such graph, matrix or schedule.
+        """
         made: Any = None
         if communicator.rank == 0:
             try:
@@ -105,7 +111,7 @@ class Gossip(Exchange):
     def links(
         n_training: int, seed: int, options: Mapping[str, Any], stored: Mapping[str, np.ndarray]
     ) -> scipy.sparse.csr_array:
-        """Who mixes with whom, and how often: for placing clients on ranks."""
+        """Return who mixes with whom, and how often: for placing clients on ranks."""
         schedule = restore(n_training, seed, options["schedule"], stored)
         total = scipy.sparse.csr_array((n_training, n_training))
         for k in range(1, 1 + min(schedule.period or 8, 32)):
@@ -113,7 +119,7 @@ class Gossip(Exchange):
         return scipy.sparse.csr_array(total + total.T)
 
     def _same_everywhere(self) -> None:
-        """Refuses to go on if ranks hold different matrices. Collective."""
+        """Refuse matrices that differ between ranks. Collective."""
         digest = hashlib.sha256()
         for name in sorted(self._arrays):
             digest.update(np.ascontiguousarray(self._arrays[name]).tobytes())
@@ -123,7 +129,7 @@ class Gossip(Exchange):
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
-        """Why these options do not go together, if they do not."""
+        """Return why these options cannot be combined, or None."""
         if is_unbiased(configuration.participation):
             return (
                 "participation.weights is 'unbiased', which is an average at a server; by gossip "
@@ -155,7 +161,7 @@ class Gossip(Exchange):
         return None
 
     def _constants(self, seed: int, schedule: Any) -> np.ndarray:
-        """rho and beta of the static W, found on rank 0. Collective."""
+        """``gap`` and ``spread`` of the static W, found on rank 0. Collective."""
         found = None
         if self.federation.communicator.rank == 0:
             n = len(self.federation.training)
@@ -164,14 +170,14 @@ class Gossip(Exchange):
         return self.federation.communicator.broadcast(found)
 
     def _bounds(self, size: int) -> tuple[float, float, float]:
-        """rho, beta and delta for messages of ``size`` numbers."""
+        """``gap``, ``spread`` and ``delta`` for messages of ``size`` numbers."""
         assert self.compressor is not None
         gap, spread = self._arrays["choco"]
         # Without an edge, or a gap, no step reaches a consensus; a small one does no harm.
         return max(float(gap), 1e-12), float(spread), self.compressor.contraction(size)
 
     def choco_step(self, size: int) -> float:
-        """gamma for messages of ``size`` numbers."""
+        """Return gamma for messages of ``size`` numbers."""
         if self.consensus_step is None:
             return choco.optimal_step(*self._bounds(size))
         if self.consensus_step == "paper":
@@ -179,7 +185,7 @@ class Gossip(Exchange):
         return self.consensus_step
 
     def remarks(self, size: int, rounds: int) -> list[str]:
-        """What messages of ``size`` numbers do in so many rounds, where they are compressed."""
+        """Return the forecast of CHOCO-Gossip for messages of ``size`` numbers, if compressed."""
         if self.compressor is None:
             return []
         words: dict[Any, str] = {None: "the best proven", "paper": "that of the paper's theorem"}
@@ -230,7 +236,7 @@ class Gossip(Exchange):
         return float(every.sum() / len(self.federation.training))
 
     def predicted_contraction(self, rounds: int) -> dict[str, float | int] | None:
-        """How ``rounds`` rounds of averaging alone would contract; ``contraction.predict``.
+        """Return how ``rounds`` rounds of averaging alone would contract; ``contraction.predict``.
 
         None where messages are compressed, which contracts by another law. Not collective.
         """

@@ -1,4 +1,4 @@
-"""What the simulated federation would have sent, apart from what MPI moved."""
+"""The ledger of what the simulated federation would have sent; what MPI moved is not in it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ import torch
 
 @dataclass
 class Ledger:
-    """Bits over all clients' uplinks and downlinks since the start of the run.
+    """Totals over all clients since the start of the run.
 
-    ``up_floats`` counts the floating-point numbers on the uplinks, whatever their width and without
-    the indices and gates around them, as the plots of Gasanov et al. 2021 do.
+    Attributes
+    ----------
+    up_bits, down_bits : int
+        Bits on the uplinks and on the downlinks.
+    up_floats : int
+        Floating-point numbers on the uplinks, whatever their width and without indices and gates,
+        as in the plots of Gasanov et al. 2021.
     """
 
     up_bits: int = 0
@@ -22,5 +27,11 @@ class Ledger:
 
 
 def bits_of(shape: torch.Size, dtype: torch.dtype) -> int:
-    """Bits of one uncompressed tensor."""
+    """Return the bits of one uncompressed tensor.
+
+    Examples
+    --------
+    >>> bits_of(torch.Size([10, 2]), torch.float32)
+    640
+    """
     return math.prod(shape) * dtype.itemsize * 8

@@ -1,6 +1,7 @@
-"""What ranks find together outside of the simulated federation: measured, not sent, and not booked.
+"""What ranks compute together outside of the simulated federation: measured, and not booked.
 
-Algorithms think in clients and ask for no rank; these verbs do it for them. All are collective.
+Algorithms work on clients and do not know ranks; these functions combine what is on each rank. All
+are collective unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -20,9 +21,21 @@ T = TypeVar("T")
 
 
 def total(clients: Clients, rows: Tensor, weights: Tensor | None = None) -> Tensor:
-    """sum_t weights[t] rows[t] over the given clients of all ranks, float64 of ``rows.shape[1:]``.
+    """Return sum_t weights[t] rows[t] over the given clients of all ranks. Collective.
 
-    ``weights`` is float64 (clients,), ones if None. Exact whatever the ranks; collective.
+    Parameters
+    ----------
+    clients : Clients
+        The clients hosted here.
+    rows : Tensor
+        A row of each client, (clients, ...).
+    weights : Tensor, optional
+        float64 (clients,). None is ones.
+
+    Returns
+    -------
+    Tensor
+        float64, of shape ``rows.shape[1:]``; the same bits for any number of ranks.
     """
     federation = clients.federation
     w = torch.ones(len(clients), dtype=torch.float64) if weights is None else weights
@@ -52,16 +65,27 @@ def largest(clients: Clients, values: Tensor) -> float:
 
 
 def agreed(clients: Clients, action: Callable[[], T]) -> T:
-    """Return ``action()`` once it has ended on every rank.
+    """Return ``action()`` once it has ended on every rank. Collective.
 
-    For work of the clients that may be refused, or stopped on request, on some ranks only: then all
-    raise the same ``InputError`` or ``AgreedStop``, and none waits for the others in vain.
+    For work of the clients that may be refused, or stopped on request, on some ranks only.
+
+    Parameters
+    ----------
+    clients : Clients
+        The clients hosted here.
+    action : callable
+        Called on every rank.
+
+    Raises
+    ------
+    InputError, AgreedStop
+        The same on all ranks, if it was raised on any.
     """
     return agree(clients.federation.communicator, action)
 
 
 def computed_once(clients: Clients, make: Callable[[], T]) -> T:
-    """Return ``make()`` of one rank on every rank, so that all have the same bits.
+    """Return ``make()`` of rank 0 on every rank, so that all have the same bits. Collective.
 
     For numbers that another kind of CPU may round differently (a factorisation).
     """
@@ -70,7 +94,7 @@ def computed_once(clients: Clients, make: Callable[[], T]) -> T:
 
 
 def where_recorded(clients: Clients, make: Callable[[], dict[str, T]]) -> dict[str, T]:
-    """Return ``make()`` on the rank that writes metrics.csv; {} elsewhere.
+    """Return ``make()`` on the rank that writes metrics.csv; {} elsewhere. Not collective.
 
     For measures that need no client's data and would be the same on every rank. ``make`` must not
     be collective.

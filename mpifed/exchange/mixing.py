@@ -19,9 +19,19 @@ DEFAULT_TOPOLOGY, DEFAULT_WEIGHTS, DEFAULT_SCHEDULE = "erdos_renyi", "fmmc", "st
 
 
 def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
-    """The options with every parameter of topology, weights and schedule spelled out.
+    """Return the options with every parameter of topology, weights and schedule spelled out.
 
-    Raises ``InputError`` for what is unknown, out of range, or of no use to the schedule.
+    Parameters
+    ----------
+    options : mapping
+        Options of the exchange ``gossip``.
+    n_training : int
+        Number of training clients, which are the nodes.
+
+    Raises
+    ------
+    InputError
+        For what is unknown, out of range, or not used by the schedule.
     """
     name, rest = named(options["schedule"], "exchange.schedule", DEFAULT_SCHEDULE)
     try:
@@ -51,7 +61,22 @@ def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
 
 
 def prepare_arrays(n: int, seed: int, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """What the schedule of these options is made from, over ``n`` nodes; raises TopologyError."""
+    """Return the arrays that the schedule of these options is made from.
+
+    Parameters
+    ----------
+    n : int
+        Number of nodes.
+    seed : int
+        Seed of the graph, unless the topology has one.
+    options : mapping
+        What ``complete`` returned.
+
+    Raises
+    ------
+    TopologyError
+        If there is no such graph, matrix or schedule over ``n`` nodes.
+    """
     name, parameters = named(options["schedule"], "exchange.schedule", DEFAULT_SCHEDULE)
     graph, rule = None, DEFAULT_WEIGHTS
     rule_options: dict[str, Any] = {}
@@ -74,16 +99,33 @@ def prepare_arrays(n: int, seed: int, options: Mapping[str, Any]) -> dict[str, n
 
 
 def restore(n: int, seed: int, schedule: Any, stored: Mapping[str, np.ndarray]) -> Any:
-    """The schedule over ``n`` nodes whose arrays ``prepare_arrays`` made."""
+    """Return the schedule over ``n`` nodes from the arrays that ``prepare_arrays`` made.
+
+    Parameters
+    ----------
+    n : int
+        Number of nodes.
+    seed : int
+        Seed of what is drawn in rounds.
+    schedule : str, mapping or Section
+        The section ``schedule`` of the options.
+    stored : mapping
+        Arrays by name.
+    """
     name, parameters = named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
     return topologies.restore_schedule(name, n, stored, seed=seed, **parameters)
 
 
 def computed_in_rounds(schedule: Any) -> bool:
-    """Whether weights are computed in round k, not taken from what was prepared.
+    """Return whether weights are computed in round k, not taken from what was prepared.
 
     An eigensolver gives other last digits on another kind of CPU, and a user's own schedule may do
-    anything; one rank then computes W^k for all.
+    anything; rank 0 then computes W^k for all.
+
+    Examples
+    --------
+    >>> computed_in_rounds("static"), computed_in_rounds("resampled")
+    (False, True)
     """
     name, _ = named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
     return name == "resampled" or name not in topologies.SCHEDULES

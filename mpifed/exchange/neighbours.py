@@ -25,15 +25,29 @@ from mpifed.state import Nothing, client
 
 @dataclass(frozen=True)
 class Replicas:
-    """What a client's neighbours believe of what it mixes, (clients, numbers)."""
+    """The replicas of the clients' values that their neighbours hold (CHOCO-Gossip).
+
+    Attributes
+    ----------
+    replica : Tensor
+        (clients, numbers), one row per client; the shared values of a round one after another.
+    """
 
     replica: Tensor = client()
 
 
 @dataclass(frozen=True)
 class CompressedMessages:
-    """What messages go through, the seed of its draws, and the step size gamma of CHOCO-Gossip for
-    messages of so many numbers.
+    """How the messages of gossip are compressed.
+
+    Attributes
+    ----------
+    compressor : Compressor
+        What messages go through.
+    seed : int
+        The seed of its draws.
+    step : callable
+        Maps the size of a message to the step size gamma of CHOCO-Gossip.
     """
 
     compressor: Compressor
@@ -43,7 +57,25 @@ class CompressedMessages:
 
 @dataclass
 class GossipChannel(Channel):
-    """The neighbours of one round; ``messages`` is None where they are sent whole."""
+    """The neighbours of one round.
+
+    Attributes
+    ----------
+    federation : Federation
+        Its training clients are the nodes.
+    routing : Routing
+        Gives W^k and how its rows move.
+    ledger : Ledger
+        Where messages are booked.
+    messages : CompressedMessages or None
+        How messages are compressed; None where they are sent whole.
+    round : int
+        k, counted from 1.
+    active : ndarray
+        Who takes part, bool (n_clients,).
+    memory : Replicas or Nothing
+        What the messages of this round leave behind.
+    """
 
     federation: Federation
     routing: Routing

@@ -5,11 +5,11 @@ rounded once to a multiple of one power of two, chosen from the largest term ove
 the multiples are added as integers:
 
 * ``weighted_sum`` adds w_t x_t over all clients in int64, with two limbs for float64 states;
-* ``Mixer`` computes rows of W X by products of integer-valued float64 matrices cut so short that
-  every partial sum is below 2**53 and hence exact, whatever order BLAS adds in (the idea of
-  Ozaki et al. 2012), which keeps gossip at the speed of a matrix product.
+* ``Mixer`` computes rows of W X by products of integer-valued float64 matrices with so few bits
+  that every partial sum is below 2**53 and hence exact, in whatever order BLAS adds (the idea of
+  Ozaki et al. 2012). Gossip is as fast as a matrix product.
 
-What is lost is below 2**-40 of the largest term; float32 keeps 2**-24 of each.
+The rounding error is below 2**-40 of the largest term; float32 keeps 2**-24 of each.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BLOCK = 1 << 15
 def common_exponents(
     communicator: Communicator, tensors: list[Tensor], ids: np.ndarray, what: str
 ) -> list[int]:
-    """For each tensor of rows, the least e with |value| < 2**e over all ranks.
+    """Return for each tensor of rows the least e with |value| < 2**e over all ranks. Collective.
 
     Raises ``Diverged`` on the rank of the first client (of ``ids``) whose row is not finite, and
     ``PeerDiverged`` on the others. Costs one small Allreduce.
@@ -59,12 +59,12 @@ def common_exponents(
 
 
 def largest(tensor: Tensor) -> float:
-    """The largest modulus, without a second copy of the tensor; NaN if there is one, 0 of none."""
+    """Return the largest modulus, without a copy of the tensor; NaN if it has one, 0 if empty."""
     return float(largest_of_rows(tensor.detach().cpu().reshape(1, -1).numpy())[0])
 
 
 def largest_of_rows(flat: Float[np.ndarray, "rows width"]) -> Float64[np.ndarray, " rows"]:
-    """The largest modulus of each row, NaN where there is one: float64 (rows,)."""
+    """Return the largest modulus of each row, NaN where there is one: float64 (rows,)."""
     # numpy's are faster than torch's, and need no copy.
     low, high = flat.min(1, initial=0), flat.max(1, initial=0)
     return np.maximum(-low, high).astype(np.float64) + 0.0  # never -0.0
@@ -83,12 +83,12 @@ def weighted_sum(
     n_terms: int,
     what: str = "update",
 ) -> Float64[np.ndarray, "*shape"]:
-    """sum_t weights[t] rows[t] over the clients of all ranks, float64 of the shape of a row.
+    """Return sum_t weights[t] rows[t] over the clients of all ranks, float64. Collective.
 
-    Some ranks may have sparse rows where others have whole ones. ``weights`` is float64 (rows,),
+    Ranks may differ in whether their rows are sparse. ``weights`` is float64 (clients,) and
     ``n_terms`` bounds the number of clients over all ranks. Exact but for the rounding of each
     product to 2**-53 of itself and to 2**(n_terms bits - 61) of the largest (for float64 rows:
-    twice as many bits).
+    twice as many bits). Raises as ``common_exponents``.
     """
     # A product rounded up can reach 2**exponent, hence the extra bit of headroom.
     bits = 61 - int(n_terms).bit_length()
@@ -126,8 +126,9 @@ def _common_exponent(
 def _limbs(
     flat: np.ndarray, weights: np.ndarray, bits: int, exponent: int, limbs: int
 ) -> np.ndarray:
-    """sum_t weights[t] flat[t] over the rows here as integers of ``bits`` bits, int64 (limbs,
-    columns): the most significant first, below 2**exponent.
+    """sum_t weights[t] flat[t] over the rows here, as integers of ``bits`` bits.
+
+    int64 (limbs, columns): the most significant first, below 2**exponent.
     """
     sums = np.empty((limbs, flat.shape[1]), np.int64)
     width = max(1, CACHED // max(1, len(flat)))
@@ -142,7 +143,7 @@ def _limbs(
 def _sparse_limbs(
     columns: np.ndarray, terms: np.ndarray, part: slice, bits: int, exponent: int, limbs: int
 ) -> np.ndarray:
-    """The same in the columns of ``part``, from ``terms`` that stand at ``columns``."""
+    """The same in the columns of ``part``, from the ``terms`` at ``columns``."""
     if columns.size and (part.start or columns.max() >= part.stop):
         within = (columns >= part.start) & (columns < part.stop)
         columns, terms = columns[within] - part.start, terms[within]
@@ -183,11 +184,11 @@ class Mixer:
     def products(
         self, x: Float[np.ndarray, "columns width"], exponent: int
     ) -> Float64[np.ndarray, "orders rows width"]:
-        """The integers that make up W X, float64 (2 limbs - 1, rows, width).
+        """Return the integers that make up W X, float64 (2 limbs - 1, rows, width).
 
-        ``x`` is (columns, width) with |x| < 2**exponent. They are exact, and so are sums of the
-        products of several blocks of columns, in any order: what a row of W needs from different
-        ranks may be added wherever it is.
+        ``x`` is (columns, width) with |x| < 2**exponent. The integers are exact, and so are sums of
+        the products of several blocks of columns, in any order: a row of W X may be added up from
+        the products of different ranks.
         """
         count = len(self.limbs)
         totals = np.zeros((2 * count - 1, self.limbs[0].shape[0], x.shape[1]))
@@ -201,7 +202,7 @@ class Mixer:
     def combine(
         self, products: Float64[np.ndarray, "orders rows width"], exponent: int
     ) -> Float64[np.ndarray, "rows width"]:
-        """W X in float64, (rows, width), from the sum of all its ``products``."""
+        """Return W X in float64, (rows, width), from the sum of all its ``products``."""
         total = np.zeros(products.shape[1:])
         # Least significant first, so that the sum is rounded as late as possible.
         for order in reversed(range(len(products))):
@@ -211,13 +212,13 @@ class Mixer:
     def __call__(
         self, x: Float[np.ndarray, "columns width"], exponent: int
     ) -> Float[np.ndarray, "rows width"]:
-        """W X in the type of ``x``, (rows, width), where all columns are here."""
+        """Return W X in the type of ``x``, (rows, width), where all columns are here."""
         mixed = np.empty((self.limbs[0].shape[0], x.shape[1]), x.dtype)
         mix([(self, x)], exponent, mixed)
         return mixed
 
     def of(self, columns: np.ndarray) -> Mixer:
-        """The same with these columns only, in this order."""
+        """Return the same with these columns only, in this order."""
         return Mixer([_as_dense_as_it_is(limb[:, columns]) for limb in self.limbs], self.bits)
 
 
@@ -227,11 +228,11 @@ def mix(
     mixed: np.ndarray,
     elsewhere: Iterable[tuple[np.ndarray, np.ndarray]] = (),
 ) -> None:
-    """Fills ``mixed``, (rows, width), by W X, from the blocks of columns that W and X are cut into.
+    """Fill ``mixed``, (rows, width), by W X, from the blocks of columns that W and X are cut into.
 
     Each of ``parts`` is a block of W and the rows of X that it multiplies, (columns, width), all
-    below 2**exponent. ``elsewhere`` are products of blocks that are not here, each with the rows it
-    adds to, int64 (k,): float64 (2 limbs - 1, k, width).
+    below 2**exponent. ``elsewhere`` are products from other ranks, each with the rows it adds to,
+    int64 (k,): float64 (2 limbs - 1, k, width).
     """
     mixers = [mixer for mixer, _ in parts]
     rows, width = mixed.shape
@@ -257,7 +258,7 @@ def mixer(
     longest: int,
     limbs: int,
 ) -> Mixer:
-    """Full rows of a mixing matrix in fixed point.
+    """Return full rows of a mixing matrix in fixed point.
 
     ``own`` gives the column of each row's own client; its weight is set to one minus the others, so
     that constants are preserved exactly. ``longest`` bounds the entries in a row over the whole
@@ -279,7 +280,7 @@ def mixer(
 
 
 def off_diagonal_mixer(block: scipy.sparse.csr_array, longest: int, limbs: int) -> Mixer:
-    """A block of a mixing matrix that holds no client's own weight, in fixed point."""
+    """Return a block of a mixing matrix without any client's own weight, in fixed point."""
     bits = _bits(longest, limbs)
     coo = block.tocoo()
     parts, places = _split(coo.data, bits, limbs), (coo.row, coo.col)
@@ -288,9 +289,7 @@ def off_diagonal_mixer(block: scipy.sparse.csr_array, longest: int, limbs: int) 
 
 
 def _bits(longest: int, limbs: int) -> int:
-    """Bits of a limb such that a row's products, and sums of ``limbs`` of them, stay below
-    2**53.
-    """
+    """Bits of a limb for which sums of products over a row and ``limbs`` limbs stay below 2**53."""
     return (53 - int(longest * limbs).bit_length()) // 2
 
 
@@ -304,7 +303,7 @@ def _as_dense_as_it_is(
 
 
 def _shifted(values: np.ndarray, by: int) -> np.ndarray:
-    """``values`` times 2**by; np.ldexp where that power is no normal number."""
+    """``values`` times 2**by; np.ldexp where that power is not a normal number."""
     return values * 2.0**by if abs(by) < 1000 else np.ldexp(values, by)
 
 

@@ -1,13 +1,13 @@
 """What ranks send each other in a round of gossip, found from W and from who lives where.
 
-For every ordered pair of ranks there are two ways to bring to the one what it needs from the other:
-the *rows* that its clients mix, each once, or the *sums* that its clients receive, added up by the
-sender. The one with fewer bytes is taken; hubs (a star) make sums worth while, everything else
-rows. Both ends, and all ranks, derive the same plan from the same W.
+A rank can get what it needs from another rank in two ways: as the *rows* that its clients mix, each
+once, or as the *sums* that its clients receive, added up by the sender. The way with fewer bytes is
+taken: sums for hubs (a star), rows for nearly everything else. All ranks derive the same plan from
+the same W.
 
 Rows travel by one of three transports. If nearly all ranks need nearly all rows, an Allgatherv
-moves no more bytes and takes fewer steps; if few pairs of ranks are neighbours, a neighbourhood
-collective on a distributed-graph communicator; where W changes from round to round, plain messages.
+moves as many bytes in fewer steps; if few pairs of ranks are neighbours, a neighbourhood collective
+on a distributed-graph communicator; where W changes from round to round, point-to-point messages.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ TRANSPORTS = ("auto", "collective", "neighbourhood", "messages")
 
 @dataclass(frozen=True)
 class Traffic:
-    """Rows of ``itemsize`` bytes a number and sums of ``limbs`` limbs between all pairs of ranks.
+    """What all pairs of ranks need of each other.
 
-    ``distinct_rows[a, b]`` counts the rows of b that a mixes, ``distinct_sums[a, b]`` the clients
-    of a that receive from b; both int64 (ranks, ranks) with a zero diagonal.
+    ``distinct_rows[a, b]`` counts the rows of b that a mixes, ``distinct_sums[a, b]`` the nodes of
+    a that receive from b; both int64 (ranks, ranks), zero on the diagonal. ``hosted`` counts the
+    nodes of each rank. Rows have ``itemsize`` bytes a number, sums ``limbs`` limbs.
     """
 
     distinct_rows: np.ndarray
@@ -45,7 +46,7 @@ class Traffic:
 
     @cached_property
     def by_sums(self) -> np.ndarray:
-        """bool (ranks, ranks): which pairs send sums."""
+        """Which pairs send sums: bool (ranks, ranks)."""
         sum_bytes = self.distinct_sums * (2 * self.limbs - 1) * 8
         return sum_bytes < self.distinct_rows * self.itemsize
 
@@ -65,14 +66,11 @@ class Traffic:
         return int(self.hosted.sum()) * (len(self.hosted) - 1)
 
     def bytes_a_number(self) -> tuple[int, int]:
-        """Bytes of a row and of a sum, per number of the state."""
+        """Return the bytes of a row and of a sum, per number of the state."""
         return self.itemsize, (2 * self.limbs - 1) * 8
 
     def held(self, gathered: bool) -> int:
-        """Bytes of rows and sums, coming and going, per number of the state, on the fullest rank.
-
-        ``gathered`` says whether every row goes everywhere.
-        """
+        """Return the bytes per number of the state that the fullest rank sends and receives."""
         per_row, per_sum = self.bytes_a_number()
         if gathered:
             return int(self.hosted.sum() + self.hosted.max()) * per_row
@@ -81,7 +79,7 @@ class Traffic:
         return int((rows.sum(0) + rows.sum(1) + sums.sum(0) + sums.sum(1)).max())
 
     def choose(self, repeats: bool) -> tuple[str, str]:
-        """The transport of the rows, and why."""
+        """Return the transport of the rows, and why."""
         gathers = self.gathered_rows <= GATHER_SLACK * self.row_numbers
         if len(self.hosted) == 1:
             return "memory", "all clients live on one rank"
@@ -101,7 +99,7 @@ class Traffic:
 def traffic(
     matrix: scipy.sparse.csr_array, owner: np.ndarray, ranks: int, itemsize: int
 ) -> Traffic:
-    """Counts what ranks need of each other; ``owner`` is the rank of each node, -1 if idle."""
+    """Count what ranks need of each other; ``owner`` is the rank of each node, -1 if idle."""
     links = matrix.tocoo()
     receiver, sender = links.row, links.col
     across = owner[receiver] != owner[sender]
@@ -187,10 +185,7 @@ class Route:
 
     @cached_property
     def columns(self) -> np.ndarray:
-        """Nodes whose rows come here, by owner, then by number.
-
-        An Allgatherv brings our own among them, which otherwise stay where they are.
-        """
+        """Nodes whose rows come here, by owner, then by number; all nodes with an Allgatherv."""
         rank = self.federation.communicator.rank
         if self.chosen[0] == "collective":
             needed = np.flatnonzero(self.owner >= 0)
@@ -284,7 +279,7 @@ class Route:
         mixed: np.ndarray,
         sums: Iterable[tuple[np.ndarray, np.ndarray]],
     ) -> None:
-        """Fills ``mixed`` by W X for some columns of our rows and of what arrived.
+        """Fill ``mixed`` by W X for some columns of our rows and of what arrived.
 
         The other arguments are those of ``reduction.mix``.
         """

@@ -1,4 +1,4 @@
-"""Which route the rows of a round of gossip take: W^k, and what ranks must send each other for it.
+"""W^k of each round, and the route by which ranks send each other the rows that it mixes.
 
 W^k is a pure function of the round. Where weights are computed in the round itself, rank 0 computes
 and broadcasts them.
@@ -47,9 +47,21 @@ class Routing:
         self._neighbourhoods: dict[int, Any] = {}
 
     def route(self, round: int, active: np.ndarray, itemsize: int) -> Route:
-        """What this rank does in ``round`` among ``active`` clients, bool (n_clients,).
+        """Return what this rank does in a round. Collective when first asked for.
 
-        Collective when first asked for.
+        Parameters
+        ----------
+        round : int
+            k, counted from 1.
+        active : ndarray
+            Who takes part, bool (n_clients,).
+        itemsize : int
+            Bytes of a number.
+
+        Raises
+        ------
+        RunError
+            On every rank, if rank 0 cannot make W^k.
         """
         period = self.schedule.period
         phase = round if period is None else (round - 1) % period
@@ -86,7 +98,7 @@ class Routing:
         return topologies.MixingMatrix(*made)
 
     def neighbourhood(self, route: Route) -> Any:
-        """The distributed-graph communicator of ``route``; collective when first asked for.
+        """Return the distributed-graph communicator of ``route``. Collective when first asked for.
 
         None for a route that has another transport.
         """

@@ -29,7 +29,13 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class ErrorFeedback:
-    """What a biased compressor has kept back of each client's messages, (clients, numbers)."""
+    """What a biased compressor has kept back of each client's messages.
+
+    Attributes
+    ----------
+    residual : Tensor
+        (clients, numbers), one row per client.
+    """
 
     residual: Tensor = client()
 
@@ -61,7 +67,7 @@ class Server(Exchange):
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
-        """Why these options do not go together, if they do not."""
+        """Return why these options cannot be combined, or None."""
         over = configuration.exchange.options["average_over"]
         if over == "all" and is_unbiased(configuration.participation):
             return (
@@ -104,7 +110,19 @@ class Server(Exchange):
 
 @dataclass
 class ServerRound(ServerChannel):
-    """A server and the ``active`` clients of one round."""
+    """A server and its clients in one round.
+
+    Attributes
+    ----------
+    server : Server
+        The exchange.
+    round : int
+        Counted from 1.
+    active : ndarray
+        Who takes part, bool (n_clients,).
+    memory : ErrorFeedback or Nothing
+        What the messages of this round leave behind.
+    """
 
     server: Server
     round: int
@@ -148,9 +166,7 @@ class ServerRound(ServerChannel):
         return self.sum(rows, weights) / self._shares(weights, whole)[0]
 
     def _shares(self, weights: Tensor, whole: float) -> tuple[float, float]:
-        """What a sum over the participants is divided by, and the share of those who are absent;
-        see ``average``. Collective.
-        """
+        """Divisor of a sum over the participants, and the share of absent clients. Collective."""
         mass = float(self.sum(torch.ones(len(weights), 1, dtype=torch.float64), weights)[0])
         federation = self.server.federation
         everyone = bool(self.active[federation.training].all())

@@ -1,4 +1,4 @@
-"""No exchange at all, for algorithms that send nothing."""
+"""The exchange of algorithms that send nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from mpifed.exchange.server import Server
 
 
 class Silent(Server):
-    """What an algorithm that sends nothing is given, whatever exchange is configured.
+    """The exchange of an algorithm that sends nothing, whatever exchange is configured.
 
-    Nothing is prepared for it: no graph is drawn, and no mixing matrix computed.
+    Nothing is prepared for it: no graph is drawn and no mixing matrix computed.
     """
 
     def describe(self, payload: int, itemsize: int) -> list[str]:

@@ -1,7 +1,7 @@
 """Moving what a round of gossip needs between ranks, some columns of the rows at a time.
 
 However large a model is, a rank holds beside its own rows only what arrives for some columns of
-them; these are mixed before the next are sent. A small model travels in one piece.
+them. These are mixed before the next are sent. A small model travels in one piece.
 """
 
 from __future__ import annotations
@@ -24,10 +24,17 @@ COLUMNS, PIECES = 1 << 15, 32
 
 @dataclass(frozen=True)
 class Arrival:
-    """The numbers in ``columns`` of the rows, of those nodes that a rank mixes.
+    """Some columns of the rows that a rank mixes.
 
-    ``rows`` is (nodes, width), in the order of ``Route.columns``; ``sums`` holds, for each rank
-    that sends sums, the rows they add to, int64 (k,), and the products, float64 (orders, k, width).
+    Attributes
+    ----------
+    columns : slice
+        The columns.
+    rows : ndarray
+        Rows from other ranks, (nodes, width), in the order of ``Route.columns``.
+    sums : list of tuple
+        For each rank that sends sums: the rows they add to, int64 (k,), and the products, float64
+        (orders, k, width).
     """
 
     columns: slice
@@ -38,10 +45,20 @@ class Arrival:
 def arrivals(
     communicator: Communicator, route: Route, neighbourhood: Any, flat: np.ndarray, exponent: int
 ) -> Iterator[Arrival]:
-    """What a rank mixes, piece by piece; collective, to be followed to the end by every rank.
+    """Yield what a rank mixes, piece by piece. Collective: every rank must take all pieces.
 
-    ``flat`` is (rows of ``route.mine``, numbers), of numbers below 2**exponent; ``neighbourhood``
-    is what the communicator made for the route, if that is its transport.
+    Parameters
+    ----------
+    communicator : Communicator
+        All ranks of the run.
+    route : Route
+        What is sent.
+    neighbourhood : object
+        What the communicator made for the route, if that is its transport, else None.
+    flat : ndarray
+        Rows of ``route.mine``, (clients, numbers).
+    exponent : int
+        All numbers of all ranks are below 2**exponent in modulus.
     """
     width = min(BUFFER // route.bytes_a_number, max(COLUMNS, flat.shape[1] // PIECES))
     width = max(1, width)

@@ -1,4 +1,4 @@
-"""What a message loses on its way: compressors, one row per client."""
+"""Compressors: what a message loses on its way, one row per client."""
 
 from mpifed.exchange.compression.base import Compressor, build
 

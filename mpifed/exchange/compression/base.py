@@ -1,8 +1,8 @@
 """What a compressor is, and how a section of a configuration becomes one.
 
 A compressor maps the rows of clients, one by one. A row's result is a function of the row and of
-(seed, purpose, round, client), so it does not depend on who else is hosted here, and how many bits
-a message takes follows from the draws alone: every rank can book the messages of all clients.
+(seed, purpose, round, client), so it does not depend on who else is hosted here. The bits of a
+message follow from the draws alone: every rank can book the messages of all clients.
 
 Unbiased compressors (E C(v) = v) have an ``omega`` with E||C(v) - v||^2 <= omega ||v||^2, the class
 B(omega) of Horvath et al. (2019) and Gasanov et al. (2022). Every compressor has a ``contraction``:
@@ -31,35 +31,67 @@ NUMBERS = 1 << 15
 
 
 class Compressor(Protocol):
-    """What a client's message loses; also of a user's own ``package.module:object``."""
+    """Protocol of compressors, also of a user's own ``package.module:object``.
+
+    Attributes
+    ----------
+    unbiased : bool
+        Whether E C(v) = v.
+    """
 
     unbiased: bool
-    """Whether E C(v) = v."""
 
     def omega(self, size: int) -> float:
-        """The least known omega for rows of ``size`` numbers; ``ValueError`` if biased."""
+        """Return the least known omega for rows of ``size`` numbers; ``ValueError`` if biased."""
 
     def contraction(self, size: int) -> float:
-        """The largest known delta for rows of ``size`` numbers."""
+        """Return the largest known delta for rows of ``size`` numbers."""
 
     def __call__(
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> Tensor:
-        """What arrives of ``rows``, (clients, size) of float32 or float64.
+        """Return what arrives of ``rows``.
 
-        ``ids`` are the clients' numbers, int64 (clients,). A row that is not finite arrives as one
-        that is not finite.
+        Parameters
+        ----------
+        rows : Tensor
+            float32 or float64 (clients, size). A row that is not finite arrives as one that is not
+            finite.
+        draws : Draws
+            The random numbers of the round.
+        ids : ndarray
+            Numbers of the clients, int64 (clients,).
+        purpose : str
+            Name of the random stream.
+
+        Returns
+        -------
+        Tensor
+            As ``rows`` in shape and type.
         """
 
     def bits(
         self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
-        """Bits of each client's message of ``size`` numbers of ``itemsize`` bytes, int64."""
+        """Return the bits of each client's message, int64 (clients,).
+
+        Parameters
+        ----------
+        size : int
+            Numbers in a row.
+        itemsize : int
+            Bytes of a number.
+        draws, ids, purpose
+            As of the call that compresses the message.
+        """
 
     def floats(
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
-        """Numbers in each client's message, however each is written down, int64 (clients,)."""
+        """Return the numbers in each client's message, in any encoding, int64 (clients,).
+
+        The parameters are as in ``bits``.
+        """
 
 
 VERBS = ("omega", "contraction", "bits", "floats", "__call__")
@@ -93,10 +125,24 @@ class Identity:
 
 
 def build(section: Any, path: str = "compression") -> Compressor:
-    """The compressor that a section (a name, or a mapping with a name) asks for.
+    """Return the compressor that a section of the configuration asks for.
 
-    ``path`` is the section's place in the configuration. Raises ``InputError`` for what is unknown,
-    out of range, senseless, or no compressor.
+    Parameters
+    ----------
+    section : str or mapping
+        A name, or a mapping with a name and options.
+    path : str
+        The section's place in the configuration, for messages.
+
+    Raises
+    ------
+    InputError
+        For what is unknown, out of range, a combination that cannot be, or not a compressor.
+
+    Examples
+    --------
+    >>> build({"name": "rand_k", "k": 2}).omega(size=10)
+    4.0
     """
     asked = complete("compression", section, path)
     made = find("compression", asked.name)(**asked.options)
@@ -110,11 +156,26 @@ def build(section: Any, path: str = "compression") -> Compressor:
 
 
 def random_bits(draws: Draws, purpose: str, ids: np.ndarray, size: int) -> np.ndarray:
-    """64 random bits for each coordinate of each client's row, uint64 (clients, size)."""
+    """Return 64 random bits for each coordinate of each client's row, uint64 (clients, size).
+
+    Parameters
+    ----------
+    draws : Draws
+        The random numbers of the round.
+    purpose : str
+        Name of the random stream.
+    ids : ndarray
+        Numbers of the clients, int64 (clients,).
+    size : int
+        Numbers in a row.
+    """
     return rows_of_bits(draws.client_keys(purpose, ids), size)
 
 
 def chunks(clients: int, size: int) -> Iterator[slice]:
-    """Slices of the clients whose rows of ``size`` are compressed together."""
+    """Return slices of the clients whose rows of ``size`` numbers are compressed together.
+
+    There are about ``NUMBERS`` numbers in a chunk.
+    """
     step = max(1, NUMBERS // max(size, 1))
     return (slice(lo, lo + step) for lo in range(0, clients, step))

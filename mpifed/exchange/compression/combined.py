@@ -1,4 +1,4 @@
-"""Compressors made of others: a gate before one, and one after another."""
+"""Compressors made of others: a gate before a compressor, and one compressor after another."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bernoulli:
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """The same options; raises ``InputError`` for an ``inner`` that is not a compressor."""
+        """Return the same options; raise ``InputError`` if ``inner`` is not a compressor."""
         Bernoulli(**options)
         return options
 
@@ -54,7 +54,7 @@ class Bernoulli:
         return self.p * self.inner.contraction(size)
 
     def open(self, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE) -> np.ndarray:
-        """Whose gate is open: bool (clients,)."""
+        """Return whose gate is open: bool (clients,)."""
         bits = random_bits(draws, f"{purpose}/gate", ids, 1)[:, 0]
         return (bits >> np.uint64(11)) * 2.0**-53 < self.p
 
@@ -123,7 +123,7 @@ class Composition:
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """The same options; raises ``InputError`` for parts that do not go together."""
+        """Return the same options; raise ``InputError`` for parts that cannot be combined."""
         Composition(**options)
         return options
 
@@ -142,7 +142,7 @@ class Composition:
         k, scale = self.inner.kept(size), self.inner.scale(size)
         if not self.unbiased:
             scale /= 1 + self.outer.omega(k)
-        # 0 times what is not finite is not finite: a coordinate left out hides nothing.
+        # 0 times what is not finite is not finite, so that it is seen if it is left out.
         arrived = rows * 0
         for part in chunks(*rows.shape):
             kept = self.inner.select(rows[part], draws, ids[part], purpose)

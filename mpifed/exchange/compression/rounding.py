@@ -57,7 +57,7 @@ class Quantise:
         self.block, self.norm = block, norm
 
     def block_of(self, size: int) -> int:
-        """B, the numbers in a block of a row of ``size``."""
+        """Return B, the numbers in a block of a row of ``size``."""
         return max(1, size if self.block is None else min(self.block, size))
 
     def omega(self, size: int) -> float:
@@ -83,9 +83,19 @@ class Quantise:
     def encode(
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The message: levels, int8 or int16 (clients, size), and r, float32 (clients, blocks).
+        """Return the message of each client.
 
-        r is not finite where a number of its block is not.
+        Parameters
+        ----------
+        rows, draws, ids, purpose
+            As of ``Compressor.__call__``.
+
+        Returns
+        -------
+        levels : ndarray
+            sign(x) l, int8 or int16 (clients, size).
+        scales : ndarray
+            r, float32 (clients, blocks); not finite where a number of the block is not.
         """
         x = rows.detach().cpu().numpy().astype(np.float64, copy=False)
         scales = self._scales(x)
@@ -138,7 +148,15 @@ class Quantise:
     def decode(
         self, levels: np.ndarray, scales: np.ndarray, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """The numbers of a message, float64 (clients, size), in ``out`` where it is given."""
+        """Return the numbers of a message, float64 (clients, size).
+
+        Parameters
+        ----------
+        levels, scales : ndarray
+            What ``encode`` returned.
+        out : ndarray, optional
+            Where the numbers are written.
+        """
         numbers = np.empty(levels.shape) if out is None else out
         np.copyto(numbers, levels)
         with np.errstate(invalid="ignore"):
@@ -204,7 +222,7 @@ class Natural:
 
 def _norms(blocked: np.ndarray) -> np.ndarray:
     """Euclidean norms over the last axis, one sum per client and block."""
-    # A call of its own for every block: how numpy groups a sum must not depend on the others.
+    # One call for every block: how numpy groups a sum must not depend on the others.
     flat = (blocked * blocked).reshape(-1, blocked.shape[-1])
     sums = np.array([np.add.reduce(block) for block in flat])
     return np.sqrt(sums).reshape(blocked.shape[:-1])

@@ -23,19 +23,27 @@ FEW = 0.25
 
 @runtime_checkable
 class Sparsifier(Compressor, Protocol):
-    """A compressor C(v) = scale (mask v) whose mask has ``kept(size)`` ones in every row."""
+    """A compressor C(v) = scale (mask v) whose mask has ``kept(size)`` ones in every row.
+
+    Attributes
+    ----------
+    index_bits : int
+        Bits of the index of a kept coordinate; 0 where the receiver draws it too.
+    """
 
     index_bits: int
-    """Bits of the index of a kept coordinate; 0 where the receiver draws it too."""
 
     def kept(self, size: int) -> int:
-        """k, how many of ``size`` coordinates are sent; ``InputError`` if there are fewer."""
+        """Return k, how many coordinates are sent; ``InputError`` if it is above ``size``."""
 
     def scale(self, size: int) -> float:
-        """What the kept coordinates are multiplied by."""
+        """Return what the kept coordinates are multiplied by."""
 
     def select(self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str) -> np.ndarray:
-        """Which coordinates are kept: bool (clients, size), ``kept(size)`` of each row."""
+        """Return which coordinates are kept: bool (clients, size), ``kept(size)`` of each row.
+
+        The parameters are as in ``Compressor.__call__``.
+        """
 
 
 class _Counted:
@@ -119,7 +127,7 @@ class RandK(_Counted):
     def coordinates(
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str
     ) -> np.ndarray | None:
-        """What ``select`` will keep, int64 (clients, k), those of a row in no order.
+        """Return the coordinates that ``select`` will keep, in any order: int64 (clients, k).
 
         None where so many are kept that rows with zeros are handled faster.
         """
@@ -175,7 +183,7 @@ class TopK(_Counted):
         size = rows.shape[1]
         k = self.kept(size)
         magnitudes = rows.detach().abs().cpu().numpy()
-        # What is no number is sent first, and so is not hidden.
+        # NaN is sent first, so that it is seen.
         magnitudes[np.isnan(magnitudes)] = np.inf
         least = np.partition(magnitudes, size - k, axis=1)[:, size - k : size - k + 1]
         larger, equal = magnitudes > least, magnitudes == least
@@ -214,6 +222,6 @@ def _masked(
     scale = sparsifier.scale(rows.shape[1])
     for part in chunks(*rows.shape):
         mask = torch.from_numpy(sparsifier.select(rows[part], draws, ids[part], purpose))
-        # A product, not a choice: 0 times what is not finite is not finite, and so is not hidden.
+        # A product, not a choice: 0 times what is not finite is not finite, so that it is seen.
         torch.mul(rows[part], mask, out=sent[part]).mul_(scale)
     return sent
