@@ -137,8 +137,9 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
 
     Examples
     --------
-    >>> find("model", "linear").__name__
-    'linear'
+    >>> find("model", "lineal")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    mpifed.errors.InputError: model.name is 'lineal'; did you mean 'linear'? allowed: icnn, ...
     """
     table, field = TABLES[kind], field or f"{kind}.name"
     if ":" in name:
