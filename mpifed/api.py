@@ -1,4 +1,4 @@
-"""Runs an experiment: what the command line and Python programs share."""
+"""Runs experiments, for the command line and for Python programs."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 ``InputError`` is for what the user can correct: a name, a value, a file. The run ends with exit
 code 2 before anything is written. ``RunError`` covers all other failures that mpifed recognises
 itself, with exit code 1. Both carry one sentence: what was wrong, where, and what is allowed. A
-message is one printable line of at most ``LONGEST`` characters, whatever text a user, a file or a
-component contributes to it.
+message is one printable line of at most ``LONGEST`` characters, also where a user, a file or a
+component contributes text to it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def one_line(text: str, longest: int = LONGEST) -> str:
     >>> one_line("a name\nwith \x1b[31mcolour")
     'a name with \\x1b[31mcolour'
     >>> one_line("x" * 60, longest=20)
-    'xxxxxxxxxx [...] xxxx'
+    'xxxxxxxxx [...] xxxx'
     """
     if len(text) > 4 * longest:  # escapes may still lengthen it; the rest is not needed
         text = text[: 2 * longest] + GAP + text[-2 * longest :]
@@ -60,7 +60,13 @@ def one_line(text: str, longest: int = LONGEST) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return ``str(error)``, or a substitute where the ``__str__`` of a user's exception fails."""
+    """Return the text of an exception, or a substitute where its ``__str__`` fails.
+
+    Parameters
+    ----------
+    error : BaseException
+        Any exception, also a user's own.
+    """
     try:
         return str(error)
     except KeyboardInterrupt:
@@ -72,6 +78,11 @@ def text_of(error: BaseException) -> str:
 def in_words(error: BaseException) -> str:
     """Return the type and text of an error that mpifed did not expect, on one line.
 
+    Parameters
+    ----------
+    error : BaseException
+        Any exception.
+
     Examples
     --------
     >>> in_words(KeyError("width"))
@@ -81,7 +92,15 @@ def in_words(error: BaseException) -> str:
 
 
 def complain(command: str, message: str) -> None:
-    """Print ``message`` on standard error, on one line that begins with the name of ``command``."""
+    """Print a message on standard error, on one line.
+
+    Parameters
+    ----------
+    command : str
+        Name of the command, with which the line begins.
+    message : str
+        The message.
+    """
     print(one_line(f"{command}: {message}"), file=sys.stderr, flush=True)
 
 
@@ -178,7 +197,14 @@ def raise_first_diverged(first: float, own: list[int], where: str) -> None:
 
 
 def closest(name: str, allowed: Iterable[str]) -> str:
-    """Return ``allowed`` as a list in words, after the name most similar to ``name``, if any.
+    """Return names as a list in words, after the most similar one.
+
+    Parameters
+    ----------
+    name : str
+        What was typed.
+    allowed : iterable of str
+        The names that are allowed.
 
     Examples
     --------

@@ -189,7 +189,7 @@ def _request(options: Any) -> Any:
         if getattr(options, name) == "":
             raise InputError(f"--{name} is empty; it must be a path")
     if isinstance(chosen, str) and _is_no_path(chosen):
-        # ``--resume`` takes the next word for its PATH, whatever it is.
+        # ``--resume`` takes any next word for its PATH.
         words.append(chosen)
         chosen = True
     experiment, typed = split_words(words)

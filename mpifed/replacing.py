@@ -11,7 +11,7 @@ PARTIAL = ".partial"
 """Suffix of a file that is being written."""
 
 NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Flags of a file that must not exist yet, so that nobody else can have put a link there."""
+"""Flags of a file that must not exist yet, so that another user's link is not followed."""
 
 
 @contextlib.contextmanager
@@ -52,7 +52,7 @@ def replacing(path: Path, unique: str = "", mode: int = 0o666) -> Iterator[Path]
     True
     """
     partial = partial_of(path, unique)
-    # A process that was killed may have left one; whatever it is, it is not written to.
+    # A process that was killed may have left one, and another user a link: neither is written to.
     partial.unlink(missing_ok=True)
     os.close(os.open(partial, os.O_WRONLY | NEW, mode))
     try:
@@ -67,7 +67,12 @@ def replacing(path: Path, unique: str = "", mode: int = 0o666) -> Iterator[Path]
 
 
 def partial_of(path: Path, unique: str = "") -> Path:
-    """Return the path of the new file that ``replacing`` yields for ``path`` and ``unique``.
+    """Return the path of the new file that ``replacing`` yields.
+
+    Parameters
+    ----------
+    path, unique
+        As for ``replacing``.
 
     Examples
     --------
@@ -78,13 +83,37 @@ def partial_of(path: Path, unique: str = "") -> Path:
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """Replace the content of the file ``path``; raise ``OSError`` if the disk refuses it."""
+    """Replace the content of a file.
+
+    Parameters
+    ----------
+    path : Path
+        The file to be replaced or created.
+    content : bytes
+        Its new content.
+
+    Raises
+    ------
+    OSError
+        If the disk refuses a write; the file is then unchanged.
+    """
     with replacing(path) as partial:
         partial.write_bytes(content)
 
 
 def flush(path: Path) -> None:
-    """Wait until the file or directory ``path`` is on disk; raise ``OSError`` if it fails."""
+    """Wait until a file or directory is on disk.
+
+    Parameters
+    ----------
+    path : Path
+        The file or directory.
+
+    Raises
+    ------
+    OSError
+        If the disk refuses it.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Checkpoints: one HDF5 file each, of the same form whatever the number of ranks.
+"""Checkpoints: one HDF5 file each, of the same form for any number of ranks.
 
 ``/meta`` holds the format version, configuration, round and seed; ``/server/<name>`` tensors
 without a client axis; ``/clients/<name>`` those with one, clients in order; ``/metrics`` the rows

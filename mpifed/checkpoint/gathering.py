@@ -69,7 +69,17 @@ def pieces(n_clients: int, row_bytes: int) -> Iterator[Piece]:
 
 
 def bytes_of(part: Part) -> np.ndarray:
-    """Return the values of a part as uint8, (rows, row_bytes); one row for the server's.
+    """Return the values of a part as bytes.
+
+    Parameters
+    ----------
+    part : Part
+        One tensor of a state.
+
+    Returns
+    -------
+    ndarray
+        uint8, (rows, row_bytes); one row for the server's.
 
     Examples
     --------

@@ -34,7 +34,18 @@ class Damaged(InputError):
 
 
 def seal(path: Path) -> None:
-    """Write the seal of ``path`` into its first block and flush the file to disk."""
+    """Write the seal of a file into its first block and flush the file to disk.
+
+    Parameters
+    ----------
+    path : Path
+        A file whose first ``BLOCK`` bytes are reserved.
+
+    Raises
+    ------
+    OSError
+        If the disk refuses it.
+    """
     found = _header_of(path)
     with path.open("r+b") as file:
         file.write(found)

@@ -39,6 +39,11 @@ def experiment_names() -> list[str]:
 def is_experiment(word: str) -> bool:
     """Return whether a word of the command line is an experiment and not an override.
 
+    Parameters
+    ----------
+    word : str
+        The word. One with ``=`` is an experiment only if it names an existing YAML file.
+
     Examples
     --------
     >>> is_experiment("synthetic-fedem"), is_experiment("rounds=10")

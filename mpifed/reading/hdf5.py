@@ -59,7 +59,18 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def whole(data: Any) -> np.ndarray:
-    """Return all values of a data set; raise ``ValueError`` as ``check_size``."""
+    """Return all values of a data set.
+
+    Parameters
+    ----------
+    data : Any
+        An object of an open file.
+
+    Raises
+    ------
+    ValueError
+        As by ``check_size``.
+    """
     check_size(data)
     found: np.ndarray = data[()]
     return found
@@ -118,7 +129,12 @@ def _check_data_sets(file: h5py.File) -> None:
 
 
 def disk_reason(error: Exception) -> str:
-    """Return why a file could not be written or read, as the system says it where HDF5 quotes it.
+    """Return why a file could not be written or read.
+
+    Parameters
+    ----------
+    error : Exception
+        From h5py or the system. Where HDF5 quotes an errno, the system's text of it is returned.
 
     Examples
     --------

@@ -45,7 +45,12 @@ class Metrics:
         return [row[place] for row in self.rows]
 
     def numbers(self, name: str) -> np.ndarray:
-        """Return the column called ``name`` as float64 (rows,), NaN where a field is empty.
+        """Return a column as float64 (rows,), NaN where a field is empty.
+
+        Parameters
+        ----------
+        name : str
+            One of ``columns``, other than ``state_digest``.
 
         Examples
         --------

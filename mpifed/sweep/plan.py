@@ -184,6 +184,11 @@ def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[st
 def as_text(value: Any) -> str:
     """Return a value as YAML on one line, as it is typed after ``key=``.
 
+    Parameters
+    ----------
+    value : Any
+        Plain data.
+
     Examples
     --------
     >>> as_text({"name": "mlp", "hidden": [64]})

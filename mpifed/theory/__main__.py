@@ -89,7 +89,7 @@ def variance(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
     run : Stored
         A run with equal coefficients under a server.
     options : mapping
-        Not used.
+        Options of the command; none is used.
 
     Raises
     ------

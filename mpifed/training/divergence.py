@@ -100,9 +100,12 @@ def all_diverged(communicator: Communicator, error: Diverged | PeerDiverged) -> 
 
 
 def of_the_server(round: int) -> Diverged:
-    """Return the failure of a run whose shared state after ``round`` is not finite.
+    """Return the failure of a run whose shared state is not finite, though all updates were.
 
-    The updates of all clients were finite.
+    Parameters
+    ----------
+    round : int
+        The round, for the message.
     """
     return Diverged(
         f"the server's state after round {round} is not finite: the training diverged", []
@@ -110,12 +113,26 @@ def of_the_server(round: int) -> Diverged:
 
 
 def advice(algorithm: Algorithm) -> str:
-    """Return what may help: a smaller value of the option that the method names as its step."""
+    """Return what may help against divergence, for a message.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        Its ``step_option`` names the option to make smaller.
+    """
     return f"a smaller {algorithm.step_option} may help"
 
 
 def report(clients: list[int], round: int) -> None:
-    """Log that ``clients`` were left out of ``round`` (``on_divergence: drop``)."""
+    """Log that clients were left out of a round (``on_divergence: drop``).
+
+    Parameters
+    ----------
+    clients : list of int
+        Their ids, ascending.
+    round : int
+        The round.
+    """
     listing = ", ".join(map(str, clients))
     many = "clients" if len(clients) > 1 else "client"
     logging.getLogger("mpifed").warning(
@@ -124,7 +141,13 @@ def report(clients: list[int], round: int) -> None:
 
 
 def of_all(error: Diverged) -> Diverged:
-    """Return the failure of a round in which all participants diverged."""
+    """Return the failure of a round in which all participants diverged.
+
+    Parameters
+    ----------
+    error : Diverged
+        What this rank raised.
+    """
     return Diverged(
         f"{error} (nor have the others that take part finite numbers, so on_divergence=drop leaves "
         "nobody to go on with)",

@@ -28,7 +28,13 @@ from mpifed.training.scores import (
 
 
 def columns_of(setup: Setup) -> list[str]:
-    """Return the columns of this run's metrics.csv, in order."""
+    """Return the columns of this run's metrics.csv, in order.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    """
     unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
     validates = setup.configuration.evaluation.validates
     validation = VALIDATION_COLUMNS if validates else []
@@ -139,7 +145,17 @@ def digest(setup: Setup, state: states.RunState) -> str | None:
 
 
 def remarks(setup: Setup, state: states.RunState, training: Clients) -> list[str]:
-    """Return lines for the log: the algorithm's own, and options of ``local`` that it ignores."""
+    """Return lines for the log: the algorithm's own, and options of ``local`` that it ignores.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    state : RunState
+        The state before the first round of this part.
+    training : Clients
+        The hosted clients in training.
+    """
     own = setup.algorithm.remarks(state.algorithm, training, setup.exchange)
     return [*_unread(setup), *own]
 

@@ -52,7 +52,12 @@ def holds_run(directory: Path) -> bool:
 
 
 def begun(directory: Path) -> tuple[int, int] | None:
-    """Return a value that changes when a process begins or resumes a run in ``directory``.
+    """Return a value that changes when a process begins or resumes a run in a directory.
+
+    Parameters
+    ----------
+    directory : Path
+        A run directory, or one that does not exist yet.
 
     Returns
     -------
@@ -76,14 +81,30 @@ def finished_after(directory: Path) -> int | None:
 
 
 def newest(directory: Path) -> tuple[ResumePoint | None, list[str]]:
-    """Return the newest intact checkpoint of a run directory, and a line for each newer one."""
+    """Return the newest intact checkpoint of a run directory.
+
+    Parameters
+    ----------
+    directory : Path
+        The run directory.
+
+    Returns
+    -------
+    tuple of (ResumePoint or None) and list of str
+        The checkpoint, and a line for each newer one that is damaged.
+    """
     found, reasons = checkpoint.newest(directory)
     passed_over = [f"passed over: {reason}" for reason in reasons]
     return ResumePoint(*found) if found is not None else None, passed_over
 
 
 def explicit(path: Path) -> tuple[ResumePoint, list[str]]:
-    """Return the checkpoint at ``path``, or the newest one of the run directory ``path``.
+    """Return the checkpoint that ``--resume PATH`` names.
+
+    Parameters
+    ----------
+    path : Path
+        A checkpoint, or a run directory for its newest one.
 
     Returns
     -------
@@ -107,7 +128,12 @@ def explicit(path: Path) -> tuple[ResumePoint, list[str]]:
 
 
 def stored_configuration(directory: Path) -> dict[str, Any] | None:
-    """Return the configuration of the run in ``directory``; None where there is none.
+    """Return the configuration of the run in a directory; None where there is none.
+
+    Parameters
+    ----------
+    directory : Path
+        The run directory.
 
     Raises
     ------
@@ -127,6 +153,11 @@ def stored_configuration(directory: Path) -> dict[str, Any] | None:
 
 def stored_horizon(stored: Mapping[str, Any]) -> int | None:
     """Return the R of schedules that a stored configuration sets; None where it is ``rounds``.
+
+    Parameters
+    ----------
+    stored : mapping
+        The configuration that the run stored.
 
     Examples
     --------

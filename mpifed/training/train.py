@@ -154,9 +154,9 @@ class _Listener(logging.Handler):
 
 @contextmanager
 def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
-    """Collect warnings within the block, those of Python and of mpifed's log.
+    """Collect warnings within the block; yields the list of those of Python and mpifed's log.
 
-    ``say`` is called with messages of the log that are not warnings. Yields the list.
+    ``say`` is called with messages of the log that are not warnings.
     """
     heard: list[str] = []
     listener, log = _Listener(heard, say), logging.getLogger("mpifed")
