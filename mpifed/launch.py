@@ -32,7 +32,13 @@ from mpifed.errors import (
     text_of,
 )
 from mpifed.supervision.exit import skip_teardown
-from mpifed.supervision.heartbeat import STALL_LIMIT, announce, tell, waiting, whereabouts
+from mpifed.supervision.heartbeat import (
+    STALL_LIMIT,
+    announce_orderly_end,
+    hosted_clients,
+    send_to_guard,
+    waiting,
+)
 from mpifed.supervision.launcher import launched_rank
 from mpifed.supervision.shared_memory import remove_segments, segments_of
 
@@ -172,12 +178,12 @@ def _foreign(error: BaseException) -> str:
 
 def _world(expected: int | None) -> Any:
     with waiting():  # for the other ranks, in MPI_Init
-        from mpifed.mpi.agreement import introduce
+        from mpifed.mpi.agreement import share_guard_addresses
         from mpifed.mpi.communicator import world
 
         skip_teardown()
         communicator = world(expected)
-        introduce(communicator)
+        share_guard_addresses(communicator)
     return communicator
 
 
@@ -194,7 +200,7 @@ def _request(options: Any) -> Any:
         chosen = True
     experiment, typed = split_words(words)
     overrides = parse_overrides(typed)
-    tell(limit=_stall_limit(experiment, overrides))
+    send_to_guard(limit=_stall_limit(experiment, overrides))
     # Later than the rest, since it imports torch: a wrong word is refused at once.
     from mpifed.training.request import Request
 
@@ -269,7 +275,7 @@ def _fail_early(message: str, code: int) -> int:
     if launched_rank() in (None, 0):
         _say(message)
     else:
-        tell(failure=message)
+        send_to_guard(failure=message)
     return code
 
 
@@ -281,10 +287,10 @@ def _fail(communicator: Any, message: str, code: int) -> int:
     if communicator.rank != 0:
         # A failure of several ranks is reported by the first of them; its abort ends this wait.
         time.sleep(min(LONGEST_TURN, 1.0 + TURN * communicator.rank))
-    _say(f"rank {communicator.rank} on {socket.gethostname()}{whereabouts()}: {message}")
+    _say(f"rank {communicator.rank} on {socket.gethostname()}{hosted_clients()}: {message}")
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    announce()
+    announce_orderly_end()
     remove_segments(segments_of(os.getpid()))
     communicator.abort(code)
     return code

@@ -1,9 +1,8 @@
-"""One stream of random numbers per (seed, purpose, round, client).
+"""One stream of random numbers for every (seed, purpose, round, client).
 
-Nothing here depends on the rank that asks, nor on what was asked before: a stream is a
-counter-based generator whose key is a hash of its four names. ``stream`` gives a numpy
-``Generator`` for draws in small numbers; ``shuffles`` orders the samples of many clients at once
-and is the one that local training calls every round.
+Nothing here depends on the rank that draws, nor on earlier draws: a stream is a counter-based
+generator whose key is a hash of these four. ``stream`` returns a numpy ``Generator`` for a few
+draws; ``shuffles`` orders the samples of many clients at once, as local training does every round.
 """
 
 from __future__ import annotations
@@ -18,18 +17,64 @@ SERVER = -1
 
 
 def key(seed: int, purpose: str, round: int = 0, client: int = SERVER) -> int:
-    """A 128-bit key for (seed, purpose, round, client)."""
+    """Hash (seed, purpose, round, client) to a 128-bit key.
+
+    Parameters
+    ----------
+    seed : int
+        The seed of the run.
+    purpose : str
+        What the numbers are for.
+    round : int
+        The round; 0 for draws before round 1.
+    client : int
+        The client, or ``SERVER``.
+
+    Returns
+    -------
+    int
+        The key, in [0, 2**128).
+    """
     text = f"{int(seed)}/{purpose}/{int(round)}/{int(client)}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
 
 
 def stream(seed: int, purpose: str, round: int = 0, client: int = SERVER) -> np.random.Generator:
-    """A generator of its own for (seed, purpose, round, client): Philox 4x64, keyed, counter 0."""
+    """Return the generator of (seed, purpose, round, client): Philox 4x64 from counter 0.
+
+    Parameters
+    ----------
+    seed, purpose, round, client
+        As for :func:`key`.
+
+    Returns
+    -------
+    numpy.random.Generator
+        Always the same for the same arguments.
+
+    Examples
+    --------
+    >>> stream(0, "noise", 3).random() == stream(0, "noise", 3).random()
+    True
+    >>> stream(0, "noise", 3).random() == stream(0, "noise", 4).random()
+    False
+    """
     return np.random.Generator(np.random.Philox(key=key(seed, purpose, round, client)))
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
-    """The output function of SplitMix64 (Steele et al. 2014), elementwise on uint64."""
+    """Apply the output function of SplitMix64 (Steele et al. 2014) elementwise.
+
+    Parameters
+    ----------
+    values : ndarray of uint64
+        Any shape.
+
+    Returns
+    -------
+    ndarray of uint64
+        The same shape.
+    """
     shifted = values >> np.uint64(30)
     z = values ^ shifted
     z *= np.uint64(0xBF58476D1CE4E5B9)
@@ -43,18 +88,44 @@ _WEYL = np.uint64(0x9E3779B97F4A7C15)
 
 
 def client_keys(seed: int, purpose: str, round: int, clients: np.ndarray) -> np.ndarray:
-    """One 64-bit key per client, uint64, shape of ``clients``; vectorised over clients."""
+    """Return one 64-bit key per client.
+
+    Parameters
+    ----------
+    seed, purpose, round
+        As for :func:`key`.
+    clients : ndarray of int
+        Client numbers, of any shape.
+
+    Returns
+    -------
+    ndarray of uint64
+        Shape of ``clients``.
+    """
     base = np.uint64(key(seed, purpose, round) & 0xFFFFFFFFFFFFFFFF)
     return mix64(base + (clients.astype(np.uint64) + np.uint64(1)) * _WEYL)
 
 
 def uniforms(keys: np.ndarray, counters: np.ndarray) -> np.ndarray:
-    """64 random bits for each (key, counter), uint64; broadcasts. SplitMix64 in counter mode."""
+    """Return 64 random bits for each key and counter: SplitMix64 in counter mode.
+
+    Parameters
+    ----------
+    keys : ndarray of uint64
+        Keys, such as those of :func:`client_keys`.
+    counters : ndarray of int
+        Counters, at least 0; broadcast against ``keys``.
+
+    Returns
+    -------
+    ndarray of uint64
+        The broadcast shape.
+    """
     return mix64(keys + (counters.astype(np.uint64) + np.uint64(1)) * _WEYL)
 
 
 def rows_of_bits(keys: np.ndarray, size: int) -> np.ndarray:
-    """``uniforms`` of every key (k,) at the counters 0 ... size - 1: uint64 (k, size)."""
+    """Return ``uniforms`` of every key (k,) at the counters 0 ... size - 1, uint64 (k, size)."""
     return mix64(keys[:, None] + _steps(size))
 
 
@@ -66,13 +137,30 @@ def _steps(size: int) -> np.ndarray:
 
 
 def shuffles(keys: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """A random order of ``range(lengths[i])`` under ``keys[i]`` for every i, concatenated.
+    """Shuffle ``range(lengths[i])`` under ``keys[i]`` for every i.
 
-    ``keys`` uint64 and ``lengths`` int64 have shape (k,); the result is int64 of shape
-    (lengths.sum(),). What row i becomes depends on ``keys[i]`` and ``lengths[i]`` alone.
+    Parameters
+    ----------
+    keys : ndarray of uint64, shape (k,)
+        One key per row.
+    lengths : ndarray of int64, shape (k,)
+        The length of each row.
 
+    Returns
+    -------
+    ndarray of int64, shape (lengths.sum(),)
+        The shuffled rows, concatenated. Row i depends on ``keys[i]`` and ``lengths[i]`` alone.
+
+    Notes
+    -----
     Each sample gets 32 random bits; sorting (row, bits, sample) as one packed integer shuffles all
     rows in one vectorised sort. Equal bits keep their order, a bias below length / 2**32.
+
+    Examples
+    --------
+    >>> order = shuffles(client_keys(0, "batches", 1, np.arange(2)), np.array([3, 2]))
+    >>> sorted(order[:3].tolist()), sorted(order[3:].tolist())
+    ([0, 1, 2], [0, 1])
     """
     starts = np.concatenate([[0], np.cumsum(lengths)])
     if starts[-1] == 0:

@@ -1,4 +1,4 @@
-"""Rows of which a few coordinates are sent: what is done with them touches no others."""
+"""Rows of which a few coordinates are nonzero; operations on them touch no others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Rows of ``size`` numbers, zero but for ``values`` at ``columns``.
+    """Rows of ``size`` numbers, zero except for ``values`` at ``columns``.
 
-    Both are (clients, k); ``columns`` are int64 and those of one row differ.
+    Attributes
+    ----------
+    columns : ndarray of int64, shape (clients, k)
+        Positions of the values; those of one row differ.
+    values : Tensor, shape (clients, k)
+        The values.
+    size : int
+        Numbers in each row.
     """
 
     columns: np.ndarray
@@ -23,30 +30,72 @@ class SparseRows:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of the values."""
         return self.values.dtype
 
     @cached_property
     def places(self) -> np.ndarray:
-        """Where the values stand in the flattened rows, int64 (clients, k)."""
+        """Positions of the values in the flattened rows, int64 (clients, k)."""
         return places(self.columns, self.size)
 
-    def times(self, scale: float) -> SparseRows:
+    def scaled(self, scale: float) -> SparseRows:
+        """Return the rows multiplied by ``scale``."""
         return SparseRows(self.columns, self.values * scale, self.size)
 
 
 def places(columns: np.ndarray, size: int) -> np.ndarray:
-    """Positions in flattened rows of ``size`` numbers, of those in each row; both (clients, k)."""
+    """Return positions in flattened rows.
+
+    Parameters
+    ----------
+    columns : ndarray of int64, shape (clients, k)
+        Positions in each row.
+    size : int
+        Numbers in each row.
+
+    Returns
+    -------
+    ndarray of int64, shape (clients, k)
+        Positions in the rows when concatenated.
+
+    Examples
+    --------
+    >>> places(np.array([[0, 2], [1, 2]]), 3)
+    array([[0, 2],
+           [4, 5]])
+    """
     return columns + np.arange(0, len(columns) * size, size)[:, None]
 
 
-def taken(rows: Tensor, columns: np.ndarray) -> Tensor:
-    """The numbers of each of ``rows``, (clients, size), at its ``columns``: (clients, k)."""
+def gathered(rows: Tensor, columns: np.ndarray) -> Tensor:
+    """Return the numbers of each of ``rows``, (clients, size), at its ``columns``, (clients, k)."""
     flat = rows.contiguous().view(-1).numpy()
     return torch.from_numpy(flat[places(columns, rows.shape[1])])
 
 
-def added(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
-    """rows + scale more, a new tensor of the shape of ``rows``, (clients, size)."""
+def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
+    """Return rows + scale * more.
+
+    Parameters
+    ----------
+    rows : Tensor, shape (clients, size)
+        Dense rows; not changed.
+    more : Tensor, shape (clients, size), or SparseRows
+        What is added.
+    scale : float
+        Its factor.
+
+    Returns
+    -------
+    Tensor, shape (clients, size)
+        A new tensor.
+
+    Examples
+    --------
+    >>> more = SparseRows(np.array([[1]]), torch.tensor([[2.0]]), size=3)
+    >>> add_scaled(torch.ones(1, 3), more, 0.5)
+    tensor([[1., 2., 1.]])
+    """
     if not isinstance(more, SparseRows):
         return more.mul(scale).add_(rows)
     whole = rows.clone()

@@ -1,9 +1,9 @@
-"""The state of an algorithm: dataclasses of tensors whose fields say to whom they belong.
+"""The state of an algorithm: dataclasses of tensors whose fields declare their owner.
 
 * ``server``: one copy, identical on every rank, without a client axis;
-* ``client``: rows, one for each client hosted here;
-* ``shared``: what is averaged: one copy under a server, rows under gossip. The exchange decides, so
-  an algorithm is written once for both.
+* ``client``: rows, one for each client hosted on this rank;
+* ``shared``: averaged by the exchange: one copy under a server, rows under gossip. The exchange
+  decides, so an algorithm is written once for both.
 
 Selecting participants, checkpointing, resuming on other ranks and digesting follow from these
 declarations and are written once, here and in ``checkpoint``.
@@ -23,27 +23,27 @@ State = TypeVar("State")
 
 
 def server() -> Any:
-    """A field owned by the server."""
+    """Declare a field that the server owns."""
     return dataclasses.field(metadata={"owner": "server"})
 
 
 def client() -> Any:
-    """A field with one row per client."""
+    """Declare a field with one row per client."""
     return dataclasses.field(metadata={"owner": "client"})
 
 
 def shared() -> Any:
-    """A field that the exchange averages."""
+    """Declare a field that the exchange averages."""
     return dataclasses.field(metadata={"owner": "shared"})
 
 
 def follows() -> Any:
-    """A field that goes with shared ones, a copy or rows as they are, but is not averaged."""
+    """Declare a field with the shape of shared ones, a copy or rows, that is not averaged."""
     return dataclasses.field(metadata={"owner": "follows"})
 
 
 def inline() -> Any:
-    """A nested state whose names stand without the field's own before them."""
+    """Declare a nested state whose tensors are named without the name of this field."""
     return dataclasses.field(metadata={"owner": "inline"})
 
 
@@ -54,10 +54,15 @@ class Nothing:
 
 @dataclasses.dataclass(frozen=True)
 class RunState:
-    """What a run keeps from round to round: the algorithm's state, and what messages leave behind.
+    """What a run keeps from round to round.
 
-    ``memory`` belongs to the exchange: error feedback, or replicas of neighbours, where messages
-    are compressed.
+    Attributes
+    ----------
+    algorithm : dataclass
+        The state of the algorithm.
+    memory : dataclass
+        The state of the exchange where messages are compressed: error feedback, or replicas of
+        neighbours.
     """
 
     algorithm: Any = inline()
@@ -65,7 +70,31 @@ class RunState:
 
 
 def tensors(state: Any, shared_is_rows: bool) -> Iterator[tuple[str, Tensor, bool]]:
-    """(name, tensor, is_rows) of every field, nested states included, names joined by dots."""
+    """Iterate over the tensors of a state.
+
+    Parameters
+    ----------
+    state : dataclass
+        The state; nested states are included.
+    shared_is_rows : bool
+        Whether shared fields have a client axis, as under gossip.
+
+    Yields
+    ------
+    (str, Tensor, bool)
+        The name, with the names of nested states joined by dots; the tensor; and whether its first
+        axis runs over the hosted clients.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Example:
+    ...     model: Tensor = shared()
+    ...     variate: Tensor = client()
+    >>> example = Example(torch.zeros(5), torch.zeros(3, 5))
+    >>> [(name, is_rows) for name, _, is_rows in tensors(example, shared_is_rows=False)]
+    [('model', False), ('variate', True)]
+    """
     for field in dataclasses.fields(state):
         value = getattr(state, field.name)
         if dataclasses.is_dataclass(value):
@@ -83,13 +112,26 @@ def _prefix(field: dataclasses.Field[Any]) -> str:
 
 
 def shared_tensors(state: Any) -> list[Tensor]:
-    """The fields that the exchange averages."""
+    """Return the fields that the exchange averages, in order of declaration."""
     fields = dataclasses.fields(state)
     return [getattr(state, f.name) for f in fields if f.metadata["owner"] == "shared"]
 
 
 def replace_tensors(state: State, values: dict[str, Tensor]) -> State:
-    """``state`` with the named tensors in place of its own; names as ``tensors`` gives them."""
+    """Return ``state`` with some of its tensors replaced.
+
+    Parameters
+    ----------
+    state : dataclass
+        The state.
+    values : dict of str to Tensor
+        New tensors by name, as :func:`tensors` names them.
+
+    Returns
+    -------
+    dataclass
+        A new state of the same type.
+    """
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(state):  # type: ignore[arg-type]
         value = getattr(state, field.name)
@@ -103,7 +145,22 @@ def replace_tensors(state: State, values: dict[str, Tensor]) -> State:
 
 
 def select(state: State, rows: Tensor, shared_is_rows: bool) -> State:
-    """``state`` as the clients at positions ``rows`` (int64) of the hosted ones see it."""
+    """Return the state of some of the hosted clients.
+
+    Parameters
+    ----------
+    state : dataclass
+        The state of all hosted clients.
+    rows : Tensor of int64
+        Positions of the selected clients among the hosted ones.
+    shared_is_rows : bool
+        As for :func:`tensors`.
+
+    Returns
+    -------
+    dataclass
+        A new state; fields without a client axis are the same tensors.
+    """
     chosen = {n: t[rows] for n, t, is_rows in tensors(state, shared_is_rows) if is_rows}
     return replace_tensors(state, chosen)
 
@@ -115,10 +172,25 @@ def merge(
     shared_is_rows: bool,
     overwritten: Sequence[Tensor] = (),
 ) -> State:
-    """``state`` after the clients at positions ``rows`` moved on to ``part``.
+    """Return the state after some of the hosted clients have moved to a new one.
 
-    Its tensors are new, but those of ``state`` that are among ``overwritten`` get the new rows in
-    place: nobody else may need what they hold.
+    Parameters
+    ----------
+    state : dataclass
+        The state of all hosted clients.
+    part : dataclass
+        The new state of the selected clients.
+    rows : Tensor of int64
+        Their positions among the hosted clients.
+    shared_is_rows : bool
+        As for :func:`tensors`.
+    overwritten : sequence of Tensor
+        Tensors of ``state`` that receive the new rows in place; their old values are lost.
+
+    Returns
+    -------
+    dataclass
+        A new state. Fields without a client axis are those of ``part``.
     """
     values = {}
     new = {name: tensor for name, tensor, _ in tensors(part, shared_is_rows)}
@@ -133,7 +205,7 @@ def merge(
 
 
 def server_digest(state: Any, shared_is_rows: bool) -> bytes:
-    """SHA-256 over the name, type, shape and bytes of every field without a client axis."""
+    """Return the SHA-256 of name, type, shape and bytes of every field without a client axis."""
     digest = hashlib.sha256()
     for name, tensor, is_rows in tensors(state, shared_is_rows):
         if not is_rows:
@@ -143,7 +215,7 @@ def server_digest(state: Any, shared_is_rows: bool) -> bytes:
 
 
 def client_digests(state: Any, shared_is_rows: bool, n_hosted: int) -> list[bytes]:
-    """One SHA-256 per hosted client over its rows of every field that has a client axis."""
+    """Return one SHA-256 per hosted client of its rows of every field that has a client axis."""
     digests = [hashlib.sha256() for _ in range(n_hosted)]
     for name, tensor, is_rows in tensors(state, shared_is_rows):
         if is_rows:

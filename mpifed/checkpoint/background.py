@@ -40,7 +40,7 @@ class Writer:
     def __init__(self, federation: Federation) -> None:
         """Derive a communicator for the thread; collective."""
         self._federation = federation
-        self._communicator = federation.communicator.beside()
+        self._communicator = federation.communicator.for_second_thread()
         self._staging = Staging()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -121,9 +121,9 @@ class Writer:
         """Wait until the checkpoint being written is complete; raise what it failed with."""
         if self._thread is not None:
             assert self._communicator is not None
-            self._communicator.hasten(True)
+            self._communicator.set_polling(True)
             self._thread.join()
-            self._communicator.hasten(False)
+            self._communicator.set_polling(False)
             self._thread = None
             self._count_bytes()
         if self._failure is not None:

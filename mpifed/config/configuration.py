@@ -254,7 +254,7 @@ def _participation(value: Any) -> Participation:
         if name not in kinds:
             raise InputError(f"participation.name is {shown(name)}; {closest(name, kinds)}")
         checked = check_options(kinds[name], options, "participation")
-        return participation.in_short(kinds[name](**checked))
+        return participation.shortest_form(kinds[name](**checked))
     try:
         return float(check_value(value, Annotated[float, Gt(0), Le(1)], "participation"))
     except InputError as error:

@@ -187,7 +187,7 @@ class ServerRound(ServerChannel):
     def send_chosen(self, rows: SparseRows) -> SparseRows:
         assert isinstance(self.compressor, RandK)
         self._book_compressed(rows.size, rows.dtype)
-        return rows.times(self.compressor.scale(rows.size))
+        return rows.scaled(self.compressor.scale(rows.size))
 
     def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
         federation = self.server.federation

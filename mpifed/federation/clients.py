@@ -1,8 +1,8 @@
-"""Who lives where: clients, the ranks that host them, and who takes part in a round.
+"""Clients, the ranks that host them, and who takes part in a round.
 
-Users and algorithms think in clients; only this module translates them to ranks. ``Federation`` is
-what every rank knows alike; ``Clients`` is the view of some hosted clients that a method computes
-on.
+Users and algorithms work with clients; only this module translates them to ranks. ``Federation``
+is what every rank knows alike; ``Clients`` is the view of some hosted clients that a method
+computes on.
 """
 
 from __future__ import annotations
@@ -24,9 +24,18 @@ from mpifed.random import client_keys, stream
 class Federation:
     """The clients 0 ... n-1, their owners and their numbers of training samples.
 
-    ``owner`` is int64 (n_clients,), the rank that hosts each client; ``unseen`` is bool
-    (n_clients,), True for those that take no part in training; ``n_train`` is int64 (n_clients,).
-    ``participation`` is as ``participants`` takes it.
+    Attributes
+    ----------
+    communicator : Communicator
+        The ranks.
+    owner : ndarray of int64, shape (n_clients,)
+        The rank that hosts each client.
+    unseen : ndarray of bool, shape (n_clients,)
+        True for clients that are kept out of training.
+    n_train : ndarray of int64, shape (n_clients,)
+        Training samples of each client.
+    participation : float or mapping
+        Who takes part in a round; see ``participation``.
     """
 
     communicator: Communicator
@@ -37,21 +46,22 @@ class Federation:
 
     @property
     def n_clients(self) -> int:
+        """The number of clients, unseen ones included."""
         return len(self.owner)
 
     @cached_property
     def hosted(self) -> np.ndarray:
-        """The clients of this rank, ascending, int64."""
+        """The clients of this rank, ascending, int64 (n_hosted,)."""
         return np.flatnonzero(self.owner == self.communicator.rank)
 
     @cached_property
     def training(self) -> np.ndarray:
-        """The clients that take part in training, ascending, int64."""
+        """The clients that take part in training, ascending, int64 (n_training,)."""
         return np.flatnonzero(~self.unseen)
 
     @cached_property
     def n_train_total(self) -> int:
-        """Training samples of all clients that take part, the n of the papers."""
+        """Training samples of all training clients, the n of the papers."""
         return int(self.n_train[self.training].sum())
 
     @cached_property
@@ -61,20 +71,38 @@ class Federation:
 
     @property
     def is_unbiased(self) -> bool:
-        """Whether a server weighs participants by n_t / (n p), not by n_t over their sum."""
+        """Whether a server weighs participants by n_t / (n p) instead of n_t over their sum."""
         return is_unbiased(self.participation)
 
     def hosted_of(self, rank: int) -> np.ndarray:
-        """The clients of ``rank``, ascending, int64."""
+        """Return the clients of ``rank``, ascending, int64."""
         return np.flatnonzero(self.owner == rank)
 
 
 def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
-    """Owners that give each rank a block of consecutive clients with the largest work least.
+    """Assign each rank a block of consecutive clients so that the largest work is least.
 
-    ``work`` is positive, (n_clients,). With no more ranks than clients every rank gets at least
-    one; with more, the first n_clients ranks get one each. Found by bisection over the largest
-    work.
+    Parameters
+    ----------
+    work : ndarray, shape (n_clients,)
+        The work of each client, positive, in any unit.
+    n_ranks : int
+        The number of ranks.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_clients,)
+        The rank of each client, ascending. With no more ranks than clients every rank gets at least
+        one; with more, the first n_clients ranks get one each.
+
+    Notes
+    -----
+    The least largest work is found by bisection.
+
+    Examples
+    --------
+    >>> contiguous_owners(np.array([1.0, 1.0, 1.0, 3.0]), 2)
+    array([0, 0, 0, 1])
     """
     n_clients = len(work)
     n_blocks = min(n_ranks, n_clients)
@@ -118,13 +146,32 @@ def _half(work: np.ndarray) -> int:
 
 
 def count_unseen(n_clients: int, fraction: float) -> int:
-    """How many of ``n_clients`` are kept out of training: the rounded fraction, never all."""
+    """Return how many clients are kept out of training: the rounded fraction, but never all.
+
+    Examples
+    --------
+    >>> count_unseen(10, 0.25), count_unseen(10, 1.0)
+    (3, 9)
+    """
     return min(n_clients - 1, int(np.floor(fraction * n_clients + 0.5)))
 
 
 def draw_unseen(n_clients: int, fraction: float, seed: int) -> np.ndarray:
-    """Which clients are kept out of training: bool (n_clients,), ``fraction`` of them, by the
-    seed.
+    """Draw the clients that are kept out of training.
+
+    Parameters
+    ----------
+    n_clients : int
+        The number of clients.
+    fraction : float
+        The share that is kept out, in [0, 1].
+    seed : int
+        The seed of the run.
+
+    Returns
+    -------
+    ndarray of bool, shape (n_clients,)
+        True for unseen clients.
     """
     unseen = np.zeros(n_clients, bool)
     count = count_unseen(n_clients, fraction)
@@ -135,16 +182,24 @@ def draw_unseen(n_clients: int, fraction: float, seed: int) -> np.ndarray:
 def participants(
     federation: Federation, participation: Participation, seed: int, round: int
 ) -> np.ndarray:
-    """Who takes part in ``round``: bool (n_clients,), the same on every rank."""
+    """Return who takes part in ``round``: bool (n_clients,), the same on every rank."""
     return present(participation, federation.training, federation.n_clients, seed, round)
 
 
 @dataclass(frozen=True)
 class Clients:
-    """Some of the clients hosted here, as a method sees them.
+    """Some of the clients hosted on this rank, as a method sees them.
 
-    ``rows`` (int64) are their positions among the hosted clients, whose ``shards`` they index.
-    ``effort`` is the share of its local steps that each takes, float64 (len,); None for all.
+    Attributes
+    ----------
+    federation : Federation
+        All clients.
+    shards : Shards
+        The samples of the hosted clients.
+    rows : ndarray of int64, shape (len,)
+        Positions of these clients among the hosted ones.
+    effort : ndarray of float64, shape (len,), or None
+        The share of its local steps that each client takes; None if all take all.
     """
 
     federation: Federation
@@ -162,12 +217,12 @@ class Clients:
 
     @cached_property
     def n_train(self) -> np.ndarray:
-        """n_t, int64 (len,)."""
+        """The training samples n_t of each client, int64 (len,)."""
         return self.federation.n_train[self.ids]
 
     @cached_property
     def weights(self) -> Tensor:
-        """n_t / n, float64 (len,): the weights of eq. 6 and Alg. 1, line 10."""
+        """The weights n_t / n of eq. 6 and Alg. 1, line 10, float64 (len,)."""
         return torch.from_numpy(self.n_train / self.federation.n_train_total)
 
     @cached_property
@@ -178,8 +233,10 @@ class Clients:
 
     @cached_property
     def sampled_weights(self) -> Tensor:
-        """1 / (n p), float64 (len,): so weighted, the participants' sum is without bias the mean
-        over all n training clients.
+        """1 / (n p), float64 (len,), with p the probability of taking part.
+
+        The sum over participants with these weights is an unbiased estimate of the mean over all n
+        training clients.
         """
         share = 1 / (len(self.federation.training) * self.federation.inclusion)
         return torch.full((len(self),), share, dtype=torch.float64)
@@ -192,14 +249,23 @@ class Clients:
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of one round: streams keyed by (seed, purpose, round, client)."""
+    """The random numbers of one round, in streams keyed by (seed, purpose, round, client).
+
+    Attributes
+    ----------
+    seed : int
+        The seed of the run.
+    round : int
+        The round.
+    """
 
     seed: int
     round: int
 
     def stream(self, purpose: str, client: int = -1) -> np.random.Generator:
+        """Return the generator of a purpose and a client; see ``mpifed.random.stream``."""
         return stream(self.seed, purpose, self.round, client)
 
     def client_keys(self, purpose: str, clients: np.ndarray) -> np.ndarray:
-        """uint64 (len(clients),)."""
+        """Return one key per client, uint64 (len(clients),); see ``mpifed.random.client_keys``."""
         return client_keys(self.seed, purpose, self.round, clients)

@@ -77,7 +77,7 @@ class Bernoulli:
 
 @dataclass(frozen=True, kw_only=True)
 class Dropout:
-    """Clients go away and come back, each a two-state Markov chain.
+    """Clients leave and return, each a two-state Markov chain.
 
     Parameters
     ----------
@@ -127,8 +127,14 @@ KINDS: Mapping[str, type] = {
 """What ``participation.name`` may be, with its options."""
 
 
-def in_short(participation: Participation) -> Participation:
-    """A fixed fraction as a number, where that says all; anything else as it is."""
+def shortest_form(participation: Participation) -> Participation:
+    """Return a fixed fraction as a number where that says everything, all else unchanged.
+
+    Examples
+    --------
+    >>> shortest_form(Uniform(fraction=0.5))
+    0.5
+    """
     if isinstance(participation, Uniform) and participation.weights == "renormalised":
         return participation.fraction
     return participation
@@ -147,16 +153,44 @@ def _fraction(participation: Participation) -> float | None:
 
 
 def count_participants(fraction: float, n_training: int) -> int:
-    """How many take part where a fixed fraction does: max(1, round(f n))."""
+    """Return how many clients take part with a fixed fraction: max(1, round(f n)).
+
+    Examples
+    --------
+    >>> count_participants(0.25, 10), count_participants(0.01, 10)
+    (3, 1)
+    """
     return max(1, int(np.floor(fraction * n_training + 0.5)))
 
 
 def present(
     participation: Participation, training: np.ndarray, n_clients: int, seed: int, round: int
 ) -> np.ndarray:
-    """Which of the clients ``training`` (int64, ascending) take part: bool (n_clients,).
+    """Draw who takes part in a round.
 
-    A fraction f draws max(1, round(f n)) of the n training clients uniformly without replacement.
+    Parameters
+    ----------
+    participation : Participation
+        A fraction f, which draws max(1, round(f n)) of the n training clients uniformly without
+        replacement, or one of ``KINDS``.
+    training : ndarray of int64, shape (n,)
+        The clients that train, ascending.
+    n_clients : int
+        The number of clients.
+    seed : int
+        The seed of the run.
+    round : int
+        The round, from 1.
+
+    Returns
+    -------
+    ndarray of bool, shape (n_clients,)
+        True for those that take part.
+
+    Examples
+    --------
+    >>> int(present(0.5, np.arange(10), 10, seed=0, round=1).sum())
+    5
     """
     active = np.zeros(n_clients, bool)
     active[training] = _present_among(participation, training, n_clients, seed, round)
@@ -188,8 +222,12 @@ def _present_among(
 def efforts(
     participation: Participation, clients: np.ndarray, seed: int, round: int
 ) -> np.ndarray | None:
-    """The share of its local steps that each of ``clients`` takes, float64 in (0, 1]; None where
-    all take all.
+    """Return the share of its local steps that each of ``clients`` (int64) takes in ``round``.
+
+    Returns
+    -------
+    ndarray of float64 in (0, 1], shape of ``clients``, or None
+        None if all clients take all steps.
     """
     if not isinstance(participation, Stragglers) or participation.late != "partial":
         return None
@@ -203,11 +241,16 @@ def shortens_rounds(participation: Participation) -> bool:
 
 
 def inclusion(participation: Participation, n_training: int) -> float:
-    """The probability with which a training client takes part in any one round.
+    """Return the probability with which any of ``n_training`` clients takes part in a round.
 
-    It is the same for all of them: k / n for k drawn of n, p, the stationary probability
-    recovery / (rate + recovery) of dropout, 1 - rate for stragglers that miss rounds, and 1 for
-    those that do a part of their steps.
+    It is the same for all clients: k / n for k drawn of n; p; the stationary probability
+    recovery / (rate + recovery) of dropout; 1 - rate for stragglers that miss rounds, and 1 for
+    those that take a part of their steps.
+
+    Examples
+    --------
+    >>> inclusion(Dropout(rate=0.1, recovery=0.4), 10)
+    0.8
     """
     fraction = _fraction(participation)
     if fraction is not None:

@@ -25,10 +25,23 @@ def partitioned_owners(
     links: scipy.sparse.csr_array,
     communicator: Communicator,
 ) -> np.ndarray:
-    """The rank of each client, int64 (n_clients,); the same on every rank. Collective.
+    """Assign clients to ranks so that few edges of the graph cross between ranks. Collective.
 
-    ``work`` is (n_clients,); ``links`` (training clients, training clients) is symmetric and counts
-    how often two clients exchange. Unseen clients go to the end of the line.
+    Parameters
+    ----------
+    work : ndarray, shape (n_clients,)
+        The work of each client, positive.
+    unseen : ndarray of bool, shape (n_clients,)
+        Clients that are kept out of training; they are placed last.
+    links : scipy.sparse.csr_array, shape (n_training, n_training)
+        How often two training clients exchange; symmetric.
+    communicator : Communicator
+        The ranks.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_clients,)
+        The rank of each client, the same on every rank.
     """
     if communicator.rank == 0:
         training = np.flatnonzero(~unseen)
@@ -42,7 +55,18 @@ def partitioned_owners(
 
 
 def spectral_order(links: scipy.sparse.csr_array) -> np.ndarray:
-    """Nodes component by component, each component along its Fiedler vector: int64 (nodes,)."""
+    """Order the nodes of a graph by component, each component along its Fiedler vector.
+
+    Parameters
+    ----------
+    links : scipy.sparse.csr_array, shape (nodes, nodes)
+        Symmetric weights of the edges.
+
+    Returns
+    -------
+    ndarray of int64, shape (nodes,)
+        The nodes in that order.
+    """
     count, label = scipy.sparse.csgraph.connected_components(links, directed=False)
     parts = []
     for component in range(count):
@@ -66,7 +90,20 @@ def _fiedler(links: scipy.sparse.csr_array) -> np.ndarray:
 
 
 def rows_sent(links: scipy.sparse.csr_array, owner: np.ndarray) -> int:
-    """Distinct rows that cross between ranks in a round, for the rank of each node."""
+    """Return how many distinct rows cross between ranks in a round.
+
+    Parameters
+    ----------
+    links : scipy.sparse.csr_array, shape (nodes, nodes)
+        A nonzero entry (i, j) means that i receives the row of j.
+    owner : ndarray of int64, shape (nodes,)
+        The rank of each node.
+
+    Returns
+    -------
+    int
+        Distinct pairs of receiving rank and sending node on another rank.
+    """
     pairs = links.tocoo()
     receiver, sender = pairs.row, pairs.col
     across = owner[receiver] != owner[sender]

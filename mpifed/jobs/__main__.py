@@ -3,7 +3,7 @@
     python -m mpifed.jobs submit synthetic-fedem clients=100 job.ranks=100 --output runs/first
     python -m mpifed.jobs status runs/first
     python -m mpifed.jobs stop runs/first        writes a checkpoint and ends
-    python -m mpifed.jobs resume runs/first      goes on, with job.ranks=50 on fewer ranks
+    python -m mpifed.jobs resume runs/first      continues it, with job.ranks=50 on fewer ranks
 
 The words are those of mpifed.run; job.key=value sets an option of the job, as does the section
 ``job`` of an experiment file. A value that is a list is swept over: the job is then an array with
@@ -12,7 +12,6 @@ one run directory each, and a report at the end. docs/slurm.md explains the opti
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -22,27 +21,34 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.command import Parser, program
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, closest
-from mpifed.jobs.printing import complain, say
-
-SITE_VARIABLE = "MPIFED_SITE"
-TAKES = {
-    "render": ("output", "site", "smoke", "file", "report"),
-    "check": ("output", "site", "smoke"),
-    "submit": ("output", "site", "smoke", "dry_run", "unchecked"),
-    "status": ("json",),
-    "stop": ("dry_run",),
-    "cancel": ("dry_run",),
-    "resume": ("dry_run", "unchecked"),
-}
-"""The options that go with an action."""
+from mpifed.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    InputError,
+    RunError,
+    closest,
+    complain,
+)
+from mpifed.jobs.arguments import SITE_VARIABLE, TAKES, parser
+from mpifed.jobs.printing import say
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
+    """Run the command.
+
+    Parameters
+    ----------
+    words : sequence of str, optional
+        Its arguments; those of the process by default.
+
+    Returns
+    -------
+    int
+        The exit code: 0, 1 after a failure, 2 for bad input.
+    """
     try:
-        options = _parser().parse_intermixed_args(words)
+        options = parser(__doc__).parse_intermixed_args(words)
         actions: dict[str, Callable[[Any], None]] = {
             "render": _render,
             "check": _check,
@@ -53,20 +59,22 @@ def main(words: Sequence[str] | None = None) -> int:
             "resume": _resume,
         }
         if options.action not in actions:
-            raise InputError(f"'{options.action}' is no action; {closest(options.action, actions)}")
-        _refuse_idle(options)
+            raise InputError(
+                f"unknown action '{options.action}'; {closest(options.action, actions)}"
+            )
+        _refuse_unused_options(options)
         actions[options.action](options)
     except InputError as error:
-        complain(error)
+        complain("mpifed.jobs", str(error))
         return EXIT_BAD_INPUT
     except (RunError, OSError) as error:
-        complain(error)
+        complain("mpifed.jobs", str(error))
         return EXIT_FAILED
     return EXIT_FINISHED
 
 
-def _refuse_idle(options: Any) -> None:
-    """Refuses an option that the action would not look at."""
+def _refuse_unused_options(options: Any) -> None:
+    """Refuse an option that the action does not use."""
     taken = TAKES[options.action]
     for name, value in vars(options).items():
         if name not in ("action", "words", *taken) and value not in (None, False):
@@ -127,7 +135,7 @@ def _submit(options: Any) -> None:
 
 
 def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> bool:
-    """Submits these runs of ``job`` and records it; all is judged before anything is written."""
+    """Submit these runs of ``job`` and record them; checks come before anything is written."""
     from mpifed.jobs import record, render, slurm
     from mpifed.jobs.check import found_here
 
@@ -146,7 +154,7 @@ def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> 
     if collect is not None:
         slurm.test_only(collect)
     record.prepare(job)
-    with record.going_on(job, tasks):
+    with record.marks_removed(job, tasks):
         number, report = slurm.submit(script), None
     # Recorded first: a job that nobody knows of cannot be stopped.
     record.write(job, [*history, record.entry(number, tasks, report)], script)
@@ -154,8 +162,8 @@ def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> 
         report = slurm.submit(collect, [f"--dependency=afterany:{number}"])
         record.write(job, [*history, record.entry(number, tasks, report)], script)
     runs = f"{len(tasks)} run{'s' * (len(tasks) > 1)}"
-    told = f"{runs}, report by job {report}" if report else runs
-    say(f"job {number}: {told}, {job.output}")
+    summary = f"{runs}, report by job {report}" if report else runs
+    say(f"job {number}: {summary}, {job.output}")
     return True
 
 
@@ -184,9 +192,9 @@ def _status(options: Any) -> None:
             queued = slurm.queue(list(known.parts(tasks)))
         except RunError as error:
             # What the runs tell themselves needs no SLURM.
-            complain(error)
+            complain("mpifed.jobs", str(error))
             queued = None
-        rows += status.of(known, tasks, queued)
+        rows += status.statuses(known, tasks, queued)
     if options.json:
         say(json.dumps([dataclasses.asdict(row) for row in rows], indent=2, default=str))
         return
@@ -195,7 +203,7 @@ def _status(options: Any) -> None:
 
 
 def _stop(options: Any) -> None:
-    """Each job writes a checkpoint and ends; what only waits is taken from the queue."""
+    """Make each job write a checkpoint and end; what only waits is taken from the queue."""
     from mpifed.jobs import record, slurm, status
 
     for known, tasks in _chosen(options.words):
@@ -212,7 +220,7 @@ def _stop(options: Any) -> None:
 
 
 def _cancel(options: Any) -> None:
-    """Ends jobs at once; they stay cancelled, and what they reached stays too."""
+    """End jobs at once; they stay cancelled, and their results are kept."""
     from mpifed.jobs import record, slurm, status
 
     for known, tasks in _chosen(options.words):
@@ -234,7 +242,7 @@ def _cancel(options: Any) -> None:
 
 
 def _resume(options: Any) -> None:
-    """Submits what is not finished again, with the options and overrides that are given."""
+    """Submit what is not finished again, with the options and overrides that are given."""
     from mpifed.jobs import plan, slurm, status
 
     known, tasks = _chosen(options.words[:1])[0]
@@ -244,10 +252,10 @@ def _resume(options: Any) -> None:
             f"{_place(known, tasks)} has a job in the queue, {' or '.join(jobs)}; stop or cancel "
             "it first"
         )
-    job = plan.again(known.job, options.words[1:])
+    job = plan.with_changes(known.job, options.words[1:])
     todo = plan.unfinished(job, tasks)
     if not todo:
-        raise InputError(f"{_place(known, tasks)} is finished; more rounds=N would go on with it")
+        raise InputError(f"{_place(known, tasks)} is finished; a larger rounds=N would continue it")
     _submitted(job, todo, list(known.history), options)
 
 
@@ -265,41 +273,6 @@ def _place(known: Any, tasks: Sequence[int]) -> Path:
     if len(tasks) == len(known.job.runs):
         return Path(known.job.output)
     return Path(known.job.runs[tasks[0]].directory)
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog=program("jobs"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "action", help="render, check or submit a job; status, stop, cancel or resume one"
-    )
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="EXPERIMENT | key=value | DIR",
-        help="what to run, and the options of the job; or the directories of jobs",
-    )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="default: runs/<name>-<time>")
-    parser.add_argument(
-        "--site",
-        metavar="NAME | FILE",
-        help=f"a site file, shipped or your own; without it, that of ${SITE_VARIABLE}",
-    )
-    parser.add_argument("--smoke", action="store_true", help="one round on two ranks, to try it")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
-    parser.add_argument(
-        "--unchecked",
-        action="store_true",
-        help="submit without looking whether data and programs are on this machine too",
-    )
-    parser.add_argument("--file", type=Path, metavar="FILE", help="where render writes the script")
-    parser.add_argument("--report", action="store_true", help="render the report of a sweep")
-    parser.add_argument("--json", action="store_true", help="status as JSON")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whether a script would run, as far as that can be told before it does."""
+"""Checks of whether a script would run, as far as they are possible in advance."""
 
 from __future__ import annotations
 
@@ -18,10 +18,26 @@ PATIENCE = 60
 
 
 def checks(job: Job, script: str) -> Iterator[str]:
-    """Checks ``job`` and its script; one line for every check that it passed or that was left out.
+    """Check a job and its script.
 
-    The configuration and the options were checked when the job was planned. Raises ``InputError``
-    for what would fail.
+    The configuration and the options were checked when the job was planned.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    script : str
+        Its script.
+
+    Yields
+    ------
+    str
+        One line for every check that passed or was left out.
+
+    Raises
+    ------
+    InputError
+        For what would fail.
     """
     layout = job.layout
     nodes = f" on {layout.nodes} nodes" if layout.nodes else ""
@@ -39,9 +55,24 @@ def checks(job: Job, script: str) -> Iterator[str]:
 
 
 def found_here(job: Job) -> Iterator[str]:
-    """The part of ``checks`` that looks for what the job will need; nothing is left out silently.
+    """Look for the programs and data that a job needs, on this machine.
 
-    It looks on this machine: where the nodes of a cluster have other files, it cannot tell.
+    The nodes of a cluster may have other files, which this cannot tell.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+
+    Yields
+    ------
+    str
+        One line for every check that passed or was left out.
+
+    Raises
+    ------
+    InputError
+        If something is missing.
     """
     options = job.options
     if options.image is None and options.stage is None:

@@ -1,4 +1,4 @@
-"""The words by which a process starts in a container."""
+"""Command lines that start a process in a container."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from mpifed.jobs.options import JobOptions
 
 
 def words(options: JobOptions) -> list[str]:
-    """The words before the interpreter; none where srun starts the container itself."""
+    """Return the words before the interpreter; none where srun starts the container itself.
+
+    Parameters
+    ----------
+    options : JobOptions
+        The options of the job.
+
+    Returns
+    -------
+    list of str
+        For example ``["apptainer", "exec", "--nv", "image.sif"]``.
+    """
     if options.image is None or options.pyxis:
         return []
     devices = ["--nv"] if options.gpus_per_node else []
@@ -15,7 +26,7 @@ def words(options: JobOptions) -> list[str]:
 
 
 def srun_words(options: JobOptions) -> list[str]:
-    """The words of srun that start a container by pyxis, if it is to."""
+    """Return the options of srun that start a container with pyxis; none without pyxis."""
     if options.image is None or not options.pyxis:
         return []
     more = [str(word) for word in options.container_options or ()]
@@ -23,6 +34,6 @@ def srun_words(options: JobOptions) -> list[str]:
 
 
 def once(options: JobOptions) -> list[str]:
-    """The words before the interpreter of a single process."""
+    """Return the words before the interpreter of a single process, as for a report."""
     own = srun_words(options)
     return ["srun", "--ntasks=1", *own] if own else words(options)

@@ -11,5 +11,5 @@ from typing import Literal
 
 
 def folder(name: Literal["templates", "lib", "sites", "examples"]) -> Path:
-    """Return the directory ``name``."""
+    """Return the directory ``name`` of the files that come with mpifed."""
     return Path(__file__).parent / name

@@ -1,4 +1,4 @@
-"""A job: its runs, and what SLURM is asked for."""
+"""A job: its runs, and the resources that it requests from SLURM."""
 
 from __future__ import annotations
 
@@ -16,9 +16,20 @@ from mpifed.sweep.plan import Planned
 class Job:
     """What is to be submitted.
 
-    ``experiment`` names a shipped experiment; where the user brought a file, ``text`` holds what
-    stands in it, and ``experiment`` its name. ``given`` are the options as they were given.
-    ``output`` is the run directory, or the one above the run directories of a sweep.
+    Attributes
+    ----------
+    experiment : str
+        Name of the experiment, shipped or in the user's file.
+    text : str or None
+        Content of the user's experiment file; None for a shipped experiment.
+    output : Path
+        The run directory, or the one above the run directories of a sweep.
+    sweep : bool
+        Whether the job is an array of several runs.
+    runs : tuple of Planned
+        Its runs, in the order of their task numbers.
+    given : dict
+        The options of the job as they were given.
     """
 
     experiment: str
@@ -30,12 +41,15 @@ class Job:
 
     @property
     def options(self) -> JobOptions:
+        """The complete, checked options; raises ``InputError``."""
         return job_options.check(self.given)
 
     @property
     def layout(self) -> Layout:
+        """Ranks and nodes."""
         return job_options.layout(self.options)
 
     @property
     def name(self) -> str:
+        """The name of the job in SLURM."""
         return safe(str(self.options.name or f"mpifed-{self.experiment}"))

@@ -1,7 +1,7 @@
-"""What a job asks SLURM for: the options, where they come from, and how many ranks they mean.
+"""The resources that a job requests from SLURM: options, and the ranks and nodes that they mean.
 
 An option is looked for on the command line (``job.key=value``), then in the section ``job`` of the
-experiment, then in the site file; after that its default holds. docs/slurm.md says what each means.
+experiment, then in the site file; after that its default holds. docs/slurm.md explains them all.
 """
 
 from __future__ import annotations
@@ -95,7 +95,17 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks and nodes. ``ranks`` is the least that may be had; ``nodes`` is None, N, or N-M."""
+    """Ranks and nodes.
+
+    Attributes
+    ----------
+    ranks : int
+        The number of ranks; the least number if ``nodes`` is a range.
+    nodes : str or None
+        N, or a range N-M.
+    ranks_per_node : int or None
+        Ranks on each node.
+    """
 
     ranks: int
     nodes: str | None
@@ -103,12 +113,20 @@ class Layout:
 
     @property
     def elastic(self) -> bool:
-        """Whether the number of ranks is SLURM's to choose."""
+        """Whether SLURM chooses the number of ranks."""
         return self.nodes is not None and "-" in self.nodes
 
 
 def check(given: Mapping[str, Any]) -> JobOptions:
-    """The complete options; raises ``InputError`` for one that is wrong, alone or with others."""
+    """Complete and check options.
+
+    Parameters
+    ----------
+    given : mapping
+        The options of the job that were given.
+
+    Raises ``InputError`` for an option that is wrong, alone or with others.
+    """
     options = JobOptions(**check_options(JobOptions, given, "job"))
     _check_lines(options)
     _check_environment(options.environment)
@@ -140,7 +158,20 @@ def check(given: Mapping[str, Any]) -> JobOptions:
 
 
 def seconds(time: Text) -> int:
-    """A time limit as SLURM writes it: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
+    """Return a time limit of SLURM in seconds.
+
+    Parameters
+    ----------
+    time : int or str
+        Minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
+
+    Raises ``InputError`` if it has another form or is 0.
+
+    Examples
+    --------
+    >>> seconds(90), seconds("01:00:00"), seconds("1-12")
+    (5400, 3600, 129600)
+    """
     found = TIME.fullmatch(str(time))
     total = 0
     if found:
@@ -258,6 +289,8 @@ def _check_environment(environment: Any) -> None:
         )
     for name, value in environment.items():
         if not VARIABLE.fullmatch(name):
-            raise InputError(f"job.environment has {shown(name)}; that is no name of a variable")
+            raise InputError(
+                f"job.environment has {shown(name)}; a variable has a name of letters, digits and _"
+            )
         if not isinstance(value, (int, float, str)) or "\0" in str(value):
             raise InputError(f"job.environment.{name} is {shown(value)}; it must be a text")

@@ -1,7 +1,7 @@
-"""From words to a job: which runs, in which directories, and what SLURM is asked for.
+"""From the arguments of the command to a job: its runs, their directories, and its options.
 
 Nothing is written here. A list in an experiment, or behind ``key=``, is swept over as by
-``mpifed.sweep``; the job is then an array with one task a run.
+``mpifed.sweep``; the job is then an array with one task per run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,26 @@ SECTIONS = {
 
 
 def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: bool) -> Job:
-    """The job that ``words`` ask for, checked; raises ``InputError``."""
+    """Plan and check a job.
+
+    Parameters
+    ----------
+    words : sequence of str
+        An experiment and overrides, ``key=value`` or ``job.key=value``.
+    site : str or None
+        Name or path of a site file.
+    output : Path or None
+        The run directory; None for a new one below ``runs``.
+    smoke : bool
+        Whether to plan one round on two ranks instead.
+
+    Returns
+    -------
+    Job
+        The job.
+
+    Raises ``InputError`` for what is wrong in the experiment, the options or the overrides.
+    """
     experiment, overrides = split_words(words)
     experiment = experiment or DEFAULT_EXPERIMENT
     mapping = config.read_experiment(experiment)
@@ -79,7 +98,7 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
 
 
 def check_output(job: Job) -> None:
-    """Refuses a directory that holds something already; raises ``InputError``."""
+    """Raise ``InputError`` if the output directory of ``job`` holds something already."""
     output = job.output
     if "\\" in str(output) or not str(output).isprintable():
         raise InputError(f"--output is {str(output)!r}; SLURM takes no such characters in a path")
@@ -87,13 +106,28 @@ def check_output(job: Job) -> None:
         raise InputError(f"--output {output} is a file; it must be a directory, or not exist yet")
     if (output / "job" / "job.json").exists() or resume.holds_run(output):
         raise InputError(
-            f"--output {output} already holds a run; python -m mpifed.jobs resume goes on with "
-            "it, or choose another directory"
+            f"--output {output} already holds a run; continue it with python -m mpifed.jobs "
+            "resume, or choose another directory"
         )
 
 
-def again(job: Job, words: Sequence[str]) -> Job:
-    """``job`` with other options and overrides, for its unfinished runs to go on; checked."""
+def with_changes(job: Job, words: Sequence[str]) -> Job:
+    """Return a job with other options and overrides, to continue its unfinished runs.
+
+    Parameters
+    ----------
+    job : Job
+        The job as it was submitted.
+    words : sequence of str
+        Overrides, ``key=value`` or ``job.key=value``.
+
+    Returns
+    -------
+    Job
+        The changed job, checked.
+
+    Raises ``InputError`` for an override that is wrong.
+    """
     mine = sources.read_words([word for word in words if word.startswith("job.")])
     before = dict(job.given)
     if "ranks" in mine:
@@ -106,7 +140,7 @@ def again(job: Job, words: Sequence[str]) -> Job:
     given = sources.merged(before, mine)
     wrong = next((word for word in words if "=" not in word), None)
     if wrong is not None:
-        raise InputError(f"'{wrong}' is no override of the form key=value")
+        raise InputError(f"'{wrong}' is not an override of the form key=value")
     more = config.parse_overrides([word for word in words if not word.startswith("job.")])
     runs = tuple(dataclasses.replace(run, overrides=run.overrides | more) for run in job.runs)
     changed = dataclasses.replace(job, given=given, runs=runs)
@@ -116,7 +150,7 @@ def again(job: Job, words: Sequence[str]) -> Job:
 
 
 def _configurations(job: Job, tasks: Sequence[int]) -> Iterator[Configuration]:
-    """The complete configurations of these runs; raises ``InputError``."""
+    """Yield the complete configurations of these runs; raises ``InputError``."""
     with experiment_file(job.experiment, job.text) as source:
         mapping = config.read_experiment(source)
     ranks = job.layout.ranks
@@ -126,7 +160,20 @@ def _configurations(job: Job, tasks: Sequence[int]) -> Iterator[Configuration]:
 
 @contextmanager
 def experiment_file(experiment: str, text: str | None) -> Iterator[str]:
-    """The experiment as ``mpifed.run`` takes it: its name, or a file while it is needed."""
+    """Provide the experiment as ``mpifed.run`` takes it.
+
+    Parameters
+    ----------
+    experiment : str
+        Its name.
+    text : str or None
+        Its content, if it is not a shipped one.
+
+    Yields
+    ------
+    str
+        Its name, or the path of a file that exists while the context lasts.
+    """
     if text is None:
         yield experiment
         return
@@ -163,7 +210,7 @@ def _axes_as_words(mapping: Mapping[str, Any], overrides: Sequence[str]) -> list
 
 
 def _axes(mapping: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Dotted keys and lists: every list but those that an option takes as its value."""
+    """Dotted keys and lists: every list except those that an option takes as its value."""
     hints = get_type_hints(Configuration, include_extras=True)
     found: dict[str, list[Any]] = {}
     for key, value in mapping.items():
@@ -204,7 +251,7 @@ def _annotations(section: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _takes(annotation: Any, value: list[Any]) -> bool:
-    """Whether an option takes ``value`` as it stands."""
+    """Whether an option takes ``value`` as a whole."""
     if annotation is Any:
         return False
     try:
@@ -215,9 +262,21 @@ def _takes(annotation: Any, value: list[Any]) -> bool:
 
 
 def unfinished(job: Job, tasks: Sequence[int]) -> list[int]:
-    """Which of these runs have not come to the number of rounds that they are to have.
+    """Return which runs have not reached their number of rounds.
 
-    Raises ``InputError`` for one that could not go on, since it began under another configuration.
+    Parameters
+    ----------
+    job : Job
+        The job.
+    tasks : sequence of int
+        Numbers of the runs to look at.
+
+    Returns
+    -------
+    list of int
+        Those that are not finished.
+
+    Raises ``InputError`` for one that cannot continue, since it began with another configuration.
     """
     left = []
     for task, complete in zip(tasks, _configurations(job, tasks), strict=True):

@@ -1,4 +1,4 @@
-"""What the command prints: whole lines to whoever still reads, one line of what is wrong."""
+"""Standard output of the command, whose reader may have left."""
 
 from __future__ import annotations
 
@@ -6,32 +6,21 @@ import io
 import os
 import sys
 
-LONGEST = 500
-"""Characters of a message."""
-
 
 def say(text: str) -> None:
-    """Print ``text``; where the reader has left, as ``head`` does, the work is done in silence."""
+    """Print whole lines on standard output.
+
+    Where the reader has closed the pipe, as ``head`` does, nothing is printed and nothing raised.
+
+    Parameters
+    ----------
+    text : str
+        The lines, without the last newline. Bytes of a path that are not UTF-8 are escaped.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a path may be no UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         print(text, flush=True)
     except BrokenPipeError:
         # Python flushes once more at its end, and would complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def complain(error: Exception) -> None:
-    """Print what is wrong on standard error."""
-    print(one_line(f"mpifed.jobs: {error}"), file=sys.stderr)
-
-
-def one_line(text: str) -> str:
-    r"""Return ``text`` as one printable line of at most ``LONGEST`` characters.
-
-    >>> one_line("round 3\n\x1b[31mkilled")
-    'round 3 ?[31mkilled'
-    """
-    words = " ".join(text[: 2 * LONGEST].split())
-    shown = "".join(letter if letter.isprintable() else "?" for letter in words)
-    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 3]}..."

@@ -1,71 +1,74 @@
-"""Files of a run directory as anyone may have left them: of bounded size, and never waited for."""
+"""Parts of the files in a run directory, which anyone may have left there.
+
+Files have a bounded size and must be regular, so that reading one neither waits nor fills memory.
+"""
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import re
-import stat
 from pathlib import Path
 from typing import Any
 
 from mpifed.errors import InputError
-from mpifed.jobs.printing import one_line
+from mpifed.reading.text import MissingFile, damaged, read_text
 
 MOST = 1 << 24
 """Bytes of a file that is read whole."""
 
 
-def read_text(path: Path, most: int = MOST) -> str | None:
-    """Return the text of a regular file; None where there is none.
+def read_tail(path: Path, most: int) -> str | None:
+    """Return the end of a regular file as text.
+
+    Parameters
+    ----------
+    path : Path
+        The file. Bytes that are not UTF-8 are replaced.
+    most : int
+        Bytes to read at most.
+
+    Returns
+    -------
+    str or None
+        None if the file does not exist.
 
     Raises
     ------
     InputError
-        If it is no regular file, has more than ``most`` bytes, or is no text in UTF-8.
+        If it cannot be read or is not a regular file.
     """
-    content = _read(path, most, whole_file=True)
-    try:
-        return None if content is None else content.decode("utf-8")
-    except UnicodeDecodeError:
-        raise damaged(path, "it is no text in UTF-8") from None
-
-
-def read_tail(path: Path, most: int) -> str | None:
-    """Return the last ``most`` bytes of a regular file as text; None where there is none.
-
-    What is no UTF-8 is replaced. Raises ``InputError`` if it is no regular file.
-    """
-    content = _read(path, most, from_end=True)
-    return None if content is None else content.decode("utf-8", errors="replace")
+    return _read_part(path, most, from_end=True)
 
 
 def read_head(path: Path, most: int) -> str | None:
-    """Return the first ``most`` bytes of a regular file as text, as :func:`read_tail`."""
-    content = _read(path, most)
-    return None if content is None else content.decode("utf-8", errors="replace")
-
-
-def read_json(path: Path) -> Any:
-    """Return what a JSON file holds; None where there is no file. Raises ``InputError``."""
-    text = read_text(path)
-    try:
-        return None if text is None else json.loads(text)
-    except RecursionError:
-        raise damaged(path, "its parts are nested too deep") from None
-    except ValueError as error:
-        raise damaged(path, str(error)) from None
+    """Return the first ``most`` bytes of a regular file as text; see :func:`read_tail`."""
+    return _read_part(path, most, from_end=False)
 
 
 def read_rounds(path: Path) -> int | None:
-    """Return ``rounds`` of a run's config.yaml; None where there is no file.
+    """Return ``rounds`` of a run's config.yaml.
 
-    A run writes it in a line of its own, so nothing else of the file is read: aliases that are
-    nested, dates that are none and depth do not matter. Raises ``InputError`` without that line.
+    Only the line that holds it is parsed, so nested aliases, malformed dates and depth elsewhere
+    in the file do not matter.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    int or None
+        None if the file does not exist.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or has no such line.
     """
-    text = read_text(path)
-    if text is None:
+    try:
+        text = read_text(path, MOST)
+    except MissingFile:
         return None
     found = re.search(r"^rounds:[ \t]+([0-9]{1,18})[ \t]*$", text, re.MULTILINE)
     if found is None:
@@ -73,35 +76,27 @@ def read_rounds(path: Path) -> int | None:
     return int(found[1])
 
 
-def whole(text: Any) -> int | None:
-    """Return the whole number that ``text`` is in plain digits; None for anything else.
+def parse_digits(text: Any) -> int | None:
+    """Return the integer that ``text`` writes in 1 to 18 ASCII digits; None for anything else.
 
-    >>> whole("12"), whole("1e9"), whole("\u0661\u0662")
+    Examples
+    --------
+    >>> parse_digits("12"), parse_digits("1e9"), parse_digits("\u0661\u0662")
     (12, None, None)
     """
     return int(text) if isinstance(text, str) and re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
-def damaged(path: Path, why: str) -> InputError:
-    """Return the error that names a damaged file."""
-    return InputError(f"'{path}' is damaged: {one_line(why)}")
+def _read_part(path: Path, most: int, from_end: bool) -> str | None:
+    # numpy and networkx come with it, which a command that reads nothing does not need.
+    from topologies.inputs import open_regular
 
-
-def _read(path: Path, most: int, whole_file: bool = False, from_end: bool = False) -> bytes | None:
     try:
-        # A pipe without a writer does not make this wait.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EINVAL, "it is not a regular file")
-            if whole_file and found.st_size > most:
-                raise OSError(errno.EFBIG, f"it has {found.st_size} bytes; at most {most} are read")
+        with open_regular(path) as file:
             if from_end:
-                file.seek(max(0, found.st_size - most))
-            return file.read(most)
+                file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            return file.read(most).decode("utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"'{path}' cannot be read: {why}") from None
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}") from None

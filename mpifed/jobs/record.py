@@ -1,6 +1,6 @@
-"""What a run directory says of its job: ``job/job.json``, the script, and a request to stop.
+"""The record of a job in its run directory: ``job/job.json``, the script, and a request to stop.
 
-A sweep has one record, in the directory above its runs; each of those names it. All of it is
+A sweep has one record, in the directory above its runs; each run refers to it. All of it is
 private to the user.
 """
 
@@ -18,7 +18,8 @@ from typing import Any
 
 from mpifed.errors import InputError
 from mpifed.jobs.job import Job
-from mpifed.jobs.reading import damaged, read_json
+from mpifed.jobs.reading import MOST
+from mpifed.reading.text import MissingFile, damaged, read_json
 from mpifed.sweep.plan import Planned
 
 VERSION = 1
@@ -26,26 +27,33 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Record:
-    """A job that was submitted. ``history`` are the jobs of SLURM, oldest first, each with
-    ``job``, the numbers of its runs in ``tasks``, ``report`` (None without one) and ``submitted``.
+    """A job that was submitted.
+
+    Attributes
+    ----------
+    job : Job
+        The job.
+    history : tuple of dict
+        The jobs of SLURM, oldest first, each with ``job``, the numbers of its runs in ``tasks``,
+        ``report`` (None without one) and ``submitted``.
     """
 
     job: Job
     history: tuple[dict[str, Any], ...]
 
     def job_of(self, task: int) -> str:
-        """The number of the newest job that has this run."""
+        """Return the number of the newest job that has the run ``task``."""
         return next(str(item["job"]) for item in reversed(self.history) if task in item["tasks"])
 
     def parts(self, tasks: Iterable[int]) -> dict[str, list[int]]:
-        """These runs by the job that has them now: runs that were resumed have left the first."""
+        """Return the numbers of these runs by the newest job that has each."""
         found: dict[str, list[int]] = {}
         for task in tasks:
             found.setdefault(self.job_of(task), []).append(task)
         return found
 
     def reports(self) -> list[str]:
-        """The jobs that are to report on any of the runs."""
+        """Return the jobs that are to report on any of the runs."""
         living = self.parts(range(len(self.job.runs)))
         return [
             str(item["report"])
@@ -55,7 +63,7 @@ class Record:
 
 
 def prepare(job: Job) -> None:
-    """Makes the directories of ``job``, private to the user; ``InputError`` where that fails."""
+    """Make the directories of ``job``, private to the user; may raise ``InputError``."""
     for directory in dict.fromkeys([job.output, *(run.directory for run in job.runs)]):
         try:
             directory.parent.mkdir(parents=True, exist_ok=True)
@@ -66,10 +74,15 @@ def prepare(job: Job) -> None:
 
 
 @contextlib.contextmanager
-def going_on(job: Job, tasks: Sequence[int]) -> Iterator[None]:
-    """These runs are to go on: nothing says any more that they are finished or asked to stop.
+def marks_removed(job: Job, tasks: Sequence[int]) -> Iterator[None]:
+    """Remove the marks that runs are finished or asked to stop; put them back if the block fails.
 
-    If the block fails, which is to submit them, all of it is said again.
+    Parameters
+    ----------
+    job : Job
+        The job.
+    tasks : sequence of int
+        Numbers of the runs that are submitted again in the block.
     """
     runs = [job.runs[task].directory for task in tasks]
     places = [job.output / "job" / "stop"]
@@ -86,7 +99,17 @@ def going_on(job: Job, tasks: Sequence[int]) -> Iterator[None]:
 
 
 def write(job: Job, history: Sequence[dict[str, Any]], script: str) -> None:
-    """Records a job that was submitted."""
+    """Record a job that was submitted.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    history : sequence of dict
+        The jobs of SLURM, oldest first; see :func:`entry`.
+    script : str
+        The script that was submitted.
+    """
     known = {
         "version": VERSION,
         "experiment": job.experiment,
@@ -106,15 +129,27 @@ def write(job: Job, history: Sequence[dict[str, Any]], script: str) -> None:
 
 
 def entry(number: str, tasks: Sequence[int], report: str | None) -> dict[str, Any]:
-    """An entry of the history, as of now."""
+    """Return an entry of the history, submitted now."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     return {"job": number, "tasks": list(tasks), "report": report, "submitted": now}
 
 
 def read(directory: Path) -> tuple[Record, int | None]:
-    """The record of a run directory, and which task it is if it is one run of a sweep.
+    """Read the record of a run directory.
 
-    Raises ``InputError`` where there is none, or it is damaged.
+    Parameters
+    ----------
+    directory : Path
+        The directory of a job, or of one run of a sweep.
+
+    Returns
+    -------
+    record : Record
+        The record of the whole job.
+    task : int or None
+        The number of the run if the directory is one run of a sweep.
+
+    Raises ``InputError`` if there is no record, or it is damaged.
     """
     found = _load(directory)
     if "part_of" not in found:
@@ -132,9 +167,7 @@ def read(directory: Path) -> tuple[Record, int | None]:
 
 
 def _record(directory: Path, found: dict[str, Any]) -> Record:
-    """The record of a whole job; raises ``InputError`` for a field that is not as ``write`` left
-    it.
-    """
+    """The record of a whole job; raises ``InputError`` for a damaged field."""
     for name, (holds, meant) in FIELDS.items():
         if name not in found or not holds(found[name]):
             raise damaged(_path_of(directory), f"{name} is not {meant}")
@@ -227,7 +260,7 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def ask_to_stop(directory: Path) -> None:
-    """From now on the jobs of this directory end instead of being queued again."""
+    """Make the jobs of this directory end instead of being queued again."""
     (directory / "job" / "stop").touch(mode=0o600)
 
 
@@ -237,14 +270,15 @@ def _path_of(directory: Path) -> Path:
 
 def _load(directory: Path) -> dict[str, Any]:
     path = _path_of(directory)
-    found = read_json(path)
-    if found is None:
+    try:
+        found = read_json(path, MOST)
+    except MissingFile:
         raise InputError(
             f"'{directory}' holds no job: there is no job/job.json in it; python -m mpifed.jobs "
             "submit makes one"
-        )
+        ) from None
     if not isinstance(found, dict) or found.get("version") != VERSION:
-        raise InputError(f"'{path}' is no record of a job that this mpifed understands")
+        raise InputError(f"'{path}' is not a record of a job that this mpifed can read")
     return found
 
 
@@ -255,7 +289,7 @@ def _moved(run: Planned, before: Path, now: Path) -> Planned:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Writes a file at once and private to the user; an older one is gone then. ``OSError``."""
+    """Write a file atomically and private to the user; raises ``OSError``."""
     partial = path.with_name(f".{path.name}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

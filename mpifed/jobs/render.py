@@ -1,8 +1,8 @@
-"""From a job to the script that SLURM runs: plain text, and nothing of SLURM is needed for it.
+"""From a job to the script that SLURM runs: plain text, for which no SLURM is needed.
 
 A template has lines ``#@ directives``, ``#@ prologue``, ``#@ settings``, ``#@ library`` and
 ``#@ tasks``, which are replaced. What comes from the user is quoted: for bash in the settings, for
-sbatch in the directives. ``prologue`` and ``extra_directives`` are the user's own lines.
+sbatch in the directives. ``prologue`` and ``extra_directives`` are the user's lines, unquoted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,17 @@ REPORT_MINUTES = 30
 
 
 def script(job: Job, tasks: Sequence[int] | None = None) -> str:
-    """The script of ``job``; of a sweep only the tasks with these numbers, all without them."""
+    """Return the script of a job.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    tasks : sequence of int, optional
+        Numbers of the runs of a sweep to submit; all by default.
+
+    Raises ``InputError`` if the template or an option cannot be used.
+    """
     options = job.options
     chosen = list(range(len(job.runs))) if tasks is None else list(tasks)
     blocks = {
@@ -43,7 +53,7 @@ def script(job: Job, tasks: Sequence[int] | None = None) -> str:
 
 
 def report_script(job: Job) -> str:
-    """The script that makes the report of a sweep."""
+    """Return the script that makes the report of a sweep; raises as :func:`script`."""
     options = job.options
     asked = [
         ("--job-name", f"{job.name}-report"),
@@ -68,7 +78,10 @@ def report_script(job: Job) -> str:
 
 
 def template_of(job: Job) -> Path:
-    """The template for ``job``; raises ``InputError`` if the user names one that is none."""
+    """Return the path of the template for ``job``.
+
+    Raises ``InputError`` if the user names one that does not exist or does not fit the job.
+    """
     options = job.options
     given = options.template
     if given is not None and given.endswith(".sbatch"):
@@ -184,9 +197,9 @@ def _directives(job: Job, asked: Sequence[tuple[str, str | None]]) -> str:
 
 
 def _for_sbatch(text: str) -> str:
-    """``text`` so that sbatch reads it from a directive as it stands."""
+    """``text`` quoted so that sbatch reads it literally from a directive."""
     if not text.isprintable():
-        raise InputError(f"{text!r} cannot stand in a directive; it must be one line of text")
+        raise InputError(f"{text!r} cannot be in a directive; it must be one line of text")
     if PLAIN.fullmatch(text):
         return text
     escaped = re.sub(r'(["\\])', r"\\\1", text)

@@ -1,4 +1,4 @@
-"""SLURM's commands, and the environment they are given."""
+"""SLURM's commands, and the environment in which they run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,21 @@ ENDED = (
 
 @dataclass(frozen=True)
 class Queued:
-    """A job in SLURM's queue, or the task of an array with that number."""
+    """A job in SLURM's queue, or one task of an array.
+
+    Attributes
+    ----------
+    job : str
+        Number of the job.
+    task : int or None
+        Number of the task; None without an array.
+    state : str
+        State of the job, such as PENDING.
+    reason : str
+        Why it waits.
+    nodes : str
+        The nodes on which it runs.
+    """
 
     job: str
     task: int | None
@@ -53,14 +67,30 @@ class Queued:
 
     @property
     def alive(self) -> bool:
+        """Whether the job waits or runs."""
         return self.state not in ENDED
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` without what another job has left in it.
+    """Return an environment without the variables that another job has set.
 
     sbatch takes variables before the directives of a script, and an ``mpirun`` in the new job would
-    take them for its own.
+    mistake them for those of its own launcher.
+
+    Parameters
+    ----------
+    environment : mapping
+        Variables and their values.
+
+    Returns
+    -------
+    dict
+        Those that are kept.
+
+    Examples
+    --------
+    >>> clean_environment({"HOME": "/home/a", "SLURM_JOB_ID": "7"})
+    {'HOME': '/home/a'}
     """
     return {
         name: value
@@ -75,7 +105,13 @@ def present() -> bool:
 
 
 def test_only(script: str) -> str:
-    """What SLURM says of when a script would start; raises ``InputError`` if it refuses it."""
+    """Return SLURM's estimate of when a script would start.
+
+    Raises
+    ------
+    InputError
+        If SLURM refuses the script.
+    """
     answer = _call("sbatch", "--test-only", input=script)
     said = _words(answer.stderr or answer.stdout)
     if answer.returncode:
@@ -84,7 +120,7 @@ def test_only(script: str) -> str:
 
 
 def mpi_plugins() -> list[str]:
-    """What ``srun --mpi`` takes here."""
+    """Return the plugins that ``srun --mpi`` has on this machine, sorted."""
     answer = _call("srun", "--mpi=list")
     lines = f"{answer.stdout}\n{answer.stderr}".splitlines()
     # Some print one plugin a line below a heading, some add a line of versions behind a colon.
@@ -93,7 +129,25 @@ def mpi_plugins() -> list[str]:
 
 
 def submit(script: str, options: Sequence[str] = ()) -> str:
-    """Submits a script; returns the number of the job."""
+    """Submit a script.
+
+    Parameters
+    ----------
+    script : str
+        The script.
+    options : sequence of str
+        Options of sbatch.
+
+    Returns
+    -------
+    str
+        Number of the job.
+
+    Raises
+    ------
+    InputError
+        If SLURM refuses the script.
+    """
     answer = _call("sbatch", "--parsable", *options, input=script)
     found = re.match(r"(\d+)", answer.stdout)
     if answer.returncode or not found:
@@ -102,7 +156,23 @@ def submit(script: str, options: Sequence[str] = ()) -> str:
 
 
 def queue(jobs: Sequence[str]) -> list[Queued]:
-    """What the queue holds of ``jobs``; a job that SLURM has forgotten is not among it."""
+    """Return what the queue holds of some jobs.
+
+    Parameters
+    ----------
+    jobs : sequence of str
+        Their numbers.
+
+    Returns
+    -------
+    list of Queued
+        One entry per job or task; jobs that SLURM has forgotten are missing.
+
+    Raises
+    ------
+    RunError
+        If squeue fails or does not answer.
+    """
     if not jobs or not shutil.which("squeue"):
         return []
     form = "%A|%F|%K|%T|%R|%N"
@@ -124,14 +194,20 @@ def _entries(line: str) -> list[Queued]:
 
 
 def restarts(job: str) -> int | None:
-    """How often SLURM has started a job again; None once it is forgotten."""
+    """Return how often SLURM has started a job again; None once it is forgotten."""
     answer = _call("scontrol", "show", "job", job)
     found = re.search(r"Restarts=(\d+)", answer.stdout)
     return int(found[1]) if found else None
 
 
 def cancel(jobs: Sequence[str], options: Sequence[str] = ()) -> None:
-    """``scancel``; a job that is over already is none to complain of."""
+    """Run ``scancel``; a job that has ended already is ignored.
+
+    Raises
+    ------
+    RunError
+        If scancel fails or does not answer.
+    """
     answer = _call("scancel", *options, *jobs)
     if answer.returncode and "Invalid job id" not in answer.stderr:
         raise RunError(f"scancel failed: {_words(answer.stderr)}")

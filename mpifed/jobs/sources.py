@@ -1,4 +1,4 @@
-"""Where the options of a job come from: site files, the section ``job`` of an experiment, words."""
+"""Sources of the options of a job: site files, the section ``job`` of an experiment, arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from mpifed.components.schema import check_options, shown
 from mpifed.errors import InputError, closest
 from mpifed.jobs.files import folder
 from mpifed.jobs.options import JobOptions
-from mpifed.jobs.reading import read_text
+from mpifed.jobs.reading import MOST
+from mpifed.reading.text import read_text
 
 
 class _Loader(yaml.SafeLoader):
@@ -29,7 +30,7 @@ class _Loader(yaml.SafeLoader):
         repeated = next((key for key in keys if keys.count(key) > 1), None)
         if repeated is not None:
             raise yaml.constructor.ConstructorError(
-                None, None, f"the key '{repeated}' stands there twice", node.start_mark
+                None, None, f"the key '{repeated}' is given twice", node.start_mark
             )
         for key, value in node.value:
             if key.value == "environment" and isinstance(value, yaml.MappingNode):
@@ -38,7 +39,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _as_written(node: yaml.Node) -> yaml.Node:
-    """``node`` as the text that stands there, unless it is null, a list or a mapping."""
+    """``node`` as the text of the file, unless it is null, a list or a mapping."""
     if isinstance(node, yaml.ScalarNode) and node.tag != _NULL:
         return yaml.ScalarNode(_TEXT, node.value, node.start_mark, node.end_mark, node.style)
     return node
@@ -54,7 +55,30 @@ _Loader.add_implicit_resolver(_NUMBERS[0], re.compile(r"-?(0|[1-9]\d*)$"), list(
 
 
 def parse(text: str, where: str) -> Any:
-    """YAML in which only plain decimals are numbers; raises ``InputError`` naming ``where``."""
+    """Parse YAML in which only plain decimals are numbers.
+
+    Parameters
+    ----------
+    text : str
+        The YAML.
+    where : str
+        Where it comes from, for messages.
+
+    Returns
+    -------
+    object
+        Plain data.
+
+    Raises
+    ------
+    InputError
+        If it is not valid YAML.
+
+    Examples
+    --------
+    >>> parse("[2:00:00, 0815, 12]", "an example")
+    ['2:00:00', '0815', 12]
+    """
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -64,7 +88,23 @@ def parse(text: str, where: str) -> Any:
 
 
 def read_site(name: str) -> dict[str, Any]:
-    """The options in a shipped site file, or in the YAML file at the path ``name``."""
+    """Return the options in a site file.
+
+    Parameters
+    ----------
+    name : str
+        Name of a shipped site file, or path of a YAML file.
+
+    Returns
+    -------
+    dict
+        The options.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or an option is wrong.
+    """
     path = folder("sites") / f"{name}.yaml"
     names = [file.stem for file in folder("sites").glob("*.yaml")]
     if name not in names:
@@ -73,7 +113,7 @@ def read_site(name: str) -> dict[str, Any]:
             raise InputError(
                 f"--site is {shown(name)}; {closest(name, names)}, or the path of a .yaml file"
             )
-    found = _mapping(parse(_read(path), str(path)), str(path))
+    found = _mapping(parse(read_text(path, MOST), str(path)), str(path))
     try:
         check_options(JobOptions, found, "job")
     except InputError as error:
@@ -82,14 +122,30 @@ def read_site(name: str) -> dict[str, Any]:
 
 
 def read_section(path: Path) -> dict[str, Any]:
-    """The section ``job`` of the experiment in the file ``path``; empty if there is none."""
-    whole = parse(_read(path), str(path))
+    """Return the section ``job`` of the experiment file ``path``; empty if there is none."""
+    whole = parse(read_text(path, MOST), str(path))
     section = whole.get("job") if isinstance(whole, Mapping) else None
     return _mapping(section, f"job in {path}") if section is not None else {}
 
 
 def read_words(words: Sequence[str]) -> dict[str, Any]:
-    """``job.key=value`` words as options; ``job.environment.NAME=value`` adds one variable."""
+    """Return ``job.key=value`` arguments as options.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The arguments; ``job.environment.NAME=value`` adds one variable.
+
+    Returns
+    -------
+    dict
+        The options.
+
+    Examples
+    --------
+    >>> read_words(["job.ranks=4", "job.environment.OMP_NUM_THREADS=1"])
+    {'ranks': 4, 'environment': {'OMP_NUM_THREADS': '1'}}
+    """
     options: dict[str, Any] = {}
     for word in words:
         key, _, text = word.removeprefix("job.").partition("=")
@@ -104,7 +160,13 @@ def read_words(words: Sequence[str]) -> dict[str, Any]:
 
 
 def merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
-    """Options from several places, later ones first; of the variables each place adds its own."""
+    """Merge options; later sources override earlier ones, and variables of ``environment`` add up.
+
+    Examples
+    --------
+    >>> merged({"ranks": 2, "time": 10}, {"ranks": 4})
+    {'ranks': 4, 'time': 10}
+    """
     options: dict[str, Any] = {}
     for source in sources:
         before, more = options.get("environment"), source.get("environment")
@@ -112,13 +174,6 @@ def merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(before, Mapping) and isinstance(more, Mapping):
             options["environment"] = {**before, **more}
     return options
-
-
-def _read(path: Path) -> str:
-    text = read_text(path)
-    if text is None:
-        raise InputError(f"{path} cannot be read: there is no such file")
-    return text
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

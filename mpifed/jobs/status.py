@@ -1,7 +1,7 @@
-"""How a job stands: what SLURM's queue says of it, and how far its runs have come.
+"""The status of a job: its state in SLURM's queue, and how far its runs have come.
 
-The accounting database is not asked, for many sites have none. A run tells itself: by metrics.csv,
-its checkpoints, DONE, and the events that its job has noted.
+The accounting database is not used, for many sites have none. A run's own files tell the rest:
+metrics.csv, its checkpoints, DONE, and the events that its job has noted.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpifed.errors import one_line
 from mpifed.jobs import slurm
-from mpifed.jobs.printing import one_line
-from mpifed.jobs.reading import damaged, read_head, read_rounds, read_tail, whole
+from mpifed.jobs.reading import parse_digits, read_head, read_rounds, read_tail
 from mpifed.jobs.record import Record
+from mpifed.reading.text import damaged
 
 TAIL = 1 << 16
 """Bytes of a file's beginning and end in which its first and last lines are looked for."""
@@ -45,7 +46,23 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come. ``round`` is the last evaluated one; None where nothing is known."""
+    """How far a run has come.
+
+    Attributes
+    ----------
+    finished : bool
+        Whether it is finished.
+    round : int or None
+        The last evaluated round.
+    rounds : int or None
+        The number of rounds that it is to have.
+    test_accuracy : float or None
+        That of the last evaluation, in [0, 1].
+    checkpoint : int or None
+        The round of the newest checkpoint.
+    event : str or None
+        The last event that its job has noted.
+    """
 
     finished: bool
     round: int | None
@@ -57,11 +74,26 @@ class Progress:
 
 @dataclass(frozen=True)
 class Status:
-    """One run of a job. ``restarts`` is None once SLURM has forgotten the job.
+    """The status of one run of a job.
 
-    ``causes`` counts the earlier lives of its newest job by why they ended. ``printed`` is the file
-    that holds what that job printed; ``complaint`` the last line there of an error in its newest
-    life, None where there is none.
+    Attributes
+    ----------
+    directory : Path
+        The run directory.
+    job : str
+        Number of its newest job, with the task if it is part of an array.
+    state : str
+        Its state in words.
+    restarts : int or None
+        How often SLURM has restarted the job; None once SLURM has forgotten it.
+    causes : dict of str to int
+        How the earlier lives of that job ended, counted.
+    progress : Progress
+        How far the run has come.
+    printed : Path or None
+        The file that holds the output of that job.
+    complaint : str or None
+        The last line there that reports an error in its newest life.
     """
 
     directory: Path
@@ -75,9 +107,22 @@ class Status:
 
 
 def progress(directory: Path) -> Progress:
-    """What the run directory tells; a run that has not begun tells nothing.
+    """Read how far a run has come.
 
-    Raises ``InputError`` for a file that no run has written.
+    Parameters
+    ----------
+    directory : Path
+        The run directory.
+
+    Returns
+    -------
+    Progress
+        Its fields are None where the run has not begun.
+
+    Raises
+    ------
+    InputError
+        For a file that no run can have written.
     """
     row = _last_row(directory / "metrics.csv")
     numbers = [
@@ -95,10 +140,24 @@ def progress(directory: Path) -> Progress:
     )
 
 
-def of(record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued] | None) -> list[Status]:
-    """The runs of a job with the numbers ``tasks``.
+def statuses(
+    record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued] | None
+) -> list[Status]:
+    """Return the status of some runs of a job.
 
-    ``queued`` is ``slurm.queue`` of it, or None where SLURM does not answer.
+    Parameters
+    ----------
+    record : Record
+        The record of the job.
+    tasks : sequence of int
+        Numbers of the runs.
+    queued : sequence of Queued or None
+        ``slurm.queue`` of the job; None where SLURM does not answer.
+
+    Returns
+    -------
+    list of Status
+        One per run.
     """
     found = []
     for task in tasks:
@@ -120,13 +179,13 @@ def of(record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued] | No
 
 
 def alive(record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued]) -> bool:
-    """Whether a job for one of these runs waits or works."""
+    """Whether a job for one of these runs waits or runs."""
     living = [entry for entry in queued if entry.alive]
     return any(_is_of(entry, record, task) for entry in living for task in tasks)
 
 
 def in_words(row: Status) -> str:
-    """``row`` as ``status`` prints it."""
+    """Return a status as the action ``status`` prints it, one or more lines."""
     known = row.progress
     parts = [f"job {row.job}", row.state]
     if row.restarts:
@@ -182,7 +241,7 @@ def _last_row(path: Path) -> tuple[int, float | None] | None:
         row = next(csv.DictReader([head[: head.index("\n")], *lines[-1:]], strict=True), {})
     except csv.Error as error:
         raise damaged(path, str(error)) from None
-    number = whole(row.get("round"))
+    number = parse_digits(row.get("round"))
     if number is None:
         raise damaged(path, "its last row has no round, a whole number")
     try:
@@ -193,7 +252,7 @@ def _last_row(path: Path) -> tuple[int, float | None] | None:
 
 
 def _last_complaint(path: Path) -> str | None:
-    """The last line by which a job's newest life says what is wrong, whatever follows it."""
+    """The last line with which a job's newest life reports an error."""
     lines = (read_tail(path, TAIL) or "").splitlines()
     lives = [found[1] if (found := EVENT.match(line)) else None for line in lines]
     newest = next((life for life in reversed(lives) if life is not None), None)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mpifed.local.linear_objective import SparseObjective
 from mpifed.local.objective import Objective
-from mpifed.sparse_rows import places, taken
+from mpifed.sparse_rows import gathered, places
 
 
 def partial_gradients(
@@ -23,11 +23,11 @@ def partial_gradients(
     """
     if not isinstance(objective, SparseObjective) or objective.model.n_outputs > 1:
         whole = objective.gradients(parameters)
-        return taken(whole, columns) if math.isfinite(float(whole.sum())) else None
+        return gathered(whole, columns) if math.isfinite(float(whole.sum())) else None
     slopes = objective.shared_slopes(parameters)
     if not math.isfinite(float(slopes.sum())):
         return None
     # With one output the parameters stand in the order of the design's columns.
     at = places(columns, parameters.shape[1])
     back = torch.from_numpy(objective.backward[at.ravel()] @ slopes.numpy()).view(columns.shape)
-    return back.add_(objective.regulariser.gradient(taken(parameters, columns)))
+    return back.add_(objective.regulariser.gradient(gathered(parameters, columns)))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mpifed.federation.clients import Clients
-from mpifed.supervision.stop_requests import heed
+from mpifed.supervision.stop_requests import raise_if_stop_requested
 
 EVERY = 10.0
 """Seconds between two lines of the log, at least."""
@@ -33,7 +33,7 @@ class Search:
 
         Raises ``StopRequested`` where this rank has been asked to stop.
         """
-        heed()
+        raise_if_stop_requested()
         now = time.monotonic()
         if now - self._told < EVERY:
             return

@@ -1,1 +1,1 @@
-"""MPI behind a handful of verbs; ``over_mpi4py`` alone imports mpi4py."""
+"""MPI behind a small set of operations; ``over_mpi4py`` alone imports mpi4py."""

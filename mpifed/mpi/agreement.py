@@ -1,6 +1,4 @@
-"""Ranks that agree on whether the input is good, so that one may say why it is not, and whether to
-stop; guards that are introduced to each other.
-"""
+"""Agreement of ranks on bad input and on requests to stop, and what they tell all guards."""
 
 from __future__ import annotations
 
@@ -21,11 +19,36 @@ T = TypeVar("T")
 
 
 def agree(communicator: Communicator, action: Callable[[], T]) -> T:
-    """``action()`` on every rank; if any cannot, all raise the same ``InputError``.
+    """Run ``action`` on every rank; if it fails on any, raise the same error on all. Collective.
 
-    It names the rank unless all have one. If none has, but any was asked to stop, all raise
-    ``AgreedStop``. A rank that fails alone, while the others wait for it amid ``action``, raises
-    its own.
+    Parameters
+    ----------
+    communicator : Communicator
+        The ranks.
+    action : callable
+        Takes nothing. It may itself be collective.
+
+    Returns
+    -------
+    T
+        What ``action`` returns on this rank.
+
+    Raises
+    ------
+    AgreedInputError
+        On all ranks, if ``action`` raises ``InputError`` on any. The message names the rank unless
+        all have one.
+    AgreedStop
+        On all ranks, if none has bad input but any was asked to stop.
+    InputError, StopRequested
+        On one rank, its own error, if the others wait for it inside ``action`` and do not answer
+        within ``PATIENCE`` seconds.
+
+    Examples
+    --------
+    >>> from mpifed.mpi.communicator import Alone
+    >>> agree(Alone(), lambda: 6 * 7)
+    42
     """
     result: T | None = None
     failure: InputError | StopRequested | None = None
@@ -47,26 +70,37 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
 
 
 def _first(every: list[str | None]) -> str | None:
-    """The first of the sentences, one for each rank, with its rank if some have none."""
+    """The first of the messages, one per rank, with its rank if some ranks have none."""
     for rank, message in enumerate(every):
         if message is not None:
             return message if None not in every else f"rank {rank}: {message}"
     return None
 
 
-def introduce(communicator: Communicator) -> None:
-    """Tells every rank's guard of all others, if there are guards; collective."""
+def share_guard_addresses(communicator: Communicator) -> None:
+    """Send every rank's guard the addresses of all others, if there are guards. Collective.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        The ranks of the job.
+    """
     every = communicator.gather_object((socket.gethostname(), heartbeat.port(), os.getppid()))
     key = secrets.token_hex(16) if every is not None else None
     every, key = communicator.broadcast_object((every, key))
-    heartbeat.tell(rank=communicator.rank, key=key, peers=every)
+    heartbeat.send_to_guard(rank=communicator.rank, key=key, peers=every)
 
 
-def tell_places(communicator: Communicator, clients: Iterable[int]) -> None:
-    """Tells every guard in words which clients each rank hosts; collective.
+def share_hosted_clients(communicator: Communicator, clients: Iterable[int]) -> None:
+    """Send every guard which clients each rank hosts, in words. Collective.
 
-    ``clients`` are those hosted here.
+    Parameters
+    ----------
+    communicator : Communicator
+        The ranks of the job.
+    clients : iterable of int
+        The clients that this rank hosts, ascending.
     """
-    place = heartbeat.place([int(client) for client in clients])
-    heartbeat.settle_in(place)
-    heartbeat.tell(places=communicator.broadcast_object(communicator.gather_object(place)))
+    place = heartbeat.describe_clients([int(client) for client in clients])
+    heartbeat.remember_clients(place)
+    heartbeat.send_to_guard(places=communicator.broadcast_object(communicator.gather_object(place)))

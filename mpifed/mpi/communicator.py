@@ -1,115 +1,36 @@
-"""MPI behind a handful of verbs on numpy arrays.
+"""The communicator of a job, with or without MPI.
 
-``world()`` gives every process its communicator: ``Mpi`` (``mpifed.mpi.over_mpi4py``) over several
-ranks, and ``Alone``, the same verbs, for a single process, with or without an MPI library.
+``world()`` returns ``Mpi`` (``mpifed.mpi.over_mpi4py``) where there are several ranks, and
+``Alone`` for a single process, with or without an MPI library. Both provide the operations of
+``Communicator``.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from mpifed.errors import InputError
+from mpifed.mpi.protocol import Communicator
+
+__all__ = ["LAUNCHER_SIZES", "Alone", "Communicator", "check_size", "world"]
 
 # How many tasks a launcher says it started: Open MPI, MPICH/hydra, PMIx under SLURM, Intel MPI.
 LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "MPI_LOCALNRANKS")
 
 
-class Communicator(Protocol):
-    """What the rest of mpifed asks of MPI. All but ``send``, ``receive``,
-    ``hasten`` and ``abort`` are collective.
+class Alone(Communicator):
+    """A single process without MPI; see ``Communicator`` for the operations.
+
+    Examples
+    --------
+    >>> alone = Alone()
+    >>> alone.rank, alone.size, alone.broadcast_object("configuration")
+    (0, 1, 'configuration')
     """
-
-    rank: int
-    size: int
-    bytes_sent: int
-
-    @property
-    def mpi4py(self) -> Any:
-        """The communicator of mpi4py, for a library that itself speaks MPI; None for ``Alone``."""
-
-    def beside(self) -> Communicator | None:
-        """The same ranks for another thread, whose messages meet no others; collective.
-
-        None where the MPI library does not let two threads call it at once.
-        """
-
-    def hasten(self, yes: bool) -> None:
-        """Whether a thread beside the run looks for its messages as often as the run does: while
-        the run waits for it. Not collective.
-        """
-
-    def all_agree(self, mine: bool, patience: float) -> bool | None:
-        """Whether ``mine`` is true on every rank; None where nobody can say.
-
-        A rank whose own answer is false waits at most ``patience`` seconds for the others, which
-        may be in another verb, waiting for this rank: then it gets None.
-        """
-
-    def max(self, values: np.ndarray) -> np.ndarray:
-        """Elementwise maximum over the ranks."""
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """Elementwise sum over the ranks; exact for int64, the only type it takes."""
-
-    def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
-        """``values`` of ``root`` on every rank."""
-
-    def broadcast_object(self, value: Any, root: int = 0) -> Any:
-        """A small Python object of ``root`` on every rank."""
-
-    def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
-        """Every rank's small Python object, in rank order, on ``root``; None elsewhere."""
-
-    def exchange_rows(
-        self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
-    ) -> np.ndarray:
-        """Rows to and from every rank.
-
-        ``rows`` has shape (k, width); ``send[r]`` lists which of them go to rank r; ``receive[r]``
-        says how many come from it. Returns (sum(receive), width) in rank order.
-        """
-
-    def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-        """Everybody's rows on every rank, in rank order; ``counts`` says how many each has."""
-
-    def neighbourhood(self, sources: Sequence[int], destinations: Sequence[int]) -> Any:
-        """A lasting pattern: the ranks that this one receives from, and sends to, ascending."""
-
-    def exchange_in(
-        self,
-        neighbourhood: Any,
-        rows: np.ndarray,
-        send: Sequence[np.ndarray],
-        receive: Sequence[int],
-        most: int,
-    ) -> np.ndarray:
-        """As ``exchange_rows``, within a neighbourhood, and nothing to oneself.
-
-        Nobody sends or gets more than ``most`` rows.
-        """
-
-    def send(self, values: np.ndarray, to: int) -> None:
-        """Sends an array to one rank; blocks until it may be reused."""
-
-    def receive(self, shape: tuple[int, ...], dtype: Any, source: int) -> np.ndarray:
-        """The array that ``source`` sends."""
-
-    def barrier(self) -> None:
-        """Waits for every rank."""
-
-    def local_rank(self) -> int:
-        """The number of this rank among those of its node."""
-
-    def abort(self, code: int) -> None:
-        """Ends the whole job at once."""
-
-
-class Alone:
-    """One process, no MPI."""
 
     rank = 0
     size = 1
@@ -118,10 +39,10 @@ class Alone:
     def __init__(self) -> None:
         self.bytes_sent = 0
 
-    def beside(self) -> Communicator | None:
+    def for_second_thread(self) -> Communicator | None:
         return Alone()
 
-    def hasten(self, yes: bool) -> None:
+    def set_polling(self, often: bool) -> None:
         pass
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
@@ -181,11 +102,24 @@ class Alone:
 
 
 def world(expected_ranks: int | None = None) -> Communicator:
-    """The communicator of this job.
+    """Return the communicator of this job.
 
-    Raises ``InputError`` if the launcher, or ``expected_ranks``, says that there are more processes
-    than MPI knows of: the MPI library of mpi4py and the launcher do not match, and each process
-    would silently run the whole experiment by itself.
+    Parameters
+    ----------
+    expected_ranks : int, optional
+        The number of ranks that the user started, to be compared with what MPI reports.
+
+    Returns
+    -------
+    Communicator
+        All ranks of the job.
+
+    Raises
+    ------
+    InputError
+        If the launcher gives more processes than MPI reports, or ``expected_ranks`` differs: the
+        MPI library of mpi4py and the launcher then do not match, and each process would run the
+        whole experiment.
     """
     why = ""
     try:
@@ -200,7 +134,24 @@ def world(expected_ranks: int | None = None) -> Communicator:
 
 
 def check_size(size: int, expected: int | None, environment: dict[str, str], why: str = "") -> None:
-    """Refuses a communicator of the wrong size; see ``world``. ``why`` explains a size of 1."""
+    """Check the number of ranks that MPI reports.
+
+    Parameters
+    ----------
+    size : int
+        Ranks according to MPI.
+    expected : int or None
+        Ranks according to the user.
+    environment : dict of str to str
+        Variables of the environment, in which launchers give the number of ranks.
+    why : str
+        Why MPI may report a single rank, for the message.
+
+    Raises
+    ------
+    InputError
+        If ``size`` is not the number that the user or the launcher gives.
+    """
     if expected is not None and expected != size:
         raise InputError(
             f"--expect-ranks says {expected}, but MPI started {size}{why}: the launcher was told "

@@ -1,7 +1,7 @@
-"""The verbs of ``mpifed.mpi.communicator`` over mpi4py, which no other module imports.
+"""The operations of ``mpifed.mpi.protocol`` over mpi4py, which no other module imports.
 
-Every verb cuts large arrays into pieces, so that no message comes near the 2 GiB at which older MPI
-libraries end, and adds up the bytes that this rank hands to MPI in ``bytes_sent``.
+Every operation cuts large arrays into pieces, so that no message comes near the 2 GiB at which
+older MPI libraries fail, and adds the bytes that this rank hands to MPI to ``bytes_sent``.
 """
 
 from __future__ import annotations
@@ -15,53 +15,64 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from mpifed.mpi.protocol import Communicator
 from mpifed.supervision import heartbeat
 
 PIECE = 1 << 28
 """Bytes in one MPI message at most."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 1e-4, 3e-3
-"""Seconds between two looks for a message, where ranks share cores."""
+"""Seconds between two polls for a message, where ranks share cores."""
 
 PATIENT_PAUSE = 2e-2
-"""As ``LONGEST_PAUSE``, for a thread that works beside the run."""
+"""As ``LONGEST_PAUSE``, for a second thread while the run computes."""
 
 
-class Mpi:
-    """The verbs over an mpi4py communicator.
+class Mpi(Communicator):
+    """The ranks of an mpi4py communicator; see ``Communicator`` for the operations.
 
-    MPI libraries wait by spinning. Where a node has more ranks than cores that would take the core
-    from the rank that is waited for, so ranks then sleep between looks.
+    MPI libraries wait by spinning. Where a node has more ranks than cores, that takes the core from
+    the rank that is waited for, so ranks then sleep between polls.
     """
 
     def __init__(self, comm: Any, aside: Any, local: Any, beside: bool = False) -> None:
-        """``aside`` duplicates ``comm``: what is asked there meets nothing else. ``local`` is the
-        part of ``comm`` on this node. ``beside``: for a thread beside the one that computes.
+        """Create the operations over an mpi4py communicator.
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Comm
+            The ranks.
+        aside : mpi4py.MPI.Comm
+            A duplicate of ``comm``, whose messages do not mix with those of ``comm``.
+        local : mpi4py.MPI.Comm
+            The ranks of ``comm`` on this node.
+        beside : bool
+            Whether a second thread uses it while the run computes.
         """
         self._mpi, self._comm, self._aside, self._local = MPI, comm, aside, local
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.bytes_sent = 0
         self._beside = beside
         self._sleeps = beside or local.Get_size() > (os.cpu_count() or 1)
-        self.hasten(False)
+        self.set_polling(False)
 
     @classmethod
     def world(cls) -> Mpi:
-        """Over all ranks of the job."""
-        return cls(MPI.COMM_WORLD, *_beside_the_world()[:2])
+        """Return the communicator over all ranks of the job."""
+        return cls(MPI.COMM_WORLD, *_duplicates_of_world()[:2])
 
     @property
     def mpi4py(self) -> Any:
         return self._comm
 
-    def beside(self) -> Mpi | None:
+    def for_second_thread(self) -> Mpi | None:
         if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
             return None
-        aside, local, other = _beside_the_world()
+        aside, local, other = _duplicates_of_world()
         return Mpi(other, aside, local, beside=True)
 
-    def hasten(self, yes: bool) -> None:
-        self._longest_pause = LONGEST_PAUSE if yes or not self._beside else PATIENT_PAUSE
+    def set_polling(self, often: bool) -> None:
+        self._longest_pause = LONGEST_PAUSE if often or not self._beside else PATIENT_PAUSE
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         answer = np.zeros(1, np.int64)
@@ -77,15 +88,15 @@ class Mpi:
         return False
 
     def _wait(self, *requests: Any) -> None:
-        """Until all ``requests`` are complete."""
+        """Wait until all ``requests`` are complete."""
         if self._beside:
             self._look_for(requests)
             return
-        heartbeat.waits(True)
+        heartbeat.set_waiting(True)
         try:
             self._look_for(requests)
         finally:
-            heartbeat.waits(False)
+            heartbeat.set_waiting(False)
 
     def _look_for(self, requests: Sequence[Any]) -> None:
         if self._sleeps:
@@ -227,14 +238,15 @@ def _pieces(size: int, itemsize: int) -> list[slice]:
 
 
 def world_size() -> int:
-    """Ranks in the job."""
+    """Return the number of ranks in the job."""
     return int(MPI.COMM_WORLD.Get_size())
 
 
 @functools.cache
-def _beside_the_world() -> tuple[Any, Any, Any]:
-    """A duplicate of the world, its part on this node, and another duplicate for a second thread:
-    once for the whole process.
+def _duplicates_of_world() -> tuple[Any, Any, Any]:
+    """A duplicate of the world, its part on this node, and a duplicate for a second thread.
+
+    They are created once per process.
     """
     world = MPI.COMM_WORLD
     return world.Dup(), world.Split_type(MPI.COMM_TYPE_SHARED), world.Dup()

@@ -15,7 +15,7 @@ import numpy as np
 
 from mpifed.errors import InputError, one_line
 from mpifed.reading.hdf5 import opened, whole
-from mpifed.reading.text import is_count, is_number, read_json, read_text
+from mpifed.reading.text import damaged, is_count, is_number, read_json, read_text
 
 ROUND = re.compile(r"[0-9]{1,18}")
 DIGEST = "state_digest"
@@ -81,13 +81,13 @@ def read_metrics(path: Path, growing: bool = False) -> Metrics:
     if growing:
         text = text[: text.rfind("\n") + 1]
     elif not text.endswith("\n"):
-        raise _damaged(path, "its last line is cut")
+        raise damaged(path, "its last line is cut")
     try:
         columns, *rows = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
         if columns or rows or not growing:
             check_rows(columns, rows)
     except (csv.Error, ValueError) as error:
-        raise _damaged(path, str(error)) from None
+        raise damaged(path, str(error)) from None
     return Metrics(columns, rows)
 
 
@@ -160,21 +160,21 @@ def read_summary(path: Path) -> dict[str, Any]:
     """
     found = read_json(path)
     if not isinstance(found, dict) or not isinstance(found.get("status"), str):
-        raise _damaged(path, "it has no status")
+        raise damaged(path, "it has no status")
     if not is_count(found.get("rounds")):
-        raise _damaged(path, "rounds is not a whole number, at least 0")
+        raise damaged(path, "rounds is not a whole number, at least 0")
     seconds = found.get("seconds")
     if seconds is not None or found["status"] == "finished":
         total = seconds.get("total") if isinstance(seconds, dict) else None
         if not is_number(total) or not 0 <= total < math.inf:
-            raise _damaged(path, "seconds.total is not a number, at least 0")
+            raise damaged(path, "seconds.total is not a number, at least 0")
     rate = found.get("predicted_contraction")
     numbers = isinstance(rate, dict) and all(is_number(rate.get(key)) for key in RATE)
     if rate is not None and not numbers:
-        raise _damaged(path, f"{', '.join(RATE)} of predicted_contraction must be numbers")
+        raise damaged(path, f"{', '.join(RATE)} of predicted_contraction must be numbers")
     for name in ("test_accuracy", "test_accuracy_p10", "test_loss"):
         if found.get(name) is not None and not is_number(found[name]):
-            raise _damaged(path, f"{name} is not a number")
+            raise damaged(path, f"{name} is not a number")
     return found
 
 
@@ -216,7 +216,7 @@ def read_clients(path: Path) -> Clients:
     except FileNotFoundError:
         raise InputError(f"'{path}' is missing") from None
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise _damaged(path, str(getattr(error, "strerror", None) or error)) from None
+        raise damaged(path, str(getattr(error, "strerror", None) or error)) from None
     return Clients(results, learnt)
 
 
@@ -230,7 +230,3 @@ def _check_results(results: dict[str, np.ndarray]) -> None:
                 f"{name} is {values.dtype} of shape {values.shape}, not numbers of "
                 f"{len(ids)} clients"
             )
-
-
-def _damaged(path: Path, reason: str) -> InputError:
-    return InputError(f"'{path}' is damaged: {one_line(reason, 300)}")

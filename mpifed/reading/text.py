@@ -12,6 +12,15 @@ MOST = 64 << 20
 """Largest size of a text file, in bytes."""
 
 
+class MissingFile(InputError):
+    """A file that does not exist."""
+
+
+def damaged(path: Path, reason: str) -> InputError:
+    """The error for a file at ``path`` whose content is wrong."""
+    return InputError(f"'{path}' is damaged: {one_line(reason, 300)}")
+
+
 def read_text(path: Path, most: int = MOST) -> str:
     """Read a regular text file.
 
@@ -24,6 +33,8 @@ def read_text(path: Path, most: int = MOST) -> str:
 
     Raises
     ------
+    MissingFile
+        If it does not exist.
     InputError
         If it cannot be read, has more than ``most`` bytes, or is not text in UTF-8.
     """
@@ -32,12 +43,12 @@ def read_text(path: Path, most: int = MOST) -> str:
 
     try:
         return read_bytes(path, most).decode("utf-8")
-    except FileNotFoundError:
-        raise InputError(f"'{path}' is missing") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingFile(f"'{path}' is missing") from None
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InputError(f"'{path}' is damaged: it is not text in UTF-8") from None
+        raise damaged(path, "it is not text in UTF-8") from None
 
 
 def read_json(path: Path, most: int = MOST) -> Any:
@@ -59,9 +70,9 @@ def read_json(path: Path, most: int = MOST) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise InputError(f"'{path}' is damaged: its values are nested too deep") from None
+        raise damaged(path, "its values are nested too deep") from None
     except ValueError as error:
-        raise InputError(f"'{path}' is damaged: {one_line(str(error), 200)}") from None
+        raise damaged(path, str(error)) from None
 
 
 def is_count(value: Any) -> TypeGuard[int]:

@@ -1,9 +1,9 @@
-"""How the process of a run ends: as its interpreter would, but without taking objects apart.
+"""How the process of a run ends: like the interpreter's own exit, but without deallocating objects.
 
-Where several ranks share a core, taking Python and torch apart takes seconds, in which a scheduler
-waits for its nodes. The process therefore waits for its threads, runs what is registered with
-``atexit``, flushes open files, leaves MPI, and ends. What is lost is ``__del__`` of objects that
-are still there, and what was registered before ``prepare`` was called.
+Where several ranks share a core, deallocating the objects of Python and torch takes seconds in
+which a scheduler waits for its nodes. The process therefore joins its threads, runs the functions
+registered with ``atexit``, flushes open files, finalises MPI and ends. Omitted are ``__del__`` of
+the remaining objects and whatever was registered before ``prepare`` was called.
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ class _Ending:
 
 
 def prepare() -> None:
-    """To be called before anything else is registered: ``atexit`` runs the first one last."""
+    """Register the end of this process; call it before anything else is registered.
+
+    ``atexit`` runs its functions in reverse order, so the first one registered runs last.
+    """
     atexit.register(_finish)
 
 
 def skip_teardown() -> None:
-    """In a guarded rank: lets the exit end where libraries loaded so far would be taken apart.
+    """In a guarded rank, end the process before the libraries loaded so far are torn down.
 
-    To be called before MPI is initialised, which must hear of the exit, or a launcher takes the
-    rank for one that was killed: what is registered last runs first. Where MPI is there already
-    (h5py with parallel HDF5 brings it), or the C library knows no ``on_exit``, the exit takes
-    longer.
+    Call it before MPI is initialised: exit handlers run in reverse order, and MPI's must run first,
+    or a launcher takes the rank for one that was killed. Does nothing without a guard, where MPI is
+    loaded already (h5py with parallel HDF5 loads it), or where the C library lacks ``on_exit``; the
+    exit then takes longer.
     """
     libc = ctypes.CDLL(None)
     if heartbeat.watched() and "mpi4py.MPI" not in sys.modules and hasattr(libc, "on_exit"):
@@ -52,7 +55,23 @@ def skip_teardown() -> None:
 
 
 def leave(code: int) -> int:
-    """Lets this process end with ``code``, whatever a component has left behind; returns it."""
+    """Set the exit code of this process and bound the time that its exit may take.
+
+    Parameters
+    ----------
+    code : int
+        The exit code, used whatever a component has left behind.
+
+    Returns
+    -------
+    int
+        ``code``.
+
+    Notes
+    -----
+    Threads and ``atexit`` functions that take longer than ``PATIENCE`` seconds are reported on
+    standard error and abandoned.
+    """
     _Ending.code = code
     if hasattr(signal, "setitimer"):
         # The interpreter waits for threads without a limit, but handles signals meanwhile.
@@ -71,7 +90,7 @@ def _give_up() -> None:
     rank = launched_rank()
     where = ""
     if rank is not None:
-        where = f"rank {rank} on {socket.gethostname()}{heartbeat.whereabouts()}: "
+        where = f"rank {rank} on {socket.gethostname()}{heartbeat.hosted_clients()}: "
     with contextlib.suppress(OSError, ValueError):
         print(
             f"mpifed: {where}{what} has not ended {PATIENCE:.0f} s after the run, which ends "
@@ -83,7 +102,7 @@ def _give_up() -> None:
 
 
 def _finish() -> None:
-    """The last of the functions at the exit."""
+    """End the process; the last of the functions at the exit."""
     if _Ending.code is None:
         return
     if hasattr(signal, "setitimer"):
@@ -97,17 +116,17 @@ def _finish() -> None:
 
 
 def _leave_mpi() -> None:
-    """As mpi4py does at the interpreter's exit; collective."""
+    """Finalise MPI as mpi4py does at the interpreter's exit; collective."""
     module = sys.modules.get("mpi4py.MPI")
     if module is not None and module.Is_initialized() and not module.Is_finalized():
-        heartbeat.waits(True)
+        heartbeat.set_waiting(True)
         module.Finalize()
 
 
 def _flush_files() -> None:
-    """Python's and HDF5's files that nobody has closed, and standard output."""
-    # The class itself: a proxy that is asked for its own may import what it stands for. The base in
-    # C, of which every file is made: the abstract one takes three times as long to ask.
+    """Flush standard output and the files of Python and HDF5 that are still open."""
+    # type(found), since a proxy's __class__ may import the object behind it. The base class in C
+    # of all files: a check against the abstract one takes three times as long.
     base: Any = io.IOBase.__base__
     files: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), base)]
     kept = [stream.flush for stream in (*files, sys.stdout, sys.stderr) if stream is not None]

@@ -1,11 +1,12 @@
-"""Signs of life: what a rank tells the guard that watches it, without a word over MPI.
+"""Signs of life that a rank gives the guard that watches it, without MPI.
 
-A page of memory that rank and guard share holds the round, a count of steps forward and whether the
-rank waits for others. Writing there costs a fraction of a microsecond, so it is done at every step
-of local training and at every message; the guard looks a few times a second. A pipe carries what is
-said once: with whom the rank works, and that it ends in order.
+A page of memory shared by rank and guard holds the round, a count of steps and whether the rank
+waits for others. Writing there costs a fraction of a microsecond, so it is done at every step of
+local training and at every message; the guard looks a few times a second. A pipe carries what is
+sent once: which ranks work together, and that the rank ends in order.
 
-Without a guard (one process, or a program of the user's own) all of this does nothing.
+Without a guard (a single process, or a program that uses mpifed as a library) every function
+here does nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,17 @@ ORDERLY = "."
 
 @dataclass(frozen=True)
 class Signs:
-    """What a rank shows. ``round`` is -1 before training."""
+    """What a rank shows its guard.
+
+    Attributes
+    ----------
+    steps : int
+        Steps taken so far; any change is progress.
+    round : int
+        The current round, -1 before training.
+    waiting : bool
+        Whether the rank waits for messages of others.
+    """
 
     steps: int
     round: int
@@ -40,14 +51,25 @@ class Signs:
 
 
 def new_board() -> mmap.mmap:
-    """A page that a process and its later children share."""
+    """Allocate a page that a process shares with its later children.
+
+    Returns
+    -------
+    mmap.mmap
+        The page, with no steps and round -1.
+
+    Examples
+    --------
+    >>> read(new_board())
+    Signs(steps=0, round=-1, waiting=False)
+    """
     board = mmap.mmap(-1, mmap.PAGESIZE)
     _ROUND.pack_into(board, _AT["round"], -1)
     return board
 
 
 def read(board: mmap.mmap) -> Signs:
-    """What the rank shows now."""
+    """Read what the rank shows on ``board`` now."""
     steps, round, waiting = (_STEPS.unpack_from(board, place)[0] for place in _AT.values())
     return Signs(steps, round, bool(waiting))
 
@@ -59,7 +81,7 @@ class _Own:
     pipe: int | None = None
     port: int | None = None
     steps = 0
-    whereabouts = ""
+    hosted_clients = ""
 
 
 class _ImportsAreSteps:
@@ -71,7 +93,17 @@ class _ImportsAreSteps:
 
 
 def begin(board: mmap.mmap, pipe: int, port: int | None) -> None:
-    """Called once in the rank's process. ``port`` is the UDP port on which its guard listens."""
+    """Connect this process to its guard; called once, in the process of the rank.
+
+    Parameters
+    ----------
+    board : mmap.mmap
+        The shared page; see :func:`new_board`.
+    pipe : int
+        File descriptor on which messages are written.
+    port : int or None
+        UDP port on which the guard listens.
+    """
     _Own.board, _Own.pipe, _Own.port = board, pipe, port
     sys.meta_path.insert(0, _ImportsAreSteps)
 
@@ -82,21 +114,21 @@ def watched() -> bool:
 
 
 def step() -> None:
-    """Shows that this rank has come one step forward."""
+    """Show that this rank has made progress."""
     if _Own.board is not None:
         _Own.steps += 1
         _STEPS.pack_into(_Own.board, 0, _Own.steps)
 
 
 def at_round(number: int) -> None:
-    """Shows that this rank has begun round ``number``."""
+    """Show that this rank has begun round ``number``."""
     if _Own.board is not None:
         _ROUND.pack_into(_Own.board, _AT["round"], number)
         step()
 
 
-def waits(yes: bool) -> None:
-    """Shows whether this rank waits for messages of others."""
+def set_waiting(yes: bool) -> None:
+    """Show whether this rank waits for messages of others."""
     if _Own.board is not None:
         _WAITING.pack_into(_Own.board, _AT["waiting"], yes)
         step()
@@ -104,26 +136,33 @@ def waits(yes: bool) -> None:
 
 @contextlib.contextmanager
 def waiting() -> Iterator[None]:
-    """Shows, while it lasts, that this rank waits for others."""
-    waits(True)
+    """Show that this rank waits for others while the context lasts."""
+    set_waiting(True)
     try:
         yield
     finally:
-        waits(False)
+        set_waiting(False)
 
 
 def port() -> int | None:
-    """The UDP port of this rank's guard."""
+    """Return the UDP port of this rank's guard; None without one."""
     return _Own.port
 
 
-def tell(**what: Any) -> None:
-    """Passes plain data on to the guard."""
+def send_to_guard(**what: Any) -> None:
+    """Send the guard a message.
+
+    Parameters
+    ----------
+    **what
+        Its fields, plain data that JSON can hold. The guard knows ``limit``, ``failure``, ``rank``,
+        ``key``, ``peers`` and ``places``.
+    """
     _write(json.dumps(what) + "\n")
 
 
-def announce() -> None:
-    """Tells the guard that what follows is an end in order, which needs no report."""
+def announce_orderly_end() -> None:
+    """Notify the guard that the rank now ends in order, which needs no report."""
     _write(ORDERLY + "\n")
     if _Own.pipe is not None:
         os.close(_Own.pipe)
@@ -139,8 +178,26 @@ def _write(line: str) -> None:
             data = data[os.write(_Own.pipe, data) :]
 
 
-def place(clients: Sequence[int]) -> str:
-    """Ascending clients in words: 'clients 0 to 24', 'client 3', 'clients 1, 5, 9 and 20 more'."""
+def describe_clients(clients: Sequence[int]) -> str:
+    """Describe clients in words.
+
+    Parameters
+    ----------
+    clients : sequence of int
+        Client numbers, ascending.
+
+    Returns
+    -------
+    str
+        A range where they are consecutive, else the first three and how many more.
+
+    Examples
+    --------
+    >>> describe_clients([3]), describe_clients(range(25))
+    ('client 3', 'clients 0 to 24')
+    >>> describe_clients([1, 5, 9, 11, 13])
+    'clients 1, 5, 9 and 2 more'
+    """
     if not clients:
         return "no clients"
     if len(clients) == 1:
@@ -151,11 +208,11 @@ def place(clients: Sequence[int]) -> str:
     return f"clients {', '.join(map(str, clients[:3]))}{more}"
 
 
-def settle_in(place: str) -> None:
-    """Remembers the clients of this rank, in words, for its last ones."""
-    _Own.whereabouts = f" ({place})"
+def remember_clients(place: str) -> None:
+    """Remember which clients this rank hosts, in words, for :func:`hosted_clients`."""
+    _Own.hosted_clients = f" ({place})"
 
 
-def whereabouts() -> str:
-    """' (clients 0 to 24)' once it is known whom this rank hosts; empty before."""
-    return _Own.whereabouts
+def hosted_clients() -> str:
+    """Return the clients of this rank as ``' (clients 0 to 24)'``; empty before they are known."""
+    return _Own.hosted_clients

@@ -1,7 +1,8 @@
 """What a process learns of its launcher without MPI: its place in the job, and whether it lives.
 
-MPICH's and Intel's hydra and SLURM's pmi2 give every rank a connection to the process that watches
-over it, and the kernel remembers who made that connection. Elsewhere it is the parent.
+MPICH's and Intel's hydra and SLURM's pmi2 give every rank a connection to the process that
+supervises it, and the kernel records which process made that connection. Elsewhere it is the
+parent.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ CANCELLING = 10.0
 
 @dataclass(frozen=True)
 class Launch:
-    """A process in its job, as the launcher's environment tells.
+    """The place of a process in its job, from the launcher's environment variables.
 
     Attributes
     ----------
     rank, size : int
-        Its number, and how many there are; one where the launcher does not say.
+        The number of the process, and how many there are; 1 where the launcher does not say.
     here : int or None
         How many of them are on this host, where the launcher says so.
     job : str
-        Names the job on this host, alike for all its ranks.
+        Names the job on this host, the same for all its ranks.
     process : int
-        The process that started the rank and watches over it.
+        Process id of what started the rank and supervises it.
     """
 
     rank: int
@@ -59,12 +60,18 @@ class Launch:
 
 
 def launched_rank() -> int | None:
-    """The number of this process in its job, as far as the launcher tells; None without one."""
+    """Return the number of this process in its job; None without a launcher."""
     return _number(RANK_VARIABLES)
 
 
 def launched() -> Launch | None:
-    """What the launcher tells; None without one."""
+    """Return the place of this process in its job.
+
+    Returns
+    -------
+    Launch or None
+        None if no launcher started the process.
+    """
     rank = launched_rank()
     if rank is None:
         return None
@@ -98,7 +105,18 @@ def _pmi_process() -> int | None:
 
 
 def watch_process(process: int) -> int | None:
-    """A file descriptor that is readable once ``process`` has ended; None where there is none."""
+    """Open a file descriptor that becomes readable when a process ends.
+
+    Parameters
+    ----------
+    process : int
+        Its id.
+
+    Returns
+    -------
+    int or None
+        None if there is no such process or the system has no such descriptors.
+    """
     if hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):
             return os.pidfd_open(process)
@@ -106,12 +124,18 @@ def watch_process(process: int) -> int | None:
 
 
 def has_ended(watched: int | None) -> bool:
-    """Whether the process of ``watch_process`` has ended."""
+    """Whether the process of a :func:`watch_process` descriptor has ended; False for None."""
     return watched is not None and bool(select.select([watched], [], [], 0)[0])
 
 
-def die_with(parent: int) -> None:
-    """Lets this process be killed when ``parent`` ends, which has just started it."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when ``parent``, which has just started it, ends.
+
+    Parameters
+    ----------
+    parent : int
+        Process id of the parent. If it has ended already, this process ends at once.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -119,10 +143,11 @@ def die_with(parent: int) -> None:
 
 
 def end_job() -> NoReturn:
-    """Has the launcher end the ranks of other hosts, which nothing else reaches before MPI.
+    """Make the launcher end the ranks of other hosts, which before MPI nothing else reaches.
 
-    Launchers let a job wait for ever for a process that leaves with code 1 before MPI has begun,
-    but end it where a signal has killed one. SLURM does so only if told (``--kill-on-bad-exit``).
+    Launchers wait for ever when a process leaves with code 1 before MPI has initialised, but end
+    the job where a signal has killed one, so this process kills itself. SLURM ends the job only
+    with ``--kill-on-bad-exit``; its step is therefore cancelled with ``scancel``.
     """
     step = os.environ.get("SLURM_STEP_ID")
     if step is not None and _number(LOCAL_SIZE_VARIABLES) is None:

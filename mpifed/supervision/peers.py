@@ -1,12 +1,11 @@
-"""Guards of one job that know of each other, by datagrams of their own.
+"""Guards of one job that know each other, and the datagrams between them.
 
-The guard of rank 0 hears from every other once a second and answers; whoever notices an end that
-was not announced tells all others, so that the job ends even where the launcher does not see to it.
-A rank may crash because one that it talked to is gone; of ranks that die, the guard of the first
-reports.
-Datagrams are signed with a key that only this job knows; whatever else arrives is ignored. Nobody
-is missed who was not heard before: where hosts cannot reach each other, every rank still has its
-own guard.
+The guard of rank 0 hears from every other once a second and answers; a guard that notices an end
+which was not announced notifies all others, so that the job ends even where the launcher does not
+end it. A rank may crash because one that it communicates with has died; of ranks that die, the
+guard of the first reports. Datagrams are signed with a key that only this job knows; all others
+are ignored. Only a guard that was heard before can be missed: where hosts cannot reach each
+other, every rank still has its guard.
 """
 
 from __future__ import annotations
@@ -24,26 +23,34 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BEAT = 1.0
-"""Seconds between two signs of life."""
+"""Seconds between two signs of life of a guard."""
 
 SILENCE = 20.0
-"""Seconds without one after which a rank is given up."""
+"""Seconds without a sign of life after which a rank is taken for lost."""
 
 TURN, LONGEST_TURN = 0.2, 10.0
-"""Seconds by which each rank gives up rank 0 after the one before it, and at most."""
+"""Seconds by which each rank waits longer for rank 0 than the rank before it, and at most."""
 
 MOST = 1000
-"""Datagrams read in a turn, so that nobody can keep a guard from its work."""
+"""Datagrams read per turn, so that a flood of them cannot occupy a guard."""
 
-ALIVE, ANSWER, LEAVING, END, FALLEN = range(5)
+ALIVE, ANSWER, LEAVING, END, DIED = range(5)
 _FORM = struct.Struct("=BIqQ")
 _SIGNATURE = 16
 
 
 def listen(on_one_host: bool) -> socket.socket | None:
-    """A socket for a guard; None where the system has none to give.
+    """Open the UDP socket of a guard.
 
-    Where all ranks are on one host, other hosts cannot reach it.
+    Parameters
+    ----------
+    on_one_host : bool
+        Whether all ranks are on this host; the socket then accepts no datagrams from others.
+
+    Returns
+    -------
+    socket.socket or None
+        None if the system has no socket to give.
     """
     try:
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -56,7 +63,29 @@ def listen(on_one_host: bool) -> socket.socket | None:
 
 @dataclass
 class Peer:
-    """What a guard knows of a rank; ``guard`` is a process id, ``silent`` seconds."""
+    """What a guard knows of a rank.
+
+    Attributes
+    ----------
+    host : str
+        Name of its host.
+    port : int or None
+        UDP port of its guard.
+    guard : int
+        Process id of its guard.
+    clients : str
+        The clients that it hosts, in words.
+    address : str or None
+        Internet address of its host, if the name resolves.
+    heard : bool
+        Whether anything was heard from its guard.
+    gone : bool
+        Whether it has ended in order.
+    silent : float
+        Seconds since its guard was last heard.
+    round : int
+        Its last known round, -1 before training.
+    """
 
     host: str
     port: int | None
@@ -71,9 +100,22 @@ class Peer:
 
 @dataclass
 class Peers:
-    """The other guards, as the guard of ``rank`` sees them.
+    """The other guards of a job, as seen by the guard of ``rank``.
 
-    ``fallen``: when ranks died without a word, in nanoseconds of the clock that hosts share.
+    Attributes
+    ----------
+    rank : int
+        The rank that this guard watches.
+    key : bytes
+        The key with which datagrams are signed.
+    peers : list of Peer
+        All ranks in order, this one included.
+    listening : socket.socket
+        The socket for datagrams.
+    ended : bool
+        Whether another guard has ended the job.
+    deaths : dict of int to int
+        When ranks died unannounced, in nanoseconds since the epoch.
     """
 
     rank: int
@@ -81,30 +123,57 @@ class Peers:
     peers: list[Peer]
     listening: socket.socket
     ended: bool = False
-    fallen: dict[int, int] = field(default_factory=dict)
+    deaths: dict[int, int] = field(default_factory=dict)
     _sent: int = 0
     _latest: dict[int, int] = field(default_factory=dict)
     _since: float = BEAT
 
     @classmethod
-    def of(cls, told: dict[str, Any], listening: socket.socket) -> Peers:
-        """From what the rank told its guard."""
-        peers = [Peer(*about) for about in told["peers"]]
-        here = peers[told["rank"]].host
+    def of(cls, message: dict[str, Any], listening: socket.socket) -> Peers:
+        """Create the peers from the message in which a rank names them.
+
+        Parameters
+        ----------
+        message : dict
+            ``rank``; ``key``, in hexadecimal; and ``peers``, the (host, port, guard) of every rank.
+        listening : socket.socket
+            The socket of this guard.
+
+        Returns
+        -------
+        Peers
+            The guards of the job.
+        """
+        peers = [Peer(*about) for about in message["peers"]]
+        here = peers[message["rank"]].host
         addresses = {here: "127.0.0.1"}
         for host in {peer.host for peer in peers} - {here}:
             with contextlib.suppress(OSError):
                 addresses[host] = socket.gethostbyname(host)
         for peer in peers:
             peer.address = addresses.get(peer.host)
-        return cls(told["rank"], bytes.fromhex(told["key"]), peers, listening)
+        return cls(message["rank"], bytes.fromhex(message["key"]), peers, listening)
 
     @property
     def own(self) -> Peer:
+        """The peer that is this rank."""
         return self.peers[self.rank]
 
     def tick(self, seconds: float, round: int) -> int | None:
-        """``seconds`` have passed; the rank is in ``round``. A rank that is lost, if one is."""
+        """Send and receive datagrams.
+
+        Parameters
+        ----------
+        seconds : float
+            Seconds that have passed since the last call.
+        round : int
+            The round of this rank.
+
+        Returns
+        -------
+        int or None
+            A rank that was not heard for ``SILENCE`` seconds or more, if there is one.
+        """
         self._since += seconds
         if self._since >= BEAT and self.rank:
             self._since = 0.0
@@ -120,28 +189,28 @@ class Peers:
         return None
 
     def leave(self) -> None:
-        """Says that this rank ends in order."""
+        """Notify the other guards that this rank ends in order."""
         self._tell(LEAVING, [0] if self.rank else range(1, len(self.peers)), -1)
 
-    def fall(self) -> None:
-        """Says that this rank has just died without a word."""
-        self.fallen[self.rank] = time.time_ns()
-        self._tell(FALLEN, range(len(self.peers)), self.fallen[self.rank])
+    def announce_death(self) -> None:
+        """Notify the other guards that this rank has just died unannounced."""
+        self.deaths[self.rank] = time.time_ns()
+        self._tell(DIED, range(len(self.peers)), self.deaths[self.rank])
 
-    def fell_later(self) -> bool:
+    def another_died_first(self) -> bool:
         """Whether another rank is known to have died, and before this one if this one did."""
         return (
-            bool(self.fallen)
-            and min((when, rank) for rank, when in self.fallen.items())[1] != self.rank
+            bool(self.deaths)
+            and min((when, rank) for rank, when in self.deaths.items())[1] != self.rank
         )
 
     def end(self, culprit: int) -> None:
-        """Tells all others to end, because of rank ``culprit``."""
+        """Make all other guards end the job because of rank ``culprit``."""
         self._tell(END, range(len(self.peers)), culprit)
         self._remove(culprit)
 
     def _remove(self, culprit: int) -> None:
-        """Ends a guard on this host that no longer does so itself: a launcher would wait for it."""
+        """End a guard on this host that can no longer end itself: a launcher would wait for it."""
         peer = self.peers[culprit]
         if culprit != self.rank and peer.host == self.own.host:
             with contextlib.suppress(OSError):
@@ -191,8 +260,8 @@ class Peers:
             peer.round = round
         elif kind == LEAVING:
             peer.gone = True
-        elif kind == FALLEN:
-            self.fallen[number] = round
+        elif kind == DIED:
+            self.deaths[number] = round
         elif kind == END:
             self.ended = True
             # A rank that died on its own names itself, and its guard is at its own end.

@@ -1,8 +1,9 @@
-"""Guards of one job on one host, which meet by the name of the job before MPI has begun.
+"""Guards of one job on one host, which find each other by the job's name before MPI initialises.
 
-What one has to tell is that the job ends, and with which exit code. Sockets in Linux's abstract
-namespace leave no file behind; the kernel says which user has sent a datagram, and those of others
-are ignored. On other systems nobody meets, and the launcher has to see to the end.
+They send each other one thing: that the job ends, and with which exit code. Sockets in Linux's
+abstract namespace leave no file behind; the kernel reports which user has sent a datagram, and
+those of other users are ignored. On other systems guards do not find each other, and the launcher
+has to end the job.
 """
 
 from __future__ import annotations
@@ -18,17 +19,28 @@ import time
 from mpifed.supervision.launcher import Launch
 
 LATEST = 5.0
-"""Seconds that a guard waits for those whose process has only just been started."""
+"""Seconds that a guard waits for others whose process has only just been started."""
 
 PAUSE = 0.02
 MOST = 100
-"""Datagrams read in a turn, so that nobody can keep a guard from its work."""
+"""Datagrams read per turn, so that a flood of them cannot occupy a guard."""
 
 _CREDENTIALS = struct.Struct("3i")
 
 
-def attend(launch: Launch) -> socket.socket | None:
-    """The socket at which other guards find this one; None where the system has none."""
+def open_meeting_socket(launch: Launch) -> socket.socket | None:
+    """Open the socket at which other guards find this one.
+
+    Parameters
+    ----------
+    launch : Launch
+        The place of the guarded rank in its job.
+
+    Returns
+    -------
+    socket.socket or None
+        None if the system has no such sockets or the name is taken.
+    """
     if sys.platform != "linux":
         return None
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -47,8 +59,19 @@ def _name(launch: Launch, rank: int) -> bytes:
     return b"\0mpifed-" + hashlib.blake2b(about, digest_size=16).hexdigest().encode()
 
 
-def told_to_end(own: socket.socket) -> int | None:
-    """The exit code with which another guard says that the job ends; None if none has."""
+def receive_exit_code(own: socket.socket) -> int | None:
+    """Receive the exit code with which another guard ends the job.
+
+    Parameters
+    ----------
+    own : socket.socket
+        The socket of :func:`open_meeting_socket`.
+
+    Returns
+    -------
+    int or None
+        None if no guard has sent one.
+    """
     for _ in range(MOST):
         try:
             data, about, _, _ = own.recvmsg(8, socket.CMSG_SPACE(_CREDENTIALS.size))
@@ -60,13 +83,24 @@ def told_to_end(own: socket.socket) -> int | None:
     return None
 
 
-def tell_to_end(own: socket.socket, launch: Launch, code: int) -> bool:
-    """Tells the guards of this host to end with ``code``, also those that are yet to come.
+def send_exit_code(own: socket.socket, launch: Launch, code: int) -> bool:
+    """Send the guards of this host the exit code with which the job ends.
+
+    Guards that have not started yet are waited for, ``LATEST`` seconds at most.
+
+    Parameters
+    ----------
+    own : socket.socket
+        The socket of this guard.
+    launch : Launch
+        The place of its rank in the job.
+    code : int
+        The exit code, 0 to 255.
 
     Returns
     -------
     bool
-        Whether all ranks of the job have been told, by this guard or by another.
+        Whether all ranks of the job have received one, from this guard or from another.
     """
     left = set(range(launch.size)) - {launch.rank}
     deadline = time.monotonic() + LATEST
@@ -77,7 +111,7 @@ def tell_to_end(own: socket.socket, launch: Launch, code: int) -> bool:
                 left.discard(rank)
         if launch.size - len(left) >= (launch.here or launch.size):
             return not left
-        if told_to_end(own) is not None:
+        if receive_exit_code(own) is not None:
             return True
         if time.monotonic() > deadline:
             return False

@@ -17,7 +17,18 @@ SETTLED = 60.0
 
 
 def segments_of(process: int) -> tuple[str, ...]:
-    """The files of shared memory that ``process`` has mapped."""
+    """List the files of shared memory that a process has mapped.
+
+    Parameters
+    ----------
+    process : int
+        Its id.
+
+    Returns
+    -------
+    tuple of str
+        Their paths, sorted; empty if the process cannot be inspected.
+    """
     try:
         maps = Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -31,19 +42,22 @@ def _is_segment(path: str) -> bool:
 
 
 def remove_segments(paths: Iterable[str]) -> None:
-    """Removes shared memory that MPI will not remove itself; ranks that still run keep theirs."""
+    """Remove shared memory that MPI will not remove itself.
+
+    Ranks that still run keep what they have mapped. Files that cannot be removed are left.
+    """
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
 def remove_abandoned(now: float | None = None) -> None:
-    """Removes this user's files that no process uses: their job was killed with all its guards.
+    """Remove files of this user that no process uses: their job was killed with all its guards.
 
     Parameters
     ----------
     now : float, optional
-        Seconds since the epoch. Files that were touched in the last ``SETTLED`` seconds stay, for
+        Seconds since the epoch. Files modified in the last ``SETTLED`` seconds are kept, since
         their job may just begin, in processes that cannot be seen from here.
     """
     latest = (time.time() if now is None else now) - SETTLED
@@ -61,7 +75,7 @@ def _is_older(path: str, latest: float) -> bool:
 
 
 def _in_use() -> Iterable[str]:
-    """The files that any process has opened or mapped."""
+    """Yield the files that any process has opened or mapped."""
     for process in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             for file in os.listdir(f"/proc/{process}/fd"):

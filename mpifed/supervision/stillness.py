@@ -1,4 +1,4 @@
-"""Whether a rank stands still, from its signs of life and the time that passes between them."""
+"""Detection of a rank that makes no progress, from its signs of life and the time between them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ WAITING = 60.0
 
 @dataclass
 class Stillness:
-    """What a guard has seen of its rank.
+    """How long a rank has made no progress.
 
     Attributes
     ----------
     limit : float or None
-        Seconds without a step forward that are a fault; None for never.
+        Seconds without a step that are a fault; None for no limit.
     ending : bool
-        Whether the run is over. What a component does at the exit shows no steps, and has a limit
-        of its own.
+        Whether the run is over. The exit, in which components show no steps, may take longer.
     stopped : bool
-        Whether the process is stopped.
+        Whether the process is suspended (SIGSTOP).
     """
 
     limit: float | None = STALL_LIMIT
@@ -37,7 +36,28 @@ class Stillness:
     _seen: tuple[int, bool, bool] = (-1, False, False)
 
     def fault(self, signs: Signs, passed: float) -> str | None:
-        """What is wrong after ``passed`` seconds more, in words; None if nothing is."""
+        """Add the time that has passed and decide whether there is a fault.
+
+        Parameters
+        ----------
+        signs : Signs
+            What the rank shows now.
+        passed : float
+            Seconds since the last call in which the guard itself could run.
+
+        Returns
+        -------
+        str or None
+            The fault in words; None if there is none.
+
+        Examples
+        --------
+        >>> from mpifed.supervision.heartbeat import Signs
+        >>> stillness = Stillness(limit=10.0)
+        >>> stillness.fault(Signs(steps=1, round=0, waiting=False), 1.0)
+        >>> stillness.fault(Signs(steps=1, round=0, waiting=False), 10.0)
+        'no step forward for 11 s (stall_limit)'
+        """
         self._stopped_for = self._stopped_for + passed if self.stopped else 0.0
         if self._stopped_for > STOPPED:
             return f"the process has been stopped for {STOPPED:.0f} s"

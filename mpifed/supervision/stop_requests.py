@@ -1,7 +1,7 @@
-"""A request to stop, where it comes before round 1: in work that may last and is in no checkpoint.
+"""Requests to stop before round 1, during work that may last and is in no checkpoint.
 
-From round 1 on the engine itself asks between rounds. Before, whoever iterates calls ``heed`` now
-and then; the ranks come together in ``agreement.agree``.
+From round 1 on the engine checks for a request between rounds. Before, code that iterates calls
+``raise_if_stop_requested`` now and then; the ranks then agree in ``mpi.agreement.agree``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,21 @@ _requested: ContextVar[Callable[[], bool]] = ContextVar("requested", default=lam
 
 
 @contextmanager
-def heeding(stop_requested: Callable[[], bool]) -> Iterator[None]:
-    """While it lasts, ``heed`` asks ``stop_requested``."""
+def stop_requests_from(stop_requested: Callable[[], bool]) -> Iterator[None]:
+    """Make :func:`raise_if_stop_requested` call ``stop_requested`` while the context lasts.
+
+    Parameters
+    ----------
+    stop_requested : callable
+        Returns whether this rank has been asked to stop.
+
+    Examples
+    --------
+    >>> with stop_requests_from(lambda: True):  # doctest: +ELLIPSIS
+    ...     raise_if_stop_requested()
+    Traceback (most recent call last):
+    mpifed.errors.StopRequested: stopped before round 1: ...
+    """
     token = _requested.set(stop_requested)
     try:
         yield
@@ -26,10 +39,13 @@ def heeding(stop_requested: Callable[[], bool]) -> Iterator[None]:
         _requested.reset(token)
 
 
-def heed() -> None:
-    """Raises ``StopRequested`` where this rank has been asked to stop. Not collective.
+def raise_if_stop_requested() -> None:
+    """Raise if this rank has been asked to stop, else show its guard a step. Not collective.
 
-    Else shows the rank's guard that it has come one step forward.
+    Raises
+    ------
+    StopRequested
+        If the callable of :func:`stop_requests_from` returns True.
     """
     if _requested.get()():
         raise StopRequested

@@ -19,7 +19,7 @@ from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diver
 from mpifed.exchange.ledger import Ledger
 from mpifed.federation.clients import Clients, Draws, participants
 from mpifed.federation.participation import efforts
-from mpifed.mpi.agreement import tell_places
+from mpifed.mpi.agreement import share_hosted_clients
 from mpifed.supervision.heartbeat import at_round
 from mpifed.training import divergence
 from mpifed.training import evaluation as appraisal
@@ -117,7 +117,7 @@ class Engine:
             'finished' or 'stopped'.
         """
         federation = self.setup.federation
-        tell_places(federation.communicator, federation.hosted)
+        share_hosted_clients(federation.communicator, federation.hosted)
         try:
             status = self._rounds(directory, recorder, progress, stop_requested)
         except BaseException:

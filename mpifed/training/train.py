@@ -27,7 +27,7 @@ from mpifed.errors import (
 from mpifed.federation.clients import participants
 from mpifed.memory import enough_memory
 from mpifed.mpi.agreement import agree
-from mpifed.supervision.stop_requests import heeding
+from mpifed.supervision.stop_requests import stop_requests_from
 from mpifed.training import resume
 from mpifed.training.build import Setup, describe_versions
 from mpifed.training.clock import Clock
@@ -81,7 +81,7 @@ def train(
             _check_digest(engine, task.point)
         else:
             try:
-                with heeding(stop_requested):
+                with stop_requests_from(stop_requested):
                     agree(communicator, engine.prepare)
             except AgreedStop as stopped:
                 if say is not None:

@@ -47,7 +47,8 @@ def finish(output: Path, rounds: int = 6) -> None:
     overrides = {"clients": 4, "rounds": rounds, "data.n_test": 20}
     mapping = config.apply_overrides(config.read_experiment("synthetic-fedem"), overrides)
     (output / "config.yaml").write_text(config.to_yaml(config.resolve(mapping, 2)))
-    (output / "summary.json").write_text(f'{{"rounds": {rounds}}}')
+    summary = {"status": "finished", "rounds": rounds, "seconds": {"total": 1.0}}
+    (output / "summary.json").write_text(json.dumps(summary))
     (output / "DONE").touch()
 
 
@@ -181,9 +182,7 @@ def test_a_sweep_is_followed_as_a_whole_and_in_parts(
     assert slurm.calls("sbatch")[-1] == "--parsable --dependency=afterany:7"
     done = output / "seed=1"
     (done / "metrics.csv").write_text("round,test_accuracy\n0,0.5\n6,0.75\n")
-    (done / "config.yaml").write_text("rounds: 6\n")
-    (done / "summary.json").write_text('{"rounds": 6}')
-    (done / "DONE").touch()
+    finish(done)
     slurm.answer("queue", "8|7|0|RUNNING|None|n1\n9|7|2|PENDING|(JobArrayTaskLimit)|\n")
     rows = json.loads(call(capfd, "status", output, "--json"))
     states = ["running", "finished", "pending (JobArrayTaskLimit)"]
@@ -255,7 +254,7 @@ def test_a_finished_run_does_not_go_on_as_another(
     output = tmp_path / "run"
     before = finished(capfd, output)
     assert "has another configuration: " in call(capfd, "resume", UNCHECKED, output, *words, code=2)
-    assert "is finished; more rounds=N" in call(
+    assert "is finished; a larger rounds=N" in call(
         capfd, "resume", UNCHECKED, output, "rounds=3", code=2
     )
     assert files_in(output) == before

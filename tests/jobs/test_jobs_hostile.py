@@ -305,7 +305,7 @@ def test_a_pipe_for_a_site_file_is_not_waited_for(slurm: FakeSlurm, tmp_path: Pa
     os.mkfifo(tmp_path / "site.yaml")
     code, _, err = asked("render", "job.ranks=2", "--site", tmp_path / "site.yaml")
     assert code == 2
-    assert "is not a regular file" in err
+    assert "a named pipe, not a regular file" in err
 
 
 def test_what_jobs_print_reaches_no_terminal(slurm: FakeSlurm, tmp_path: Path) -> None:

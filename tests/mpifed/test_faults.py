@@ -181,10 +181,10 @@ def test_of_ranks_that_die_the_first_is_to_blame():
     made = guards(3)
     beat(made, 3)
     for rank in (2, 0):
-        made[rank].fall()
+        made[rank].announce_death()
     beat(made, 3)
-    assert (made[2].fell_later(), made[0].fell_later()) == (False, True)
-    assert set(made[1].fallen) == {0, 2}
+    assert (made[2].another_died_first(), made[0].another_died_first()) == (False, True)
+    assert set(made[1].deaths) == {0, 2}
 
 
 def test_a_recorded_datagram_is_not_believed_again():
@@ -237,7 +237,7 @@ def test_guards_of_one_host_listen_there_alone():
     ],
 )
 def test_clients_in_words(clients, words):
-    assert heartbeat.place(clients) == words
+    assert heartbeat.describe_clients(clients) == words
 
 
 def test_signs_of_life_cross_a_fork():
@@ -248,9 +248,9 @@ def test_signs_of_life_cross_a_fork():
     if not child:
         heartbeat.begin(board, writing, 5)
         heartbeat.at_round(3)
-        heartbeat.waits(True)
-        heartbeat.tell(some="thing")
-        heartbeat.announce()
+        heartbeat.set_waiting(True)
+        heartbeat.send_to_guard(some="thing")
+        heartbeat.announce_orderly_end()
         heartbeat.step()
         os._exit(0)
     os.waitpid(child, 0)

@@ -17,7 +17,7 @@ from mpifed.supervision.exit import PATIENCE
 from mpifed.supervision.heartbeat import STALL_LIMIT, Signs
 from mpifed.supervision.launcher import Launch, has_ended, launched, watch_process
 from mpifed.supervision.stillness import WAITING, Stillness
-from mpifed.supervision.stop_requests import heed
+from mpifed.supervision.stop_requests import raise_if_stop_requested
 
 PATH = f"{HERE / 'early'}:{HERE}"
 KILLED = "the process was killed by SIGKILL (out of memory?)"
@@ -133,7 +133,7 @@ def test_what_lasts_before_round_1_shows_steps(tmp_path, capfd, monkeypatch):
     words = ["clients=50", "rounds=1", "data.n_test=2", "data.dimension=2", "--quiet", "--output"]
     assert call([TINY[0], *words, tmp_path / "run"], capfd).code == 0
     assert seen[0] >= 3 * 50
-    heed()
+    raise_if_stop_requested()
     assert heartbeat.read(board).steps > seen[0]
 
 
@@ -146,52 +146,52 @@ def met(here: int | None = 3, size: int = 3, job: str = "one") -> list[Launch]:
 
 def test_guards_of_one_host_meet_by_the_name_of_the_job():
     launches, other = met(), met(job="another")[1]
-    sockets = [rendezvous.attend(launch) for launch in (*launches, other)]
-    assert rendezvous.tell_to_end(sockets[0], launches[0], 2)
-    assert [rendezvous.told_to_end(own) for own in sockets] == [None, 2, 2, None]
+    sockets = [rendezvous.open_meeting_socket(launch) for launch in (*launches, other)]
+    assert rendezvous.send_exit_code(sockets[0], launches[0], 2)
+    assert [rendezvous.receive_exit_code(own) for own in sockets] == [None, 2, 2, None]
     # Where others are on another host, these alone are not all.
     few = met(here=2, job="few")
-    sockets = [rendezvous.attend(launch) for launch in few[:2]]
-    assert not rendezvous.tell_to_end(sockets[0], few[0], 1)
-    assert rendezvous.told_to_end(sockets[1]) == 1
+    sockets = [rendezvous.open_meeting_socket(launch) for launch in few[:2]]
+    assert not rendezvous.send_exit_code(sockets[0], few[0], 1)
+    assert rendezvous.receive_exit_code(sockets[1]) == 1
 
 
 def test_a_name_that_is_taken_is_not_taken_again():
     (first, *_) = met(job="taken")
-    own = rendezvous.attend(first)
+    own = rendezvous.open_meeting_socket(first)
     assert own is not None
-    assert rendezvous.attend(first) is None
+    assert rendezvous.open_meeting_socket(first) is None
 
 
 def test_nobody_is_waited_for_longer_than_a_while(monkeypatch):
     monkeypatch.setattr(rendezvous, "LATEST", 0.1)
     launches = met(job="absent")
-    own = rendezvous.attend(launches[0])
-    assert not rendezvous.tell_to_end(own, launches[0], 1)
+    own = rendezvous.open_meeting_socket(launches[0])
+    assert not rendezvous.send_exit_code(own, launches[0], 1)
     # Who is told to end meanwhile leaves the others to the one who told.
-    other = rendezvous.attend(launches[1])
+    other = rendezvous.open_meeting_socket(launches[1])
     other.sendto(b"\1", own.getsockname())
-    assert rendezvous.tell_to_end(own, launches[0], 1)
+    assert rendezvous.send_exit_code(own, launches[0], 1)
 
 
 @pytest.mark.parametrize("what", ["another user", "no code"])
 def test_what_another_user_says_is_not_heard(what, monkeypatch):
     one, other = met(job="foreign")[:2]
-    own, foreign = rendezvous.attend(one), rendezvous.attend(other)
+    own, foreign = rendezvous.open_meeting_socket(one), rendezvous.open_meeting_socket(other)
     foreign.sendto(b"" if what == "no code" else b"\1", own.getsockname())
     if what == "another user":
         monkeypatch.setattr("os.getuid", lambda: 4242)
-    assert rendezvous.told_to_end(own) is None
+    assert rendezvous.receive_exit_code(own) is None
 
 
 def test_a_flood_is_read_in_parts(monkeypatch):
     monkeypatch.setattr(rendezvous, "MOST", 3)
     one, other = met(job="flood")[:2]
-    own, noisy = rendezvous.attend(one), rendezvous.attend(other)
+    own, noisy = rendezvous.open_meeting_socket(one), rendezvous.open_meeting_socket(other)
     for data in (b"", b"xx", b"xx", b"\2"):
         noisy.sendto(data, own.getsockname())
-    assert rendezvous.told_to_end(own) is None
-    assert rendezvous.told_to_end(own) == 2
+    assert rendezvous.receive_exit_code(own) is None
+    assert rendezvous.receive_exit_code(own) == 2
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequeste
 from mpifed.local import search
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, world
-from mpifed.supervision.stop_requests import heed, heeding
+from mpifed.supervision.stop_requests import raise_if_stop_requested, stop_requests_from
 
 ENDLESS = {"l2": 0.1, "local_tolerance": 1e-300, "local_iterations": 10**9}
 SMALL = (
@@ -42,10 +42,10 @@ def test_every_solver_stops_at_the_iteration_after_a_request(solver):
         return len(asked) == 3
 
     # Newton's method ends by itself where only rounding is left, the others never.
-    with heeding(stop_requested), pytest.raises(AgreedStop):
+    with stop_requests_from(stop_requested), pytest.raises(AgreedStop):
         Run(Flix, logistic(), local_solver=solver, **ENDLESS)
     assert len(asked) == 3
-    heed()  # outside nobody asks
+    raise_if_stop_requested()  # outside nobody asks
 
 
 @pytest.mark.parametrize("solver", ["gd", "lbfgs", "newton", "published_code"])

@@ -21,7 +21,7 @@ from mpifed.local.objective import Regulariser
 from mpifed.local.partial_gradients import partial_gradients
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
-from mpifed.sparse_rows import SparseRows, added, taken
+from mpifed.sparse_rows import SparseRows, add_scaled, gathered
 
 
 def drawn(clients, size, k, seed=0, dtype=torch.float64):
@@ -59,11 +59,11 @@ def test_sums_and_additions_are_those_of_whole_rows(clients, size, share, seed, 
     assert bytes_of(few) == bytes_of(all_of_them)
     before = drawn(clients, size, size, seed + 1, dtype)
     sums = (
-        added(whole(before), rows, 0.3),
-        added(whole(before), whole(rows), 0.3),
+        add_scaled(whole(before), rows, 0.3),
+        add_scaled(whole(before), whole(rows), 0.3),
     )
     assert torch.equal(*sums)
-    assert torch.equal(taken(whole(rows), rows.columns), rows.values)
+    assert torch.equal(gathered(whole(rows), rows.columns), rows.values)
 
 
 def test_nobody_here_and_what_is_not_finite():
@@ -100,7 +100,7 @@ def test_coordinates_of_gradients_are_those_of_whole_ones(bias, density, kind):
     w = torch.randn(5, model.n_parameters, generator=torch.Generator().manual_seed(1)).double()
     columns = drawn(5, model.n_parameters, 4).columns
     found = partial_gradients(objective, w, columns)
-    assert bytes_of(found) == bytes_of(taken(objective.gradients(w), columns))
+    assert bytes_of(found) == bytes_of(gathered(objective.gradients(w), columns))
     w[3, 2] = np.nan
     assert partial_gradients(objective, w, columns) is None
 

@@ -44,7 +44,7 @@ def find_facts(
     return computed_once(clients, lambda: surrogate.conclude(torch.cat(means)))
 
 
-def told(
+def with_facts(
     surrogate: Surrogate, clients: Clients, weights: Tensor, samples_of: Callable[[int], Tensor]
 ) -> tuple[Surrogate, Known | state.Nothing]:
     """The surrogate that knows what it asks of the data, and what of it is to be kept; collective.
@@ -57,7 +57,7 @@ def told(
     return surrogate.knowing(facts), Known(facts) if surrogate.waits else state.Nothing()
 
 
-def recalled(surrogate: Surrogate, known: Known | state.Nothing) -> Surrogate:
+def restore_facts(surrogate: Surrogate, known: Known | state.Nothing) -> Surrogate:
     """The surrogate that knows what the state of a run has kept."""
     if isinstance(known, Known) and isinstance(surrogate, Asking):
         return surrogate.knowing(known.facts)

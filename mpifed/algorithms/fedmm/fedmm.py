@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, step_scale
-from mpifed.algorithms.fedmm.facts import recalled, told
+from mpifed.algorithms.fedmm.facts import restore_facts, with_facts
 from mpifed.algorithms.fedmm.failures import at_the_server, bounded, rows_or_nan, statistics_or_nan
 from mpifed.algorithms.fedmm.measures import test_objective, training_objective
 from mpifed.algorithms.fedmm.samples import few_of, inputs_of, sample_of, shard_of, shards_of
@@ -149,7 +149,7 @@ class FedMM(Algorithm[Channel]):
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedMMState:
-        self.surrogate, known = told(
+        self.surrogate, known = with_facts(
             self.surrogate, clients, self.weights(clients), partial(self.own_samples, clients)
         )
         if len(clients):
@@ -172,7 +172,7 @@ class FedMM(Algorithm[Channel]):
 
     def recall(self, state: FedMMState) -> None:
         """Tells the surrogate what it was told before a resume; else it knows."""
-        self.surrogate = recalled(self.surrogate, state.known)
+        self.surrogate = restore_facts(self.surrogate, state.known)
 
     # -- rounds
 

@@ -34,7 +34,7 @@ from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
-from mpifed.sparse_rows import added
+from mpifed.sparse_rows import add_scaled
 from mpifed.theory import flix as theory
 
 
@@ -80,7 +80,7 @@ class GradientDifferences(MessageRule[DianaState, ServerChannel]):
         return replace(
             state,
             model=stepped(state.model, float(state.step), h + mean),  # lines 7 to 9
-            memories=added(h_i, sent, beta / inclusion),  # line 6
+            memories=add_scaled(h_i, sent, beta / inclusion),  # line 6
             memory=h + beta * mean,  # line 10
         )
 

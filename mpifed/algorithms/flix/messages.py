@@ -20,7 +20,7 @@ from mpifed.algorithms.flix.state import FlixState
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.sparse_rows import SparseRows, taken
+from mpifed.sparse_rows import SparseRows, gathered
 from mpifed.theory import flix as theory
 
 S = TypeVar("S", bound=FlixState)
@@ -135,7 +135,7 @@ def send_gradients(
         chosen = objective.partial_gradients(optima, x, clients, columns)
         if chosen is not None:
             if memories is not None:
-                chosen.sub_(taken(memories, columns))
+                chosen.sub_(gathered(memories, columns))
             return channel.send_chosen(SparseRows(columns, chosen, size))
     rows = objective.gradients(optima, x, clients, draws)
     if memories is not None:
