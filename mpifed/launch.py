@@ -105,13 +105,7 @@ def parser() -> Parser:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; return its exit code.
-
-    Parameters
-    ----------
-    arguments : list of str
-        The words after ``mpifed run``.
-    """
+    """Run the command with the words after ``mpifed run``; return its exit code."""
     # Set before numpy and torch start their thread pools; ``threads=`` raises them again.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
@@ -239,8 +233,7 @@ def _is_no_path(word: str) -> bool:
 def _stop_on_signals() -> Callable[[], bool]:
     """Return a function that says whether SIGUSR1 or SIGTERM was received.
 
-    The run then stops after its round with a checkpoint; before round 1 it stops at once.
-    SIGINT interrupts once; a second one is ignored, so that the first is reported.
+    The run then stops after its round, before round 1 at once. A second SIGINT is ignored.
     """
     came: list[int] = []
     for number in (signal.SIGUSR1, signal.SIGTERM):

@@ -1,10 +1,9 @@
 """Options of components, read from their signatures.
 
-A component (a model, an algorithm, a data set, ...) is any callable whose keyword-only parameters
-are its options. Annotations define the allowed values: ``int``, ``float``, ``bool``, ``str``,
-``Literal[...]``, ``X | None``, ``list[X]``, a dataclass (a mapping of its fields), and
-``Annotated[X, Ge(1)]`` with the bounds ``Ge``, ``Gt``, ``Le`` and ``Lt`` of ``annotated_types``.
-The same rules check a dataclass, and a user's own component ``package.module:object``.
+A component is any callable whose keyword-only parameters are its options. Annotations define the
+allowed values: ``int``, ``float``, ``bool``, ``str``, ``Literal[...]``, ``X | None``, ``list[X]``,
+a dataclass (a mapping of its fields), and ``Annotated[X, Ge(1)]`` with ``Ge``, ``Gt``, ``Le`` and
+``Lt`` of ``annotated_types``. The same rules check a dataclass, and a user's own component.
 """
 
 from __future__ import annotations
@@ -50,6 +49,7 @@ class Option:
 
     @property
     def required(self) -> bool:
+        """Whether the option has no default."""
         return self.default is inspect.Parameter.empty
 
 

@@ -17,7 +17,20 @@ class MissingFile(InputError):
 
 
 def damaged(path: Path, reason: str) -> InputError:
-    """The error for a file at ``path`` whose content is wrong."""
+    """Return the error for a file whose content is wrong.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    reason : str
+        What is wrong in it.
+
+    Examples
+    --------
+    >>> str(damaged(Path("metrics.csv"), "its last line is cut"))
+    "'metrics.csv' is damaged: its last line is cut"
+    """
     return InputError(f"'{path}' is damaged: {one_line(reason, 300)}")
 
 

@@ -51,6 +51,7 @@ class Setup:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The floating-point type of models and samples."""
         return _dtype(self.configuration)
 
     def load(self) -> Shards:
@@ -72,10 +73,9 @@ def make(
     horizon: int,
     stored: dict[str, np.ndarray] | None = None,
 ) -> Setup:
-    """Make the objects of a run; collective. ``stored`` are the arrays that the exchange of an
-    earlier part of this run stored.
+    """Make the objects of a run; collective. Raises ``InputError`` for wrong data.
 
-    Raises ``InputError`` for what only the data can show to be wrong.
+    ``stored`` are the arrays that the exchange of an earlier part of this run stored.
     """
     n_clients = configuration.clients
     check_memory(CLIENT_BYTES * n_clients, f"clients is {n_clients}, which")
