@@ -18,7 +18,20 @@ __all__ = ["__version__", "run"]
 
 
 def run(experiment: str | None = None, **overrides: Any) -> Any:
-    """Runs an experiment from Python; see ``mpifed.api.run``."""
+    """Run an experiment from Python; see ``mpifed.api.run``.
+
+    Parameters
+    ----------
+    experiment : str, optional
+        A shipped experiment or the path of a YAML file.
+    **overrides
+        Keys of the configuration, and the keyword arguments of ``mpifed.api.run``.
+
+    Returns
+    -------
+    mpifed.api.Result
+        The run directory and its content.
+    """
     from mpifed.api import run as run_experiment
 
     return run_experiment(experiment, **overrides)

@@ -20,11 +20,22 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),
     "theory": ("mpifed.theory.__main__", "compare a run of FLIX with the paper's theorems"),
 }
-"""The subcommands: the module whose ``main`` each is, and a line about it."""
+"""Subcommands by name: the module whose ``main`` runs them, and a summary for the help."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a subcommand; return its exit code."""
+    """Run a subcommand.
+
+    Parameters
+    ----------
+    words : sequence of str, optional
+        The subcommand and its arguments; those of this process by default.
+
+    Returns
+    -------
+    int
+        The exit code of the subcommand; 2 for an unknown one.
+    """
     words = list(sys.argv[1:] if words is None else words)
     name = words[0] if words else "--help"
     if name in SUBCOMMANDS:

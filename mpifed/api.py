@@ -1,4 +1,4 @@
-"""Running an experiment: what the command line and Python programs share."""
+"""Runs experiments, for the command line and for Python programs."""
 
 from __future__ import annotations
 
@@ -38,14 +38,22 @@ __all__ = ["Request", "Result", "execute", "run"]
 
 @dataclass(frozen=True)
 class Result:
-    """A run that ended; reads its directory when asked."""
+    """A run that ended. Its files are read on first access.
+
+    Attributes
+    ----------
+    directory : Path
+        The run directory.
+    status : {'finished', 'stopped', 'dry run'}
+        How the run ended.
+    """
 
     directory: Path
     status: str
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """summary.json."""
+        """The content of summary.json."""
         return read_summary(self.directory / "summary.json")
 
     @cached_property
@@ -59,12 +67,12 @@ class Result:
 
     @cached_property
     def clients(self) -> dict[str, np.ndarray]:
-        """The datasets of clients.h5, a number or row for each client."""
+        """The datasets of clients.h5 by name, each (clients, ...)."""
         return self._clients_file.results
 
     @cached_property
     def learnt(self) -> dict[str, np.ndarray]:
-        """What was learnt and belongs to no client, by name: a dictionary, means, potentials.
+        """Results that belong to no client, by name: a dictionary, means, potentials.
 
         The group ``learnt`` of clients.h5; empty for methods whose models are in the checkpoint.
         """
@@ -83,11 +91,37 @@ def run(
     quiet: bool = True,
     **overrides: Any,
 ) -> Result:
-    """Runs an experiment with the same checks and the same run directory as the command.
+    """Run an experiment with the same checks and the same run directory as the command.
 
-    Keys with dots go through a mapping: ``run("synthetic-fedem", **{"exchange.name": "gossip"})``.
-    Under MPI every rank calls it, and every rank gets the result. Raises ``InputError`` and
-    ``RunError``.
+    Collective: under MPI every rank calls it, and every rank gets the result.
+
+    Parameters
+    ----------
+    experiment : str or Path, optional
+        A shipped experiment or a YAML file; ``synthetic-fedem`` by default, or the stored
+        configuration of a run that is resumed.
+    output : str or Path, optional
+        The run directory; ``runs/<experiment>-<timestamp>`` by default.
+    resume : bool, str or Path, optional
+        True continues from the newest intact checkpoint of ``output``, a path from that checkpoint
+        or run directory.
+    quiet : bool
+        Whether nothing is printed.
+    **overrides
+        Keys of the configuration. Those with dots are passed in a mapping:
+        ``run("synthetic-fedem", **{"exchange.name": "gossip"})``.
+
+    Returns
+    -------
+    Result
+        The run directory and how the run ended.
+
+    Raises
+    ------
+    InputError
+        For a wrong configuration or input; nothing is written.
+    RunError
+        For a failure while running.
     """
     request = Request(
         os.fspath(experiment) if experiment is not None else None,
@@ -100,7 +134,7 @@ def run(
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy and paths as the plain values that a configuration holds."""
+    """Return numbers of numpy and paths as the plain values that a configuration holds."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, os.PathLike):
@@ -113,7 +147,29 @@ def _plain(value: Any) -> Any:
 def execute(
     request: Request, communicator: Communicator, stop_requested: Callable[[], bool]
 ) -> Result:
-    """Carries a request out; collective. A dry run's result has the status 'dry run'."""
+    """Carry out a request; collective.
+
+    Parameters
+    ----------
+    request : Request
+        What the user asked for, the same on every rank.
+    communicator : Communicator
+        All ranks.
+    stop_requested : callable
+        Returns whether this rank was asked to stop.
+
+    Returns
+    -------
+    Result
+        Its status is 'dry run' where the request asks for one.
+
+    Raises
+    ------
+    InputError
+        For a wrong configuration or input; nothing is written.
+    RunError
+        For a failure while running.
+    """
     clock = Clock()
     with clock.measure("startup"):
         first = communicator.rank == 0
@@ -121,7 +177,7 @@ def execute(
             agree(communicator, lambda: understand(request) if first else None)
         )
         configuration = agree(communicator, lambda: resolve(task.mapping, communicator.size))
-        # What is settled by the environment, which nodes need not share, is settled by one rank.
+        # Some options depend on the environment, which may differ between nodes: one rank decides.
         configuration = communicator.broadcast_object(configuration)
         heartbeat.send_to_guard(limit=configuration.stall_limit)
         task.remarks.extend(decided(task.mapping, configuration))
@@ -155,7 +211,7 @@ def execute(
 
 
 def _nothing_left(request: Request, task: Task, rounds: int) -> bool:
-    """Whether the run to go on with is finished, and not to be repeated from further back."""
+    """Return whether the run to resume is finished and not to be repeated from earlier on."""
     if not request.resume or request.dry_run:
         return False
     if isinstance(request.resume, Path) and task.point and task.point.meta.round != rounds:

@@ -1,4 +1,4 @@
-"""What all commands share: their parser, and what they are called in their help."""
+"""The parser that all commands share, and their names in help texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
         self.register("type", float, _plain(float))
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
-        """As argparse's own, through which all its other ways to parse go."""
+        """As argparse; all other parsing methods call this one."""
         words = list(sys.argv[1:] if args is None else args)
         for word in words:
             if any("\ud800" <= letter <= "\udfff" for letter in word):
@@ -33,23 +33,30 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
+        """Raise ``InputError`` with the message of argparse."""
         raise InputError(f"{message}; --help shows how the command is used")
 
 
 def started_as() -> str:
-    """Return what a user types to start ``mpifed``: its script, or Python with the package."""
+    """Return the text that starts ``mpifed``: its script, or Python with the package."""
     return "mpifed" if Path(sys.argv[0]).name == "mpifed" else "python -m mpifed"
 
 
 def program(subcommand: str) -> str:
-    """Return what a user types to start a subcommand, as this process was started."""
+    """Return the text that starts a subcommand, in the form in which this process was started.
+
+    Parameters
+    ----------
+    subcommand : str
+        Name of the subcommand, a key of ``mpifed.__main__.SUBCOMMANDS``.
+    """
     started = Path(sys.argv[0])
     dispatched = started.name == "mpifed" or started.parts[-2:] == ("mpifed", "__main__.py")
     return f"{started_as()} {subcommand}" if dispatched else f"python -m mpifed.{subcommand}"
 
 
 def _plain(kind: Callable[[str], N]) -> Callable[[str], N]:
-    """``kind`` for texts that mean the same number outside Python."""
+    """Return ``kind`` restricted to texts that mean the same number outside Python."""
 
     def read(text: str) -> N:
         if not text.isascii() or "_" in text:

@@ -1,9 +1,10 @@
-"""What can go wrong, as sentences.
+"""Exceptions, exit codes and the form of messages.
 
-``InputError`` is for what the user can mend: a name, a value, a file. The run ends with exit code 2
-before anything is written. ``RunError`` is everything else that mpifed recognises itself, with exit
-code 1. Both carry one sentence: what was wrong, where, and what is allowed. Whatever a user, a file
-or a component put into it, a message is one printable line of at most ``LONGEST`` characters.
+``InputError`` is for what the user can correct: a name, a value, a file. The run ends with exit
+code 2 before anything is written. ``RunError`` covers all other failures that mpifed recognises
+itself, with exit code 1. Both carry one sentence: what was wrong, where, and what is allowed. A
+message is one printable line of at most ``LONGEST`` characters, also where a user, a file or a
+component contributes text to it.
 """
 
 from __future__ import annotations
@@ -19,24 +20,34 @@ EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 75
 
 LONGEST = 500
-"""Characters of a message at most."""
+"""Largest length of a message, in characters."""
 
 GAP = " [...] "
-"""What stands for the middle of a message that was longer."""
+"""Replaces the middle of a longer message."""
 
 
 def one_line(text: str, longest: int = LONGEST) -> str:
-    r"""``text`` as one printable line of at most ``longest`` characters.
+    r"""Return ``text`` as one printable line.
 
-    White space becomes single spaces, and what does not print becomes its escape sequence. What is
-    too long loses its middle: a message begins with what was wrong and ends with what is allowed.
+    White space becomes single spaces; characters that do not print become escape sequences. A text
+    that is too long loses its middle, since a message begins with what was wrong and ends with what
+    is allowed.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+    longest : int
+        Characters of the line at most.
 
     Examples
     --------
     >>> one_line("a name\nwith \x1b[31mcolour")
     'a name with \\x1b[31mcolour'
+    >>> one_line("x" * 60, longest=20)
+    'xxxxxxxxx [...] xxxx'
     """
-    if len(text) > 4 * longest:  # escapes may still lengthen it; no more is looked at
+    if len(text) > 4 * longest:  # escapes may still lengthen it; the rest is not needed
         text = text[: 2 * longest] + GAP + text[-2 * longest :]
     line = "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii")
@@ -49,7 +60,13 @@ def one_line(text: str, longest: int = LONGEST) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """``str(error)``, which may itself fail where the exception is a user's."""
+    """Return the text of an exception, or a substitute where its ``__str__`` fails.
+
+    Parameters
+    ----------
+    error : BaseException
+        Any exception, also a user's own.
+    """
     try:
         return str(error)
     except KeyboardInterrupt:
@@ -59,28 +76,47 @@ def text_of(error: BaseException) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """What ``error`` says, after its type; for errors that mpifed did not foresee."""
+    """Return the type and text of an error that mpifed did not expect, on one line.
+
+    Parameters
+    ----------
+    error : BaseException
+        Any exception.
+
+    Examples
+    --------
+    >>> in_words(KeyError("width"))
+    "KeyError: 'width'"
+    """
     return one_line(f"{type(error).__name__}: {text_of(error)}")
 
 
 def complain(command: str, message: str) -> None:
-    """Prints ``message`` on standard error, as one line of ``command``."""
+    """Print a message on standard error, on one line.
+
+    Parameters
+    ----------
+    command : str
+        Name of the command, with which the line begins.
+    message : str
+        The message.
+    """
     print(one_line(f"{command}: {message}"), file=sys.stderr, flush=True)
 
 
 class InputError(ValueError):
-    """Bad configuration or input: the field, the value given, and what is allowed."""
+    """A wrong configuration or input: the field, the value given, and what is allowed."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(one_line(message))
 
 
 class AgreedInputError(InputError):
-    """An ``InputError`` that every rank raises, so that one may report it and all end in order."""
+    """An ``InputError`` that every rank raises, so that one can report it and all end in order."""
 
 
 class StopRequested(RuntimeError):
-    """A rank has been asked to stop before round 1, when there is nothing to keep yet."""
+    """A rank was asked to stop before round 1, when there is nothing to store yet."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -93,18 +129,24 @@ class AgreedStop(StopRequested):
 
 
 class RunError(RuntimeError):
-    """A failure while running that is not the input's fault (a full disk, a diverged client)."""
+    """A failure while running that the input did not cause (a full disk, a diverged client)."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(one_line(message))
 
 
 class PeerFailure(RuntimeError):
-    """Another rank has failed and reports it; this one has nothing to add."""
+    """Another rank has failed and reports it; this rank reports nothing."""
 
 
 class Diverged(RunError):
-    """Clients of this rank whose numbers are no longer finite, ascending."""
+    """Clients of this rank have values that are not finite.
+
+    Attributes
+    ----------
+    clients : list of int
+        Ids of these clients, ascending; empty where the server's state diverged.
+    """
 
     def __init__(self, message: str, clients: list[int]) -> None:
         super().__init__(message)
@@ -112,7 +154,13 @@ class Diverged(RunError):
 
 
 class PeerDiverged(PeerFailure):
-    """A client of another rank has diverged; ``clients`` are those of this rank that did too."""
+    """A client of another rank has diverged.
+
+    Attributes
+    ----------
+    clients : list of int
+        Ids of the clients of this rank that diverged too, ascending.
+    """
 
     def __init__(self, clients: list[int]) -> None:
         super().__init__()
@@ -120,10 +168,23 @@ class PeerDiverged(PeerFailure):
 
 
 def raise_first_diverged(first: float, own: list[int], where: str) -> None:
-    """Raises if ``first``, the least client of any rank that diverged, is one; infinity is none.
+    """Raise if a client of any rank has diverged.
 
-    ``own`` are those of this rank, ascending; ``where`` says what of them is not finite. Raises
-    ``Diverged``, which names the client, on the rank that hosts it, and ``PeerDiverged`` elsewhere.
+    Parameters
+    ----------
+    first : float
+        The smallest id of a diverged client of any rank; infinite if there is none.
+    own : list of int
+        Ids of the diverged clients of this rank, ascending.
+    where : str
+        The part of the client's state that is not finite, for the message.
+
+    Raises
+    ------
+    Diverged
+        On the rank that hosts client ``first``; the message names it.
+    PeerDiverged
+        On all other ranks.
     """
     if not math.isfinite(first):
         return
@@ -136,8 +197,19 @@ def raise_first_diverged(first: float, own: list[int], where: str) -> None:
 
 
 def closest(name: str, allowed: Iterable[str]) -> str:
-    """``allowed`` as a list in words, beginning with the closest name to ``name`` if there is
-    one.
+    """Return names as a list in words, after the most similar one.
+
+    Parameters
+    ----------
+    name : str
+        What was typed.
+    allowed : iterable of str
+        The names that are allowed.
+
+    Examples
+    --------
+    >>> closest("fedm", ["fedem", "fedavg"])
+    "did you mean 'fedem'? allowed: fedavg, fedem"
     """
     names = sorted(allowed)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)

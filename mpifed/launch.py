@@ -1,4 +1,4 @@
-"""The command ``python -m mpifed.run``: from words to a request, from failures to sentences."""
+"""The command ``python -m mpifed.run``: parses its arguments, reports failures in one sentence."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ PATIENCE = 30.0
 """Seconds that a rank waits to be ended by the rank that reports a failure."""
 
 TURN, LONGEST_TURN = 0.1, 10.0
-"""Seconds by which each rank reports its failure after the one before it, and at most."""
+"""Delay of a rank's failure report for each rank before it, and the longest delay; seconds."""
 
 
 def parser() -> Parser:
-    """The command's options."""
+    """Return the parser of the command."""
     made = Parser(
         prog=program("run"),
         description="Run a federated learning experiment, alone or under mpirun.",
@@ -105,7 +105,7 @@ def parser() -> Parser:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command; returns the exit code."""
+    """Run the command with the words after ``mpifed run``; return its exit code."""
     # Set before numpy and torch start their thread pools; ``threads=`` raises them again.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) -> int:
-    """Carries the command out; every failure ends the whole job with one message."""
+    """Carry out a request; every failure ends the whole job with one message."""
     try:
         from mpifed.api import execute
 
@@ -148,12 +148,12 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
     except RunError as error:
         return _fail(communicator, text_of(error), EXIT_FAILED)
     except StopRequested as error:
-        # Of this rank alone, for which the others still wait.
+        # Of this rank alone; the others still wait for it.
         return _fail(communicator, text_of(error), EXIT_STOPPED)
     except KeyboardInterrupt:
         return _fail(communicator, "interrupted", EXIT_FAILED)
     except BrokenPipeError:
-        # Whoever read the output is gone; Python would complain of it once more at its end.
+        # The reader of the output is gone; Python would report that once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _fail(communicator, "standard output was closed", EXIT_FAILED)
     except PeerFailure:
@@ -161,7 +161,7 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
         time.sleep(PATIENCE)
         return _fail(communicator, "another rank failed and did not say why", EXIT_FAILED)
     except BaseException as error:
-        # A user's component may raise anything, and may ask to leave.
+        # A user's component may raise anything, SystemExit included.
         return _fail(communicator, _foreign(error), EXIT_FAILED)
     return EXIT_STOPPED if result.status == "stopped" else EXIT_FINISHED
 
@@ -189,7 +189,7 @@ def _request(options: Any) -> Any:
         if getattr(options, name) == "":
             raise InputError(f"--{name} is empty; it must be a path")
     if isinstance(chosen, str) and _is_no_path(chosen):
-        # ``--resume`` takes the next word for its PATH, whatever it is.
+        # ``--resume`` takes any next word for its PATH.
         words.append(chosen)
         chosen = True
     experiment, typed = split_words(words)
@@ -210,7 +210,7 @@ def _request(options: Any) -> Any:
 
 
 def _stall_limit(experiment: str | None, overrides: dict[str, Any]) -> float | None:
-    """``stall_limit`` as it is written, for the time before the configuration is understood."""
+    """Return ``stall_limit`` as written, for the time before the configuration is checked."""
     from mpifed.config.experiment_files import read_experiment
 
     written: dict[str, Any] = {}
@@ -222,7 +222,7 @@ def _stall_limit(experiment: str | None, overrides: dict[str, Any]) -> float | N
 
 
 def _is_no_path(word: str) -> bool:
-    """Whether a word behind ``--resume`` was meant as an override or as the experiment."""
+    """Return whether a word after ``--resume`` is meant as an override or as the experiment."""
     from mpifed.config.experiment_files import YAML_FILES, experiment_names
 
     if word.endswith(YAML_FILES):
@@ -231,10 +231,9 @@ def _is_no_path(word: str) -> bool:
 
 
 def _stop_on_signals() -> Callable[[], bool]:
-    """Whether SIGUSR1 or SIGTERM has come: the run then stops after its round, with a checkpoint.
+    """Return a function that says whether SIGUSR1 or SIGTERM was received.
 
-    Before round 1 it stops at once, with nothing (``stopping``).
-    SIGINT interrupts once; a second one shall not disturb the report of the first.
+    The run then stops after its round, before round 1 at once. A second SIGINT is ignored.
     """
     came: list[int] = []
     for number in (signal.SIGUSR1, signal.SIGTERM):
@@ -249,7 +248,7 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def _since_process_start() -> float:
-    """Wall seconds since this process began, where the system tells; else of its own clock."""
+    """Return wall seconds since this process began; its CPU seconds where they are unknown."""
     try:
         fields = Path("/proc/self/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
         ticks = int(fields[19])
@@ -265,7 +264,7 @@ def _say(message: str) -> None:
 
 
 def _fail_early(message: str, code: int) -> int:
-    """Says what failed before ranks can speak to each other: rank 0, or a guard for its rank."""
+    """Report a failure before ranks can communicate: on rank 0, or through this rank's guard."""
     if launched_rank() in (None, 0):
         _say(message)
     else:
@@ -274,12 +273,12 @@ def _fail_early(message: str, code: int) -> int:
 
 
 def _fail(communicator: Any, message: str, code: int) -> int:
-    """Says what failed on this rank and ends the whole job."""
+    """Report a failure of this rank and end the whole job."""
     if communicator.size == 1:
         _say(message)
         return code
     if communicator.rank != 0:
-        # What several ranks meet is the first one's to report; its abort ends this wait.
+        # A failure of several ranks is reported by the first of them; its abort ends this wait.
         time.sleep(min(LONGEST_TURN, 1.0 + TURN * communicator.rank))
     _say(f"rank {communicator.rank} on {socket.gethostname()}{hosted_clients()}: {message}")
     with contextlib.suppress(OSError):

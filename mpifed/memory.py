@@ -1,4 +1,4 @@
-"""What is asked for, compared with the memory that there is."""
+"""Comparison of the memory that a run needs with the memory that is available."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ TOO_LARGE = (
     *("can't allocate", "not enough memory", "storage size"),
     *("array is too big", "maximum allowed dimension"),
 )
-"""What torch and numpy say where they have no exception of their own for it."""
+"""Parts of the messages with which torch and numpy refuse an array without a ``MemoryError``."""
 
 
 def check_memory(needed: float, what: str) -> None:
-    """Refuses what cannot be held, before it is made.
+    """Refuse data that do not fit into memory, before they are allocated.
 
     Parameters
     ----------
-    needed
+    needed : float
         Bytes, at least.
-    what
+    what : str
         The beginning of the message: the field and its value.
 
     Raises
     ------
     InputError
-        If this process cannot have so much.
+        If this process cannot allocate ``needed`` bytes.
 
     Examples
     --------
@@ -44,7 +44,18 @@ def check_memory(needed: float, what: str) -> None:
 
 @contextlib.contextmanager
 def enough_memory(what: str) -> Iterator[None]:
-    """Turns a failure to get memory for ``what`` within the block into an ``InputError``."""
+    """Turn a failed allocation within the block into an ``InputError``.
+
+    Parameters
+    ----------
+    what : str
+        What the memory is for, as the message names it.
+
+    Raises
+    ------
+    InputError
+        For exceptions of Python, numpy and torch that say that memory is lacking.
+    """
     try:
         yield
     except (MemoryError, RuntimeError, ValueError, OverflowError) as error:

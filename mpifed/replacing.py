@@ -1,4 +1,4 @@
-"""Files that are replaced whole: who reads one sees the old content or the new, never a part."""
+"""Files that are replaced atomically: a reader sees the old content or the new, never a part."""
 
 from __future__ import annotations
 
@@ -8,35 +8,51 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PARTIAL = ".partial"
-"""How the name of a file ends that is being written."""
+"""Suffix of a file that is being written."""
 
 NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Flags of a file that must not exist yet, so that nobody else can have put a link there."""
+"""Flags of a file that must not exist yet, so that another user's link is not followed."""
 
 
 @contextlib.contextmanager
 def replacing(path: Path, unique: str = "", mode: int = 0o666) -> Iterator[Path]:
-    """A new, empty file beside ``path``, which takes its name at the end of the block.
+    """Yield a new, empty file beside ``path``, which replaces ``path`` at the end of the block.
 
-    It is flushed to disk before, and its directory after. If the block fails it is removed, and
-    ``path`` is as it was.
+    The file is flushed to disk before it is renamed, its directory afterwards. If the block fails,
+    the file is removed and ``path`` is unchanged.
 
     Parameters
     ----------
-    path
-        The file to be replaced, or made.
-    unique
+    path : Path
+        The file to be replaced or created.
+    unique : str
         A part of the new file's name, for files that several processes may write at once.
-    mode
-        Permissions of the new file, less those that the process's umask takes away.
+    mode : int
+        Permissions of the new file, less those that the process's umask removes.
+
+    Yields
+    ------
+    Path
+        The new file.
 
     Raises
     ------
     OSError
-        If the disk does not take it.
+        If the disk refuses a write.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = Path(directory) / "summary.json"
+    ...     with replacing(path) as partial:
+    ...         path.exists()
+    ...     path.exists()
+    False
+    True
     """
     partial = partial_of(path, unique)
-    # A process that was killed may have left one; whatever it is, it is not written to.
+    # A process that was killed may have left one, and another user a link: neither is written to.
     partial.unlink(missing_ok=True)
     os.close(os.open(partial, os.O_WRONLY | NEW, mode))
     try:
@@ -51,18 +67,53 @@ def replacing(path: Path, unique: str = "", mode: int = 0o666) -> Iterator[Path]
 
 
 def partial_of(path: Path, unique: str = "") -> Path:
-    """Where ``replacing`` writes what is to become ``path``."""
+    """Return the path of the new file that ``replacing`` yields.
+
+    Parameters
+    ----------
+    path, unique
+        As for ``replacing``.
+
+    Examples
+    --------
+    >>> partial_of(Path("runs/summary.json")).name
+    '.summary.json.partial'
+    """
     return path.with_name(f".{path.name}{unique and '.'}{unique}{PARTIAL}")
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """Makes ``content`` that of ``path``; raises ``OSError``."""
+    """Replace the content of a file.
+
+    Parameters
+    ----------
+    path : Path
+        The file to be replaced or created.
+    content : bytes
+        Its new content.
+
+    Raises
+    ------
+    OSError
+        If the disk refuses a write; the file is then unchanged.
+    """
     with replacing(path) as partial:
         partial.write_bytes(content)
 
 
 def flush(path: Path) -> None:
-    """Waits until the disk has all of the file or directory ``path``; raises ``OSError``."""
+    """Wait until a file or directory is on disk.
+
+    Parameters
+    ----------
+    path : Path
+        The file or directory.
+
+    Raises
+    ------
+    OSError
+        If the disk refuses it.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class _CallableModule(types.ModuleType):
-    """Importing ``mpifed.run`` shadows the function of that name, so the module is callable."""
+    """A callable module, since importing ``mpifed.run`` shadows the function of that name."""
 
     def __call__(self, experiment: str | Path | None = None, **overrides: Any) -> Any:
         from mpifed.api import run
@@ -22,7 +22,18 @@ sys.modules[__name__].__class__ = _CallableModule
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command, guarded where a launcher started this process; return the exit code."""
+    """Run the command, guarded where a launcher started this process.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The experiment, overrides and options.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
     from mpifed import launch
     from mpifed.supervision.guard import guarded
 

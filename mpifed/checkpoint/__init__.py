@@ -1,1 +1,1 @@
-"""Checkpoints: one HDF5 file, the same for any number of ranks."""
+"""Checkpoints: one HDF5 file each, of the same form for any number of ranks."""

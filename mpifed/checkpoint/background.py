@@ -1,12 +1,12 @@
-"""Checkpoints that are written while the run goes on.
+"""Checkpoints that are written while the run continues.
 
 ``Writer.start`` copies the state of the round and returns; a thread on every rank writes the copy,
-or sends its rows to the rank that does. One checkpoint is in flight at most: where the disk is
-slower than the interval, ``start`` waits for the one before. A failure is raised at the next round
-boundary.
+or sends its rows to the rank that does. At most one checkpoint is being written: where the disk is
+slower than the interval, ``start`` waits for the previous one. A failure is raised at the next
+round boundary.
 
 Threads need an MPI library that lets two threads of a process call it at once
-(MPI_THREAD_MULTIPLE). Where it does not, checkpoints of several ranks are written amid the run.
+(MPI_THREAD_MULTIPLE). Without it, a run on several ranks waits while a checkpoint is written.
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ from mpifed.checkpoint.files import Meta, write
 from mpifed.federation.clients import Federation
 
 SETTLING = 20.0
-"""Seconds that a run which fails gives a checkpoint in flight."""
+"""Seconds that a failed run waits for a checkpoint being written."""
 
 
 class Writer:
-    """Writes the checkpoints of one run; every rank has one."""
+    """Writer of the checkpoints of one run. Every rank has one; making it is collective.
+
+    Parameters
+    ----------
+    federation : Federation
+        Clients, their owners and the communicator, from which the writer derives its own.
+    """
 
     def __init__(self, federation: Federation) -> None:
-        """Collective."""
+        """Derive a communicator for the thread; collective."""
         self._federation = federation
         self._communicator = federation.communicator.for_second_thread()
         self._staging = Staging()
@@ -46,7 +52,7 @@ class Writer:
 
     @property
     def failed(self) -> bool:
-        """Whether a checkpoint could not be written, as far as this rank knows by now."""
+        """Whether a checkpoint could not be written, as far as this rank knows."""
         return self._failure is not None
 
     def start(
@@ -58,10 +64,31 @@ class Writer:
         arrays: Mapping[str, np.ndarray],
         keep: int,
     ) -> None:
-        """Begins the checkpoint at ``path``; collective. See ``checkpoint.write``.
+        """Begin a checkpoint; collective.
 
-        Returns when ``state`` is copied, and the checkpoint before this one is written. Raises what
-        that one failed with.
+        Returns when ``state`` is copied and the previous checkpoint is written.
+
+        Parameters
+        ----------
+        path : Path
+            The checkpoint's file.
+        meta : Meta
+            What the checkpoint records besides the state; used on rank 0.
+        state : Any
+            The state of the run, with the rows of the clients hosted here.
+        shared_is_rows : bool
+            Whether every client has its own copy of the shared tensors, as under gossip.
+        arrays : mapping of str to ndarray
+            Arrays that the exchange stores, by name.
+        keep : int
+            Checkpoints that are kept.
+
+        Raises
+        ------
+        RunError
+            If the previous checkpoint could not be written here.
+        PeerFailure
+            If it failed on another rank.
         """
         self.finish()
         federation = self._federation
@@ -91,7 +118,7 @@ class Writer:
         return run
 
     def finish(self) -> None:
-        """Waits until the checkpoint in flight is written; raises what it failed with."""
+        """Wait until the checkpoint being written is complete; raise what it failed with."""
         if self._thread is not None:
             assert self._communicator is not None
             self._communicator.set_polling(True)
@@ -103,7 +130,7 @@ class Writer:
             raise self._failure
 
     def settle(self) -> None:
-        """Gives the checkpoint in flight a while; for a run that fails of something else."""
+        """Wait up to ``SETTLING`` seconds for the checkpoint being written, after a failure."""
         if self._thread is not None:
             self._thread.join(SETTLING)
 

@@ -1,7 +1,7 @@
-"""The tensors of a state as a checkpoint takes them, and a copy of them to write from.
+"""The tensors of a state in the form that a checkpoint stores, and a copy of them.
 
-A round goes on as soon as the state is copied; the copy is what is written. The memory of the copy
-is kept from one checkpoint to the next, so that later copies touch no fresh pages.
+A round continues as soon as the state is copied; the copy is written. The memory of the copy is
+kept from one checkpoint to the next, so that later copies touch no fresh pages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from mpifed import state as states
 class Part:
     """One tensor of a state, in the host's memory.
 
-    ``values`` holds the rows of the clients hosted here (``is_rows``), or what the server owns.
+    Attributes
+    ----------
+    name : str
+        The tensor's name in the state.
+    values : ndarray
+        The rows of the clients hosted here, (hosted, ...), or the server's tensor.
+    is_rows : bool
+        Whether the first axis is clients.
     """
 
     name: str
@@ -29,13 +36,26 @@ class Part:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one client's row; of the whole where it is the server's."""
+        """Bytes of one client's row, or of the whole tensor where it is the server's."""
         shape = self.values.shape[1:] if self.is_rows else self.values.shape
         return int(np.prod(shape, dtype=np.int64)) * self.values.itemsize
 
 
 def parts(state: Any, shared_is_rows: bool) -> list[Part]:
-    """The tensors of ``state`` themselves, where the host can reach them."""
+    """Return the tensors of a state as NumPy arrays, without a copy where they are on the CPU.
+
+    Parameters
+    ----------
+    state : Any
+        The state of a run.
+    shared_is_rows : bool
+        Whether shared tensors have a row for each client.
+
+    Returns
+    -------
+    list of Part
+        In the order of ``mpifed.state.tensors``.
+    """
     return [
         Part(name, tensor.detach().cpu().numpy(), is_rows)
         for name, tensor, is_rows in states.tensors(state, shared_is_rows)
@@ -49,9 +69,21 @@ class Staging:
         self._buffers: dict[str, Tensor] = {}
 
     def copy(self, state: Any, shared_is_rows: bool, server: bool) -> list[Part]:
-        """The tensors of ``state``, copied; those of the server only if ``server``.
+        """Copy the tensors of a state.
 
-        The next copy overwrites this one.
+        Parameters
+        ----------
+        state : Any
+            The state of a run.
+        shared_is_rows : bool
+            Whether shared tensors have a row for each client.
+        server : bool
+            Whether the server's tensors are copied too, as on rank 0.
+
+        Returns
+        -------
+        list of Part
+            The copies. The next call overwrites them.
         """
         made = []
         for name, tensor, is_rows in states.tensors(state, shared_is_rows):

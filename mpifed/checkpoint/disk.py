@@ -1,8 +1,8 @@
-"""A laid-out file that is filled from its beginning to its end: written and hashed.
+"""Writing and hashing a file with reserved places, from its beginning to its end.
 
 Every piece goes to two threads, one that writes it and one that adds it to the SHA-256 of the file;
-a third keeps the disk at work meanwhile. None waits for another. All release the interpreter while
-they work, and have a lower priority than threads that compute.
+a third flushes to disk meanwhile. None waits for another. All release the interpreter while they
+work, and have a lower priority than threads that compute.
 """
 
 from __future__ import annotations
@@ -21,27 +21,35 @@ import numpy as np
 from mpifed.checkpoint.integrity import BLOCK, header
 
 PIECE = 1 << 24
-"""Bytes that are written at a time at most."""
+"""Largest number of bytes in one write."""
 
 IN_FLIGHT = 3
-"""Pieces that are in memory, beside those that are views of the copied state."""
+"""Pieces in memory, besides those that are views of the copied state."""
 
 FLUSHED = 1 << 26
-"""Bytes after which the disk is told to begin, so that it works while the rest is hashed."""
+"""Bytes after which a flush begins, so that the disk works while the rest is hashed."""
 
 NICE = 5
-"""By how much the threads give way to those that compute."""
+"""Added to the nice value of the threads that write, below those that compute."""
 
 
 def give_way() -> None:
-    """Lowers the priority of the calling thread, where the system has priorities of threads."""
+    """Lower the priority of the calling thread by ``NICE``, where the system supports it."""
     with contextlib.suppress(OSError, AttributeError):
         own = os.getpriority(os.PRIO_PROCESS, os.getpid())
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(own + NICE, 19))
 
 
 class Sink:
-    """The file at ``path`` while it is filled; what the disk refuses is raised by ``close``."""
+    """A laid-out file that is filled and sealed.
+
+    Errors of the disk are raised by ``close``.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which has its final length.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -58,9 +66,14 @@ class Sink:
         self._error: BaseException | None = None
 
     def put(self, offset: int, values: np.ndarray) -> None:
-        """Takes ``values``, uint8 and contiguous, for the bytes from ``offset`` on.
+        """Write bytes at an offset; returns before they are written.
 
-        Offsets rise. ``values`` is still read after the return; the caller leaves it alone.
+        Parameters
+        ----------
+        offset : int
+            Place of the first byte. Offsets rise from call to call.
+        values : ndarray
+            uint8, contiguous. They are read after the return, so the caller must not change them.
         """
         while len(self._pending) >= IN_FLIGHT:
             self._await()
@@ -77,9 +90,12 @@ class Sink:
         )
 
     def close(self) -> None:
-        """Seals the file and flushes it to disk.
+        """Seal the file and flush it to disk.
 
-        Raises the first ``OSError`` of the disk.
+        Raises
+        ------
+        OSError
+            The first error of the disk.
         """
         try:
             while self._pending:
@@ -96,7 +112,7 @@ class Sink:
             self.abandon()
 
     def abandon(self) -> None:
-        """Lets go of the file and the threads."""
+        """Close the file and end the threads, without a seal."""
         for pool in (self._writer, self._hasher, self._flusher):
             pool.shutdown(cancel_futures=True)
         if self._descriptor >= 0:
@@ -121,7 +137,7 @@ class Sink:
             self._unflushed = 0
 
     def _hash(self, gap: tuple[int, int], data: np.ndarray) -> None:
-        """Adds what lies in ``gap``, which HDF5 wrote, and then ``data``."""
+        """Add the bytes in ``gap``, which HDF5 wrote, and then ``data`` to the digest."""
         for start in range(*gap, PIECE):
             count = min(PIECE, gap[1] - start)
             self._digest.update(os.pread(self._descriptor, count, start))
@@ -129,7 +145,20 @@ class Sink:
 
 
 def in_thread(action: Callable[[], None], name: str) -> threading.Thread:
-    """Starts ``action`` in a thread that gives way to those that compute."""
+    """Start a thread of lower priority than those that compute.
+
+    Parameters
+    ----------
+    action : callable
+        Called without arguments in the thread.
+    name : str
+        Name of the thread.
+
+    Returns
+    -------
+    threading.Thread
+        The started thread; the process does not wait for it at exit.
+    """
 
     def run() -> None:
         give_way()

@@ -1,14 +1,15 @@
-"""Checkpoints: one HDF5 file each, the same whatever the number of ranks.
+"""Checkpoints: one HDF5 file each, of the same form for any number of ranks.
 
-``/meta`` holds the format version, configuration, round and seed; ``/server/<name>`` what has no
-client axis; ``/clients/<name>`` what has, clients in order; ``/metrics`` the rows recorded so far.
+``/meta`` holds the format version, configuration, round and seed; ``/server/<name>`` tensors
+without a client axis; ``/clients/<name>`` those with one, clients in order; ``/metrics`` the rows
+recorded so far.
 
-A file is written beside its final name, sealed (``integrity``), flushed to disk, verified as the
-disk gives it back, and renamed.
+A file is written beside its final name, sealed (``integrity``), flushed to disk, read back and
+verified, and renamed.
 
 Rank 0 lays the file out (``format``). Where h5py has parallel HDF5, every rank then writes the rows
-of its own clients; else they travel piece by piece to rank 0 (``gathering``), so that nobody holds
-more than its own share. ``background`` does all of this while the run goes on.
+of its own clients; else they travel in pieces to rank 0 (``gathering``), so that no rank holds
+more than its own share. ``background`` does all of this while the run continues.
 """
 
 from __future__ import annotations
@@ -54,23 +55,23 @@ NAME = re.compile(r"round-([0-9]{6,18})\.h5")
 
 
 def path_of(directory: Path, round: int) -> Path:
-    """Where the checkpoint of ``round`` stands."""
+    """Return the path of the checkpoint of ``round`` in ``directory``."""
     return directory / f"round-{round:06d}.h5"
 
 
 def round_of(path: Path) -> int:
-    """The round in the name of a checkpoint."""
+    """Return the round in the name of a checkpoint."""
     return int(path.stem.removeprefix("round-"))
 
 
 def listed(directory: Path) -> list[Path]:
-    """The checkpoints in ``directory``, newest first, intact or not."""
+    """Return the checkpoints in ``directory``, newest first, intact or damaged."""
     found = [path for path in directory.glob("round-*.h5") if NAME.fullmatch(path.name)]
     return sorted(found, key=round_of, reverse=True)
 
 
 def prune(directory: Path, keep: int) -> None:
-    """Removes all but the ``keep`` newest checkpoints."""
+    """Remove all but the ``keep`` newest checkpoints."""
     for path in listed(directory)[keep:]:
         path.unlink(missing_ok=True)
 
@@ -84,12 +85,25 @@ def write(
     communicator: Communicator,
     keep: int | None = None,
 ) -> None:
-    """Writes a checkpoint of ``parts``; collective over ``communicator``.
+    """Write a checkpoint; collective over ``communicator``.
 
-    ``arrays`` is what the exchange wants stored. Checkpoints of later rounds, which a run that goes
-    on from further back no longer has, are removed when this one stands, and so are all but the
-    ``keep`` newest. Raises ``RunError`` if it cannot be written; all others, and an older one of
-    the same name, are then as before. Where the failure is another rank's, ``PeerFailure``.
+    Afterwards checkpoints of later rounds are removed, and all but the ``keep`` newest.
+
+    Parameters
+    ----------
+    path, meta, arrays, keep
+        As for ``background.Writer.start``; used on rank 0.
+    parts : sequence of Part
+        The tensors of this rank: rows of its clients, and on rank 0 those of the server.
+    federation, communicator
+        Hosts of the clients, and the ranks that write.
+
+    Raises
+    ------
+    RunError
+        If it cannot be written here; older checkpoints, also one of this name, are unchanged.
+    PeerFailure
+        If another rank failed.
     """
     failure: RunError | None = None
     try:
@@ -105,9 +119,9 @@ def write(
         )
         failure.__cause__ = error
     if failure is not None and writes_together(communicator):
-        # The others may be waiting for this rank inside HDF5, so nobody can be told.
+        # The others may wait for this rank inside HDF5, where no message reaches them.
         raise failure
-    # Nobody is done before the file stands, or before it is known that it never will.
+    # All wait until the file is complete, or known to have failed.
     written = communicator.broadcast_object(failure is None)
     if failure is not None:
         raise failure
@@ -123,7 +137,7 @@ def _write_first(
     federation: Federation,
     communicator: Communicator,
 ) -> None:
-    """The whole file, on disk and verified; rank 0's half of a collective call."""
+    """Write the file and verify it on disk; rank 0's part of a collective call."""
     told = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +163,7 @@ def _write_first(
 def _write_part(
     partial: Path, parts: Sequence[Part], federation: Federation, communicator: Communicator
 ) -> None:
-    """What another rank than 0 adds to the file; its half of a collective call."""
+    """Add the rows of another rank than 0; its part of a collective call."""
     order = communicator.broadcast_object(None)
     if order is None:
         return
@@ -169,7 +183,7 @@ def _tidy(directory: Path, round: int, keep: int | None) -> None:
 
 
 def what_is_left(directory: Path) -> str:
-    """From which of the checkpoints in ``directory`` a run can go on that failed, in words."""
+    """Return a sentence that names the newest intact checkpoint in ``directory``, if any."""
     for path in listed(directory):
         with contextlib.suppress(Damaged):
             verify(path)
@@ -178,14 +192,14 @@ def what_is_left(directory: Path) -> str:
 
 
 def writes_together(communicator: Communicator) -> bool:
-    """Whether every rank writes its own rows: h5py has parallel HDF5 and there is more than one."""
+    """Return whether every rank writes its own rows: several ranks and parallel HDF5 in h5py."""
     return communicator.size > 1 and bool(h5py.get_config().mpi)
 
 
 def _write_together(
     path: Path, parts: Sequence[Part], federation: Federation, communicator: Communicator
 ) -> None:
-    """Every rank writes its own rows, rank 0 the server's too, by parallel HDF5."""
+    """Write the rows of this rank, and on rank 0 the server's tensors, by parallel HDF5."""
     with h5py.File(path, "r+", driver="mpio", comm=communicator.mpi4py, libver=LIBRARY) as file:
         for part in parts:
             if part.is_rows and len(federation.hosted):
@@ -196,7 +210,7 @@ def _write_together(
 
 
 def _reserve(path: Path) -> None:
-    """Takes the disk's room for all of ``path``: HDF5 cannot live with a disk that gets full."""
+    """Allocate disk space for all of ``path``: HDF5 fails badly when a disk becomes full."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         os.posix_fallocate(descriptor, 0, os.fstat(descriptor).st_size)
@@ -205,7 +219,7 @@ def _reserve(path: Path) -> None:
 
 
 def _selection(ids: np.ndarray) -> slice | np.ndarray:
-    """``ids`` (ascending) for h5py: a slice where they are consecutive, which is far quicker."""
+    """Return ascending ``ids`` for h5py: a slice, much faster, where they are consecutive."""
     if len(ids) and ids[-1] - ids[0] == len(ids) - 1:
         return slice(int(ids[0]), int(ids[-1]) + 1)
     return ids
@@ -213,7 +227,7 @@ def _selection(ids: np.ndarray) -> slice | np.ndarray:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
-    """``path`` for reading; what cannot be read or is not there becomes ``Damaged``."""
+    """Open ``path`` for reading; errors of reading become ``Damaged``."""
     try:
         with opened(path) as file:
             yield file
@@ -224,13 +238,12 @@ def _opened(path: Path) -> Iterator[h5py.File]:
 
 
 def newest(directory: Path) -> tuple[tuple[Path, Meta] | None, list[str]]:
-    """The newest intact checkpoint of a run directory, and what is wrong with each newer one.
+    """Return the newest intact checkpoint of a run directory, and what is wrong with newer ones.
 
     Returns
     -------
     tuple
-        (path, what it says of itself), or None where there is none; and a sentence for each
-        checkpoint that was passed over.
+        (path, meta), or None where no checkpoint is intact; and a sentence for each damaged one.
     """
     passed_over: list[str] = []
     for path in listed(directory / "checkpoints"):
@@ -242,14 +255,14 @@ def newest(directory: Path) -> tuple[tuple[Path, Meta] | None, list[str]]:
 
 
 def read_meta(path: Path) -> Meta:
-    """What an intact checkpoint says of itself; raises ``Damaged``."""
+    """Return what an intact checkpoint records besides the state; raise ``Damaged``."""
     verify(path)
     with _opened(path) as file:
         return read_description(file)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """What the exchange had stored."""
+    """Return the arrays that the exchange stored, by name; raise ``Damaged``."""
     with _opened(path) as file:
         return {
             name.removeprefix("exchange."): whole(data)
@@ -259,9 +272,12 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_state(path: Path, state: Any, shared_is_rows: bool, hosted: np.ndarray) -> Any:
-    """``state`` with its tensors as stored; each rank reads the rows of the clients it hosts.
+    """Return ``state`` with the stored tensors; each rank reads the rows of the ``hosted`` clients.
 
-    Raises ``Damaged`` where the file holds another kind of state, or too few clients.
+    Raises
+    ------
+    Damaged
+        If the file lacks a tensor, or has another shape, dtype or too few clients.
     """
     values = {}
     with _opened(path) as file:

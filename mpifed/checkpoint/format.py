@@ -1,8 +1,8 @@
-"""How a checkpoint lies in its HDF5 file: groups, attributes, and room for every tensor.
+"""The layout of a checkpoint in HDF5: groups, attributes, and space for every tensor.
 
-The file that ``lay_out`` makes is complete but for the bytes of the tensors. Each is contiguous and
-has its place from the beginning, so it can be filled in without HDF5, in order, by a thread that
-lets others compute.
+The file that ``lay_out`` creates is complete but for the bytes of the tensors. Each tensor is
+contiguous and has its offset from the beginning. The bytes can thus be written in order, without
+HDF5, by a thread that releases the interpreter.
 """
 
 from __future__ import annotations
@@ -26,14 +26,29 @@ from mpifed.reading.results import check_rows
 from mpifed.reading.text import is_count, is_number
 
 LIBRARY = ("v110", "v110")
-"""The form of the HDF5 file: one that every HDF5 since 1.10 writes and reads."""
+"""The version of the file format, which every HDF5 since 1.10 writes and reads."""
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What a checkpoint says of itself, besides the state.
+    """What a checkpoint records besides the state.
 
-    ``horizon`` is the R of learning-rate schedules; ``columns`` and ``rows`` are metrics.csv.
+    Attributes
+    ----------
+    round : int
+        The round after which it was written.
+    seed : int
+        The seed of the run.
+    horizon : int
+        R of the learning-rate schedules.
+    configuration : dict
+        The complete configuration, as plain data.
+    columns, rows : list
+        Content of metrics.csv up to this round, as text.
+    ledger : dict of str to int
+        Bits sent so far, see ``mpifed.exchange.ledger.Ledger``.
+    seconds : dict of str to float
+        Wall seconds by phase, see ``mpifed.training.clock``.
     """
 
     round: int
@@ -48,7 +63,15 @@ class Meta:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the bytes of the tensor ``name`` begin in the file."""
+    """Where the bytes of a tensor are in the file.
+
+    Attributes
+    ----------
+    name : str
+        The tensor's name.
+    offset : int
+        Its first byte, from the beginning of the file.
+    """
 
     name: str
     offset: int
@@ -61,16 +84,37 @@ def lay_out(
     arrays: Mapping[str, np.ndarray],
     n_clients: int,
 ) -> list[Place]:
-    """Makes the file; returns the places of all tensors that have bytes, by rising offset.
+    """Create the file of a checkpoint, complete but for the bytes of its tensors.
 
-    Raises ``OSError`` if the disk does not take it.
+    Parameters
+    ----------
+    path : Path
+        The new file.
+    meta : Meta
+        What is recorded besides the state.
+    parts : sequence of Part
+        The tensors; those with rows get space for all clients.
+    arrays : mapping of str to ndarray
+        Arrays of the exchange, written at once.
+    n_clients : int
+        Clients of the run.
+
+    Returns
+    -------
+    list of Place
+        Places of all tensors that have bytes, by rising offset.
+
+    Raises
+    ------
+    OSError
+        If the disk refuses a write.
     """
     with writing(path, "w", userblock_size=BLOCK, libver=LIBRARY) as file:
         _describe(file, meta)
         server, clients = file.create_group("server"), file.create_group("clients")
         for name, array in arrays.items():
             server[f"exchange.{name}"] = array
-        # Room on disk at once: later it could not be made while ranks write.
+        # Allocated at once: later it could not be while ranks write.
         room = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         room.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         room.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
@@ -79,7 +123,7 @@ def lay_out(
             shape = (n_clients, *part.values.shape[1:]) if part.is_rows else part.values.shape
             group = clients if part.is_rows else server
             if not shape:
-                group[part.name] = part.values  # h5py gives a single number no place of its own
+                group[part.name] = part.values  # h5py reserves no space for a single number
                 continue
             made = group.create_dataset(part.name, shape, part.values.dtype, dcpl=room)
             if made.size:
@@ -104,14 +148,19 @@ def _describe(file: h5py.File, meta: Meta) -> None:
 
 
 def read_description(file: h5py.File) -> Meta:
-    """What ``lay_out`` wrote of ``meta``, checked.
+    """Read and check what ``lay_out`` recorded of ``meta``.
 
-    A seal says that a file is as it was sealed, and not who sealed it.
+    A seal shows that a file is unchanged, but not who wrote it: hence the checks.
+
+    Parameters
+    ----------
+    file : h5py.File
+        An open checkpoint.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        If it is of another format, or says what no run says.
+        If the file has another format, or values that no run writes.
     """
     about = file["meta"].attrs
     if _count(about, "format") != FORMAT:
@@ -142,7 +191,7 @@ def read_description(file: h5py.File) -> Meta:
 
 
 def _texts(data: Any, dimensions: int) -> Any:
-    """The texts of a data set with this many dimensions."""
+    """Return the texts of a data set; raise ``ValueError`` for another number of dimensions."""
     check_size(data)
     if data.ndim != dimensions:
         raise ValueError(f"{data.name} has the shape {data.shape}")

@@ -1,8 +1,8 @@
-"""Rows of all clients into one file, from rank to rank, in pieces.
+"""Gathering the rows of all clients into one file on rank 0, in pieces.
 
-Rank 0 fills a file that is laid out (``layout``), from its beginning to its end. Every rank walks
-through the same pieces and sends what it hosts of each, so rank 0 holds its own rows and a few
-pieces, and no rank more than its own.
+Rank 0 fills a file that is laid out (``format``), from its beginning to its end. Every rank visits
+the same pieces in the same order and sends the rows it hosts of each. Rank 0 thus holds its own
+rows and a few pieces, every other rank only its own rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from mpifed.mpi.communicator import Communicator
 
 @dataclass(frozen=True)
 class Piece:
-    """Clients ``first`` to ``last`` of a tensor, bytes ``begin`` to ``end`` of each one's row."""
+    """A block of a tensor: a range of clients, and a range of bytes in the row of each.
+
+    Attributes
+    ----------
+    first, last : int
+        The clients, ``last`` excluded.
+    begin, end : int
+        The bytes of each row, ``end`` excluded.
+    """
 
     first: int
     last: int
@@ -31,7 +39,25 @@ class Piece:
 
 
 def pieces(n_clients: int, row_bytes: int) -> Iterator[Piece]:
-    """A tensor of ``n_clients`` rows in order: whole rows, or parts of one where it is long."""
+    """Divide a tensor into pieces of at most ``PIECE`` bytes, in the order of the file.
+
+    Parameters
+    ----------
+    n_clients : int
+        Rows of the tensor.
+    row_bytes : int
+        Bytes of a row. Rows longer than ``PIECE`` are divided.
+
+    Yields
+    ------
+    Piece
+        Blocks of whole rows, or parts of one row.
+
+    Examples
+    --------
+    >>> list(pieces(3, PIECE // 2))
+    [Piece(first=0, last=2, begin=0, end=8388608), Piece(first=2, last=3, begin=0, end=8388608)]
+    """
     if row_bytes > PIECE:
         for client in range(n_clients):
             for begin in range(0, row_bytes, PIECE):
@@ -43,7 +69,23 @@ def pieces(n_clients: int, row_bytes: int) -> Iterator[Piece]:
 
 
 def bytes_of(part: Part) -> np.ndarray:
-    """The values of a part as uint8: (rows, row_bytes), one row if it is the server's."""
+    """Return the values of a part as bytes.
+
+    Parameters
+    ----------
+    part : Part
+        One tensor of a state.
+
+    Returns
+    -------
+    ndarray
+        uint8, (rows, row_bytes); one row for the server's.
+
+    Examples
+    --------
+    >>> bytes_of(Part("model", np.zeros((2, 3), np.float32), is_rows=True)).shape
+    (2, 12)
+    """
     rows = len(part.values) if part.is_rows else 1
     flat = np.ascontiguousarray(part.values).reshape(-1).view(np.uint8)
     return flat.reshape(rows, part.row_bytes)
@@ -56,9 +98,25 @@ def fill(
     federation: Federation,
     communicator: Communicator,
 ) -> None:
-    """Writes all tensors into the file and seals it; called on rank 0 while others ``feed``.
+    """Write all tensors into the file and seal it; rank 0's part, while other ranks ``feed``.
 
-    Raises ``OSError`` at the end, when it has taken all that others send.
+    Parameters
+    ----------
+    path : Path
+        A file made by ``lay_out``.
+    places : sequence of Place
+        Where the tensors are, by rising offset.
+    parts : sequence of Part
+        The tensors of rank 0.
+    federation : Federation
+        Says which rank hosts which client.
+    communicator : Communicator
+        Carries the pieces.
+
+    Raises
+    ------
+    OSError
+        If the disk refused a write; only after all pieces of other ranks were received.
     """
     by_name = {part.name: part for part in parts}
     sink = Sink(path)
@@ -82,7 +140,7 @@ def fill(
 def _assemble(
     piece: Piece, own: np.ndarray, federation: Federation, communicator: Communicator
 ) -> np.ndarray:
-    """The bytes of a piece, from whatever ranks have them: uint8, one row for each client."""
+    """Return the bytes of a piece, received from its hosts: uint8, (clients, bytes)."""
     owners = federation.owner[piece.first : piece.last]
     if not owners.any():
         start, stop = np.searchsorted(federation.hosted, (piece.first, piece.last))
@@ -104,7 +162,19 @@ def feed(
     federation: Federation,
     communicator: Communicator,
 ) -> None:
-    """Sends rank 0 what this rank hosts of the tensors named ``order``, piece by piece."""
+    """Send rank 0 the rows that this rank hosts, piece by piece.
+
+    Parameters
+    ----------
+    order : sequence of str
+        Names of the tensors in the order of the file, as rank 0 gives them.
+    parts : sequence of Part
+        The tensors of this rank.
+    federation : Federation
+        Says which rank hosts which client.
+    communicator : Communicator
+        Carries the pieces.
+    """
     by_name = {part.name: part for part in parts}
     for name in order:
         part = by_name.get(name)
@@ -118,6 +188,6 @@ def feed(
 
 
 def _part_of(piece: Piece, own: np.ndarray, federation: Federation) -> np.ndarray:
-    """What this rank hosts of a piece."""
+    """Return the rows that this rank hosts of a piece."""
     start, stop = np.searchsorted(federation.hosted, (piece.first, piece.last))
     return own[start:stop, piece.begin : piece.end]

@@ -1,8 +1,8 @@
-"""HDF5 files that are written to a disk which may be full.
+"""HDF5 files on a disk that may become full.
 
-HDF5 cannot close a file whose last bytes the disk does not take, and h5py then ends the process
-with a segmentation fault. A file opened here takes every write; what went wrong first is raised
-when HDF5 is done with it.
+HDF5 cannot close a file whose last bytes the disk refuses, and h5py then ends the process with a
+segmentation fault. A file opened here accepts every write; the first error is raised when HDF5 has
+closed it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import h5py
 
 
 class _Tolerant:
-    """A file object for h5py whose writes never fail; ``error`` is the first that did."""
+    """A file object for h5py whose writes never fail; ``error`` is the first failure."""
 
     def __init__(self, descriptor: int) -> None:
         self.error: OSError | None = None
@@ -47,7 +47,7 @@ class _Tolerant:
     def read(self, size: int = -1) -> bytes:
         wanted = self._end - self._place if size < 0 else min(size, self._end - self._place)
         found = os.pread(self._descriptor, wanted, self._place)
-        # What was not written reads as zeros; nobody will believe the file.
+        # What was not written reads as zeros; the file is discarded in any case.
         found = found.ljust(wanted, b"\0")
         self._place += wanted
         return found
@@ -73,11 +73,28 @@ class _Tolerant:
 
 @contextmanager
 def writing(path: Path, mode: Literal["w", "r+"], **options: Any) -> Iterator[h5py.File]:
-    """``path`` as a new (``w``) or an existing (``r+``) HDF5 file; ``options`` are h5py's.
+    """Open an HDF5 file for writing.
 
-    Raises ``OSError`` at the end if the disk did not take all of it.
+    Parameters
+    ----------
+    path : Path
+        The file. A symbolic link is refused.
+    mode : {'w', 'r+'}
+        For a new or an existing file.
+    **options
+        Passed to ``h5py.File``.
+
+    Yields
+    ------
+    h5py.File
+        The open file.
+
+    Raises
+    ------
+    OSError
+        At the end of the block, if the disk refused a write.
     """
-    # A link in its place, which somebody else may have put there, is not followed.
+    # A link in its place, which another user may have made, is not followed.
     flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT | os.O_TRUNC if mode == "w" else 0)
     descriptor = os.open(path, flags, 0o666)
     try:
@@ -91,6 +108,6 @@ def writing(path: Path, mode: Literal["w", "r+"], **options: Any) -> Iterator[h5
 
 
 def flush_open_files() -> None:
-    """Writes out what HDF5 holds of files that are still open, for an end that closes none."""
+    """Flush all open HDF5 files, before an exit that does not close them."""
     for file in h5py.h5f.get_obj_ids(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE):
         h5py.h5f.flush(file)

@@ -1,8 +1,8 @@
-"""A seal on a file: whether it is exactly as it was written.
+"""The seal of a file: a checksum that shows whether the file is exactly as it was written.
 
 The first ``BLOCK`` bytes of the file, which HDF5 leaves to its users, hold the SHA-256 and the
-length of what follows. A file that was cut, or damaged in a single bit, or never was sealed, is
-recognised before a byte of it is believed.
+length of the rest. A file that was cut, changed in a single bit or never sealed is recognised
+before its content is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpifed.reading.hdf5 import disk_reason
 from topologies.inputs import available_memory, in_bytes, open_regular
 
 FORMAT = 1
-"""The version of what a sealed file holds."""
+"""Version of the content of a sealed file."""
 
 BLOCK = 512
 """Bytes of the user block; the smallest that HDF5 allows."""
@@ -26,15 +26,26 @@ MAGIC = b"mpifed checkpoint "
 SEAL = re.compile(rb"mpifed checkpoint [0-9]+\nsha256 [0-9a-f]{64}\nsize ([0-9]{1,18})\n\0*")
 
 SPARSE = 1000
-"""By how much a file may be larger than what the disk stores of it, if memory cannot hold it."""
+"""Largest ratio of a file's length to its bytes on disk, for files larger than memory."""
 
 
 class Damaged(InputError):
-    """A file that is no intact checkpoint; the message says which and why."""
+    """A file that is not an intact checkpoint; the message names it and the reason."""
 
 
 def seal(path: Path) -> None:
-    """Writes the seal of ``path`` into its first block and flushes the file to disk."""
+    """Write the seal of a file into its first block and flush the file to disk.
+
+    Parameters
+    ----------
+    path : Path
+        A file whose first ``BLOCK`` bytes are reserved.
+
+    Raises
+    ------
+    OSError
+        If the disk refuses it.
+    """
     found = _header_of(path)
     with path.open("r+b") as file:
         file.write(found)
@@ -43,7 +54,18 @@ def seal(path: Path) -> None:
 
 
 def verify(path: Path) -> None:
-    """Raises ``Damaged`` unless ``path`` is a checkpoint exactly as it was sealed."""
+    """Check that a file is a checkpoint exactly as it was sealed.
+
+    Parameters
+    ----------
+    path : Path
+        The file; all of it is read.
+
+    Raises
+    ------
+    Damaged
+        If it cannot be read, has another format, or does not match its seal.
+    """
     try:
         with open_regular(path) as file:
             found = file.read(BLOCK)
@@ -56,7 +78,7 @@ def verify(path: Path) -> None:
             raise Damaged(
                 f"{path} has checkpoint format {version.decode()}; this mpifed reads {FORMAT}"
             )
-        # Before all of it is read, for it may be said to be of any size and hold nothing.
+        # Before all of it is read, since a sparse file may have any size.
         if sealed is None or int(sealed[1]) != about.st_size:
             raise Damaged(f"{path} is damaged: its content does not match its seal")
         stored = about.st_blocks * 512
@@ -73,9 +95,19 @@ def verify(path: Path) -> None:
 
 
 def verify_on_disk(path: Path) -> None:
-    """As ``verify``, of what the disk has, for a file that was just flushed to it.
+    """Verify a file that was just flushed, as it is on disk.
 
-    The system is asked to drop the file's pages first; on a file system in memory it keeps them.
+    The system is asked to drop the file's cached pages first; a file system in memory keeps them.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Raises
+    ------
+    Damaged
+        As by ``verify``.
     """
     with open_regular(path) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -83,7 +115,20 @@ def verify_on_disk(path: Path) -> None:
 
 
 def header(digest: str, size: int) -> bytes:
-    """The seal of a file of ``size`` bytes whose SHA-256 behind the first block is ``digest``."""
+    r"""Return a seal, ``BLOCK`` bytes.
+
+    Parameters
+    ----------
+    digest : str
+        SHA-256 of the bytes after the first block, in hexadecimal digits.
+    size : int
+        Bytes of the whole file.
+
+    Examples
+    --------
+    >>> header("0" * 64, 4096)[:20]
+    b'mpifed checkpoint 1\n'
+    """
     text = f"{FORMAT}\nsha256 {digest}\nsize {size}\n"
     return (MAGIC + text.encode()).ljust(BLOCK, b"\0")
 

@@ -1,1 +1,1 @@
-"""Names of components become objects, and their signatures become options."""
+"""Components: their base classes, their names in a configuration, and their options."""

@@ -1,7 +1,8 @@
-"""Base of all base classes from which components are derived.
+"""Base classes of components.
 
-``Algorithm``, ``Dataset`` and ``Exchange`` derive from ``Component``, which holds what a
-configuration asks of any of them; ``Model`` from ``Contract``, which refuses misspelt names.
+``Algorithm``, ``Dataset`` and ``Exchange`` derive from ``Component``, which has what a
+configuration needs of all of them; ``Model`` derives from ``Contract``, which refuses misspelt
+names.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ from typing import Any, ClassVar
 from mpifed.errors import InputError, closest
 
 SIMILAR = 0.8
-"""Similarity (difflib's ratio) from which on a name is taken for a misspelt one."""
+"""Least similarity (difflib's ratio) at which a name counts as a misspelt one."""
 
 
 def _names(cls: type) -> set[str]:
-    """All names of a class and of its bases, annotated ones without a value included."""
+    """Return all names of a class and of its bases, including annotated ones without a value."""
     return {
         name for base in cls.__mro__ for name in (*base.__dict__, *inspect.get_annotations(base))
     }
 
 
 def _is_public(name: str) -> bool:
-    """Whether a name could be meant for mpifed, which reads no constants (in capitals)."""
+    """Return whether a name may be meant for mpifed, which reads no constants (in capitals)."""
     return not (name.startswith("_") or name.isupper())
 
 
 class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract methods)
-    """A base class whose subclasses may not misspell its names.
+    """Base class whose subclasses may not misspell its names.
 
     A subclass made with ``kind="..."`` is the contract: its public names are the ones that mpifed
-    reads. Classes derived from it may add methods and annotated fields, but neither a name that
-    resembles one of these without being one, nor a plain class attribute that mpifed does not read.
+    reads. Classes derived from it may add methods and annotated fields. They may not add a name
+    that resembles one of the contract, nor a plain class attribute that mpifed does not read.
     """
 
     _kind: ClassVar[str] = "class"
@@ -105,9 +106,9 @@ class Component(Contract):
 
 
 class DeclaredAlgorithm(Component, kind="algorithm"):
-    """What the class of an algorithm declares, and a configuration reads.
+    """The attributes of an algorithm's class that a configuration reads.
 
-    ``mpifed.algorithms.base.Algorithm`` describes the attributes.
+    ``mpifed.algorithms.base.Algorithm`` describes them.
     """
 
     exchanges: ClassVar[tuple[str, ...] | None] = None

@@ -1,4 +1,4 @@
-"""What docstrings say about options: the section ``Parameters`` of numpydoc."""
+"""Reads descriptions of options from docstrings: the section ``Parameters`` of numpydoc."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ SENTENCE = re.compile(r"(?<=[\w)\]'`])\.\s+(?=[A-Z`])")
 
 
 def summaries(component: Callable[..., Any]) -> dict[str, str]:
-    """Return a line about each parameter of ``component``, by its name.
+    """Return a line about each parameter of a component, by name.
 
-    The line is the first sentence of its description, and what None means where the next one says
-    so. Parameters of a class are looked for in its base classes too.
+    The line is the first sentence of its description, and the next one where that begins with None.
+
+    Parameters
+    ----------
+    component : callable
+        A function or class. Base classes of a class are read too.
 
     Examples
     --------
@@ -47,7 +51,7 @@ def _line(text: str) -> str:
 
 
 def _entries(docstring: str) -> Iterator[tuple[str, str]]:
-    """The names and the text of each entry of the section."""
+    """Yield the names and the text of each entry of the section."""
     _, heading, section = docstring.partition(HEADING)
     if not heading:
         return

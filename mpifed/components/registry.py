@@ -1,13 +1,13 @@
-"""Names in a configuration become objects here.
+"""Tables of components: names in a configuration become objects.
 
-Each kind of component has one table, ``name -> where it lives``; nothing is imported before it is
-named, so that ``--help`` is quick and an optional dependency is only asked for when used. A name of
-the form ``package.module:object`` reaches a user's own component.
+Each kind of component has one table of names and import paths. A component is imported when it is
+named, so that ``--help`` is quick and an optional dependency is needed only where it is used. A
+name of the form ``package.module:object`` is a user's own component.
 
 Where a configuration names a component, it has a name alone (``model: mlp``) or a mapping with a
-name and options (``model: {name: mlp, hidden: [64]}``). ``complete`` makes a ``Section`` of
-either, in which every option is spelled out and checked. An option that is a component itself is
-annotated with ``ComponentOf``, and becomes a ``Section`` too.
+name and options (``model: {name: mlp, hidden: [64]}``). ``complete`` makes a ``Section`` of either,
+in which every option has a checked value. An option that is a component itself is annotated with
+``ComponentOf``, and becomes a ``Section`` too.
 """
 
 from __future__ import annotations
@@ -103,18 +103,43 @@ BASES = {
 
 @dataclass(frozen=True)
 class Section:
-    """A component that a configuration names, with all of its options."""
+    """A component that a configuration names.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the table of its kind, or ``package.module:object``.
+    options : mapping of str to Any
+        All of its options.
+    """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
-    """Return the component of ``kind`` called ``name``.
+    """Return a component by name.
 
-    ``field`` is the name's place in the configuration, where it is not ``<kind>.name``. Raises
-    ``InputError``, which offers the closest name, where there is none, and for a user's own
-    component that does not derive from the base class of its kind, or lacks a method of it.
+    Parameters
+    ----------
+    kind : str
+        A key of ``TABLES``.
+    name : str
+        A name in that table, or a user's ``package.module:object``.
+    field : str, optional
+        The name's place in the configuration, for messages; ``<kind>.name`` by default.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, with the closest one, and for a user's component that does not derive
+        from the base class of its kind or lacks one of its methods.
+
+    Examples
+    --------
+    >>> find("model", "lineal")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    mpifed.errors.InputError: model.name is 'lineal'; did you mean 'linear'? allowed: icnn, ...
     """
     table, field = TABLES[kind], field or f"{kind}.name"
     if ":" in name:
@@ -128,7 +153,7 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
 
 
 def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
-    """The class of the algorithm called ``name``, for what it declares; as ``find``."""
+    """Return the class of the algorithm called ``name``, for its attributes; see ``find``."""
     return cast(type[DeclaredAlgorithm], find("algorithm", name))
 
 
@@ -142,11 +167,11 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
 
     Parameters
     ----------
-    section
+    section : Any
         A name, a mapping with a name, or a ``Section``; None means the ``default``.
-    path
+    path : str
         The section's place in the configuration, for messages.
-    default
+    default : str, optional
         The name of a section that has none; without it a name is required.
 
     Raises
@@ -176,12 +201,12 @@ def complete(
 
     Parameters
     ----------
-    kind
-        The table in which the name is looked for, a key of ``TABLES``.
+    kind : str
+        The table that has the name, a key of ``TABLES``.
     section, path, default
-        As of ``named``; a ``Section`` is returned as it is.
-    n_training
-        The number of clients that take part in training.
+        As for ``named``; a ``Section`` is returned unchanged.
+    n_training : int
+        Clients that take part in training.
 
     Raises
     ------
@@ -198,19 +223,25 @@ def complete(
             if isinstance(within, ComponentOf):
                 place = f"{path}.{key}"
                 checked[key] = complete(within.kind, checked[key], place, option.default)
-    # A plain function leaves its options alone.
+    # A plain function has no method that completes options.
     fill = getattr(made, "complete_options", None)
     return Section(name, fill(checked, n_training) if fill else checked)
 
 
 def refusal(component: Callable[..., Any], configuration: Any) -> str | None:
-    """Return why ``component`` does not go with the rest of the configuration; None if it does."""
+    """Return why ``component`` does not go with a configuration; None if it does."""
     refuse = getattr(component, "refuse", None)
     return None if refuse is None else refuse(configuration)
 
 
 def plain(value: Any) -> Any:
-    """Return a configuration, or a part of one, as the mappings, lists and values of its file."""
+    """Return a configuration, or a part of one, as plain mappings, lists and values.
+
+    Examples
+    --------
+    >>> plain(Section("mlp", {"hidden": (64, 32)}))
+    {'name': 'mlp', 'hidden': [64, 32]}
+    """
     if isinstance(value, Section):
         return {"name": value.name, **plain(value.options)}
     if dataclasses.is_dataclass(value):
@@ -225,7 +256,13 @@ def plain(value: Any) -> Any:
 
 
 def load(target: str, field: str) -> Callable[..., Any]:
-    """Import the object that ``package.module:object`` names; ``field`` is where it is named."""
+    """Import the object that ``package.module:object`` names; ``field`` is for messages.
+
+    Raises
+    ------
+    InputError
+        If the module cannot be imported, or has no such callable.
+    """
     module_name, _, attribute = target.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -247,7 +284,7 @@ def load(target: str, field: str) -> Callable[..., Any]:
 
 
 def _check_base(found: Callable[..., Any], place: str, said: str) -> None:
-    """Raises ``InputError`` where ``found`` is no complete subclass of the class at ``place``."""
+    """Raise ``InputError`` unless ``found`` is a complete subclass of the class at ``place``."""
     module, _, name = place.partition(":")
     base: type[Component] = getattr(importlib.import_module(module), name)
     if not (inspect.isclass(found) and issubclass(found, base)):

@@ -1,10 +1,9 @@
-"""Options are read off signatures.
+"""Options of components, read from their signatures.
 
-A component (a model, an algorithm, a data set, ...) is any callable whose keyword-only parameters
-are its options. Their annotations say what is allowed: ``int``, ``float``, ``bool``, ``str``,
-``Literal[...]``, ``X | None``, ``list[X]``, a dataclass (a mapping of its fields), and
-``Annotated[X, Ge(1)]`` with the bounds ``Ge``, ``Gt``, ``Le`` and ``Lt`` of ``annotated_types``.
-The same rules check a dataclass, and a user's own component named ``package.module:object``.
+A component is any callable whose keyword-only parameters are its options. Annotations define the
+allowed values: ``int``, ``float``, ``bool``, ``str``, ``Literal[...]``, ``X | None``, ``list[X]``,
+a dataclass (a mapping of its fields), and ``Annotated[X, Ge(1)]`` with ``Ge``, ``Gt``, ``Le`` and
+``Lt`` of ``annotated_types``. The same rules check a dataclass, and a user's own component.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ BOUNDS: Mapping[type, tuple[str, str]] = {
     Le: ("le", "at most"),
     Lt: ("lt", "below"),
 }
-"""The bounds that an annotation may have: their operator, and how a message says them."""
+"""The bounds that an annotation may have: their operator, and their words in a message."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,7 @@ class Option:
 
     @property
     def required(self) -> bool:
+        """Whether the option has no default."""
         return self.default is inspect.Parameter.empty
 
 
@@ -72,7 +72,7 @@ def options_of(component: Callable[..., Any]) -> dict[str, Option]:
         hints = typing.get_type_hints(annotated, include_extras=True)
         parameters = inspect.signature(component).parameters
     except Exception as error:
-        # A user's own class may fail in any way where it is looked at.
+        # A user's own class may raise anything here.
         raise InputError(
             f"'{_name(component)}' cannot be used as a component: its parameters cannot be read "
             f"({text_of(error)})"
@@ -96,7 +96,7 @@ def _name(component: Callable[..., Any]) -> str:
 
 
 def _check_bounds(annotation: Any, where: str) -> None:
-    """Refuses a bound that would otherwise not be checked."""
+    """Refuse a bound that would not be checked."""
     parts = () if get_origin(annotation) is Literal else get_args(annotation)
     if get_origin(annotation) is Annotated:
         parts, bounds = parts[:1], parts[1:]
@@ -113,15 +113,15 @@ def _check_bounds(annotation: Any, where: str) -> None:
 def check_options(
     component: Callable[..., Any], given: Mapping[str, Any], path: str
 ) -> dict[str, Any]:
-    """Return the complete, checked options of ``component`` for the values ``given``.
+    """Return the complete, checked options of a component.
 
     Parameters
     ----------
-    component
-        Where the options are read off.
-    given
-        Values by the names of options; those left out have their defaults.
-    path
+    component : callable
+        Its keyword-only parameters are the options.
+    given : mapping of str to Any
+        Values by option; options left out have their defaults.
+    path : str
         Dotted place in the configuration, for messages; empty at its top.
 
     Raises
@@ -144,14 +144,14 @@ def check_options(
             wanted = describe(option.annotation)
             raise InputError(f"{prefix}{name} is missing; it must be {wanted}")
         else:
-            # A default may be a tuple, which a configuration that was stored and read is not.
+            # A default may be a tuple, which a stored configuration cannot hold.
             default = option.default
             checked[name] = list(default) if isinstance(default, tuple) else default
     return checked
 
 
 def check_value(value: Any, annotation: Any, field: str) -> Any:
-    """Return ``value`` converted to ``annotation``; raises ``InputError`` that names ``field``."""
+    """Return ``value`` converted to ``annotation``; raise ``InputError`` that names ``field``."""
     try:
         return _convert(value, annotation, field)
     except InputError:
@@ -165,13 +165,13 @@ def check_value(value: Any, annotation: Any, field: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """``value`` for a message: never long, however large or deep it is."""
+    """Return ``value`` for a message: short, however large or deep it is."""
     if value is None:
         return "empty"
     try:
         return one_line(_SHORT.repr(value), 200)
     except Exception:
-        # Python refuses to write out a number of very many digits, and a user's object anything.
+        # Python refuses to write out very long numbers; a user's object may raise anything.
         return f"a {type(value).__name__} that cannot be written out"
 
 
@@ -270,7 +270,7 @@ def _convert_union(value: Any, parts: tuple[Any, ...], field: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` if it reads back as it was stored; YAML also knows dates, sets and bytes."""
+    """Return ``value`` if it reads back as stored; YAML also has dates, sets and bytes."""
     if isinstance(value, str):
         return _text(value)
     if value is None or isinstance(value, (bool, int, float)):
@@ -285,7 +285,7 @@ def _plain(value: Any) -> Any:
 
 
 def _text(value: str) -> str:
-    """``value`` if a file can hold it: of lone surrogates UTF-8 has none."""
+    """Return ``value`` if a file can hold it: UTF-8 has no lone surrogates."""
     value.encode()
     return value
 

@@ -1,1 +1,1 @@
-"""Experiments as written, what they must say, and what can be named in them."""
+"""Configurations: experiments as written, their checks, and a catalogue of names."""

@@ -1,4 +1,4 @@
-"""What ``--list`` shows: every name that a configuration can use, and the options of one."""
+"""The text of ``--list``: all names that a configuration can use, and the options of one."""
 
 from __future__ import annotations
 
@@ -41,14 +41,28 @@ def listing(word: str) -> str:
 
     Parameters
     ----------
-    word
+    word : str
         A kind as in ``--list``, ``all``, or a component's name, which may also be a section
         without one or a user's ``package.module:object``.
+
+    Returns
+    -------
+    str
+        Lines of text.
 
     Raises
     ------
     InputError
         For a word that is none of these.
+
+    Examples
+    --------
+    >>> print(listing("checkpoint"))
+    section checkpoint: The section 'checkpoint'.
+      every: a whole number, at least 1, at most 9223372036854775807 (default 50)
+          Rounds between checkpoints
+      keep: a whole number, at least 1, at most 9223372036854775807 (default 2)
+          Checkpoints that are kept
     """
     kinds: Mapping[str, Callable[[], str]] = {
         "experiments": _experiments,
@@ -81,7 +95,7 @@ def _names() -> list[str]:
 
 
 def _options(name: str) -> Iterator[str]:
-    """The options of every component called ``name``; several kinds may have one."""
+    """Yield the options of every component called ``name``; several kinds may have one."""
     from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
     if ":" in name:
@@ -125,7 +139,7 @@ def _component_options(kind: str, name: str, component: Callable[..., Any]) -> s
 
 
 def _sheet(heading: str, rows: Sequence[tuple[str, str, Any, str]]) -> str:
-    """Options by name, type, default (... where there is none) and a line about each."""
+    """Return options as text: name, type, default (... if required) and a line about each."""
     lines = [heading]
     for name, allowed, default, about in rows:
         given = "required" if default is ... else f"default {_yaml(default)}"

@@ -1,10 +1,8 @@
-"""Configurations: checked and completed before anything else happens.
+"""Configurations: checked and completed before a run begins.
 
-A configuration begins as one nested mapping, of a YAML file and the overrides behind it
-(``experiment_files``). ``resolve`` turns that into a ``Configuration`` in which every choice is
-spelled out and every section has a type; ``to_mapping`` writes it back, and running that repeats
-the run. Sections that name a component (data, model, algorithm, exchange, compression) take the
-options of that component and no others.
+``resolve`` turns the mapping of a YAML file and overrides (``experiment_files``) into a complete
+``Configuration``; ``to_mapping`` writes it back, and that mapping repeats the run. Sections that
+name a component (data, model, algorithm, exchange, compression) take its options alone.
 """
 
 from __future__ import annotations
@@ -61,10 +59,10 @@ LARGEST = 2**63 - 1
 """The largest whole number that a checkpoint can hold."""
 
 ClientWeights = Literal["scored", "train", "uniform"]
-"""How averages over clients are weighted, see ``EvaluationOptions``."""
+"""Weights of averages over clients, see ``EvaluationOptions``."""
 
 MOST_THREADS = 1024
-"""Threads a rank at most; OpenMP ends the process where it cannot start as many as it is told."""
+"""Most threads of a rank; OpenMP ends a process in which it cannot start as many as asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +146,7 @@ class Configuration:
 
     @property
     def n_training(self) -> int:
-        """How many clients take part in training."""
+        """Number of clients that take part in training."""
         return self.clients - count_unseen(self.clients, self.evaluation.unseen_fraction)
 
 
@@ -157,14 +155,14 @@ OPTIONAL_SECTIONS = ("local", "evaluation", "checkpoint")
 
 
 def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
-    """Return the checked, complete configuration that a mapping asks for.
+    """Return the checked, complete configuration of a mapping.
 
     Parameters
     ----------
-    mapping
+    mapping : mapping
         Keys and values as in a configuration file.
-    ranks
-        What ``clients: ranks`` stands for.
+    ranks : int
+        The value of ``clients: ranks``.
 
     Raises
     ------
@@ -191,10 +189,10 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
 
 
 def _without_idle_sections(configuration: Configuration) -> Configuration:
-    """The configuration without a model and a compression that would change nothing."""
+    """Replace a model and a compression that would change nothing by none."""
     algorithm, exchange = configuration.algorithm, configuration.exchange
     if not find_algorithm(algorithm.name).uses_model:
-        # Whatever the experiment names: this algorithm trains no predictor.
+        # The experiment may name a model, but this algorithm trains something else.
         configuration = dataclasses.replace(configuration, model=Section("none"))
     mixes_plainly = exchange.name == "gossip" and exchange.options["consensus_step"] is None
     if configuration.compression.name == "identity" and mixes_plainly:
@@ -209,21 +207,19 @@ def to_mapping(configuration: Configuration) -> dict[str, Any]:
 
 
 def to_yaml(configuration: Configuration) -> str:
-    """The configuration as YAML text that ``read_experiment`` reads back."""
+    """Return the configuration as YAML text that ``read_experiment`` reads back."""
     return yaml.safe_dump(to_mapping(configuration), sort_keys=False, default_flow_style=None)
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored configuration with those keys of ``evaluation`` that came after it was stored."""
+    """Return a stored configuration with defaults for keys of ``evaluation`` that it lacks."""
     section = stored.get("evaluation")
     given = section if isinstance(section, Mapping) else {}
     return {**stored, "evaluation": {**dataclasses.asdict(EvaluationOptions()), **given}}
 
 
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:
-    """Return a line for each option that ``mapping`` leaves at ``auto`` and ``configuration``
-    settles, and for a model that it names for an algorithm without one.
-    """
+    """Return log lines about options left at ``auto`` and a model that is not used."""
     lines = []
     model, _ = named(mapping.get("model", "none"), "model", DEFAULTS["model"])
     if model != "none" and configuration.model.name == "none":
@@ -240,7 +236,7 @@ def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[st
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
-    """Dotted keys in which two configurations differ, with both values."""
+    """Return the dotted keys in which two configurations differ, with both values."""
     found = []
     for key in sorted({*one, *other}):
         a, b, where = one.get(key), other.get(key), f"{path}{key}"
@@ -293,11 +289,11 @@ def _check_together(configuration: Configuration) -> None:
 
 
 def _refusal(configuration: Configuration) -> str | None:
-    """Why components of this configuration do not go together; None if they do."""
+    """Return why components of this configuration do not go together; None if they do."""
     algorithm = find_algorithm(configuration.algorithm.name)
     exchange = configuration.exchange.name
     reasons = [algorithm.refuse(configuration)]
     if algorithm.exchanges is None or exchange in algorithm.exchanges:
-        # What else is wrong with an exchange that has to go is of no interest.
+        # Further reasons against an exchange that must be replaced anyway do not help.
         reasons.append(refusal(find("exchange", exchange), configuration))
     return "; besides, ".join(filter(None, reasons)) or None

@@ -1,6 +1,6 @@
-"""Experiments as they are written: YAML files, and the overrides typed behind them.
+"""Experiments as written: YAML files, and overrides on the command line.
 
-Everything here is plain nested mappings; ``config.resolve`` checks what they say.
+Everything here is plain nested mappings; ``config.resolve`` checks their values.
 """
 
 from __future__ import annotations
@@ -32,19 +32,48 @@ DEFAULTS = {
 
 
 def experiment_names() -> list[str]:
-    """The shipped experiments."""
+    """Return the names of the shipped experiments, sorted."""
     return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
 
 
 def is_experiment(word: str) -> bool:
-    """Whether a word of the command line can only mean an experiment, not an override."""
+    """Return whether a word of the command line is an experiment and not an override.
+
+    Parameters
+    ----------
+    word : str
+        The word. One with ``=`` is an experiment only if it names an existing YAML file.
+
+    Examples
+    --------
+    >>> is_experiment("synthetic-fedem"), is_experiment("rounds=10")
+    (True, False)
+    """
     return "=" not in word or (word.endswith(YAML_FILES) and Path(word).is_file())
 
 
 def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the experiment that the words of a command name, if any, and the overrides.
+    """Divide the words of a command into the experiment and the overrides.
 
-    Raises ``InputError`` where they name two experiments.
+    Parameters
+    ----------
+    words : sequence of str
+        An experiment at most, and words ``key=value``, in any order.
+
+    Returns
+    -------
+    tuple of (str or None) and list of str
+        The experiment, and the overrides in their order.
+
+    Raises
+    ------
+    InputError
+        For two experiments.
+
+    Examples
+    --------
+    >>> split_words(["rounds=10", "synthetic-fedem"])
+    ('synthetic-fedem', ['rounds=10'])
     """
     experiments = [word for word in words if is_experiment(word)]
     if len(experiments) > 1:
@@ -57,9 +86,22 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def read_experiment(name: str) -> dict[str, Any]:
-    """The mapping of a shipped experiment, or of the YAML file at the path ``name``.
+    """Read a shipped experiment, or a YAML file.
 
-    Raises ``InputError`` where there is none, or it is no YAML mapping of texts to plain data.
+    Parameters
+    ----------
+    name : str
+        Name of the experiment, or path of the file.
+
+    Returns
+    -------
+    dict
+        Its mapping; ``experiment`` is the name of the file where it is not set.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is not a YAML mapping of strings to plain data.
     """
     path = EXPERIMENTS / f"{name}.yaml"
     if name not in experiment_names():
@@ -77,7 +119,23 @@ def read_experiment(name: str) -> dict[str, Any]:
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` words as a mapping of dotted keys to YAML values."""
+    """Return words ``key=value`` as a mapping of dotted keys to YAML values.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The words; the last one of a key counts.
+
+    Raises
+    ------
+    InputError
+        For a word of another form, or a value that is not YAML.
+
+    Examples
+    --------
+    >>> parse_overrides(["rounds=10", "model.hidden=[64, 32]"])
+    {'rounds': 10, 'model.hidden': [64, 32]}
+    """
     overrides = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -90,10 +148,27 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
 
 
 def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """``mapping`` with dotted keys set.
+    """Return a mapping in which dotted keys are set.
 
-    A component named alone (``algorithm=fedavg``) takes its own defaults for the rest, so names are
-    set before options, in whatever order they were typed.
+    A component named alone (``algorithm=fedavg``) takes its own defaults for its options, so names
+    are set before options, in whatever order they were typed.
+
+    Parameters
+    ----------
+    mapping : mapping
+        A configuration as written; not changed.
+    overrides : mapping
+        Values by dotted key.
+
+    Raises
+    ------
+    InputError
+        For a key within a value that has no options.
+
+    Examples
+    --------
+    >>> apply_overrides({"model": "mlp"}, {"model.hidden": [64], "rounds": 10})
+    {'model': {'name': 'mlp', 'hidden': [64]}, 'rounds': 10}
     """
     result = copy.deepcopy(dict(mapping))
     data = overrides.get("data.name", overrides.get("data", result.get("data")))
@@ -104,20 +179,20 @@ def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) ->
 
 
 def _setting(data: Any, key: str, value: Any) -> tuple[list[str], Any, str]:
-    """An override as its place and value, its shorthands written out; ``data`` is the section."""
+    """Return an override as (place, value, key) without shorthands; ``data`` is the section."""
     parts = key.split(".")
     if parts[-1] == "name" and isinstance(value, str) and parts[0] in (*DEFAULTS, "participation"):
         parts = parts[:-1]
     if parts == ["data"] and isinstance(value, str) and value.endswith(DATA_FILES):
         value = {"name": "federated", "path": value}
     elif parts == ["data", "path"] and not _takes_path(data):
-        # Alone, it runs on the file, whatever data set the experiment names.
+        # Alone, it selects the file, whatever data set the experiment names.
         parts, value = ["data"], {"name": "federated", "path": value}
     return parts, value, key
 
 
 def _takes_path(data: Any) -> bool:
-    """Whether the data set named so far has an option ``path``; a user's own may have."""
+    """Return whether the data set named so far has an option ``path``; a user's own may."""
     name = data.get("name", DEFAULTS["data"]) if isinstance(data, Mapping) else data
     return (
         isinstance(name, str)

@@ -1,1 +1,1 @@
-"""Files that are read: one reader for each kind, which checks what it reads."""
+"""Readers of files, one for each kind of file; they check what they read."""

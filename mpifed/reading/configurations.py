@@ -1,4 +1,4 @@
-"""Configurations that a run has stored, before anything relies on their form."""
+"""Stored configurations of runs, checked before other code relies on their form."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ from mpifed.reading.yaml_files import read_yaml
 
 COMPONENTS = ("data", "model", "algorithm", "exchange", "compression")
 SECTIONS = (*COMPONENTS, "local", "evaluation", "checkpoint")
-"""Parts of a stored configuration that are mappings; those of ``COMPONENTS`` have a name."""
+"""Sections of a stored configuration that are mappings; ``COMPONENTS`` have a name."""
 
 
 def read_stored(path: Path) -> dict[str, Any]:
-    """The configuration that a run has written to its config.yaml at ``path``.
+    """Read the configuration that a run has stored in its config.yaml.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    dict
+        The configuration, not resolved.
 
     Raises
     ------
     InputError
-        If it cannot be read, or is not one that a run may have written.
+        If the file cannot be read, or is not one that a run may have written.
     """
     configuration = read_yaml(path)
     try:
@@ -31,9 +41,25 @@ def read_stored(path: Path) -> dict[str, Any]:
 
 
 def check_stored(configuration: Any) -> None:
-    """Raises ``ValueError`` unless a run may have stored this configuration.
+    """Check the form of a stored configuration.
 
-    What its options say is checked by ``config.resolve`` alone, since they may be a user's own.
+    Options of components, which may be a user's own, are checked by ``config.resolve`` alone.
+
+    Parameters
+    ----------
+    configuration : Any
+        The content of the file.
+
+    Raises
+    ------
+    ValueError
+        If no run writes such a configuration.
+
+    Examples
+    --------
+    >>> check_stored({"clients": 0})
+    Traceback (most recent call last):
+    ValueError: clients is not a whole number, at least 1
     """
     if not isinstance(configuration, dict) or not all(isinstance(k, str) for k in configuration):
         raise ValueError("it does not hold a mapping of keys to values")

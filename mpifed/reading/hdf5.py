@@ -1,8 +1,8 @@
-"""HDF5 files that hold their data themselves.
+"""HDF5 files that contain all of their data.
 
-A file of HDF5 may say that its rows lie elsewhere: behind an external link, in another file's
-bytes, or in the data sets of other files. Whoever can write the file then chooses what whoever
-reads it reads, so such a file is refused.
+An HDF5 file may refer to data elsewhere: by an external link, in the bytes of another file, or in
+the data sets of other files. Whoever writes such a file chooses which files its reader opens, so
+such a file is refused.
 """
 
 from __future__ import annotations
@@ -21,27 +21,37 @@ from mpifed.errors import one_line
 from topologies.inputs import beyond_memory, check_regular
 
 MOST_LINKS = 100_000
-"""Links in a file at most; a file of mpifed has a few dozen."""
+"""Largest number of links in a file; a file of mpifed has a few dozen."""
 
 OWN_LINKS = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """The HDF5 file ``path`` for reading.
+    """Open an HDF5 file for reading.
+
+    Parameters
+    ----------
+    path : Path
+        A regular file.
+
+    Yields
+    ------
+    h5py.File
+        The open file.
 
     Raises
     ------
     OSError
         If it cannot be read.
     ValueError
-        If a part of it lies in another file.
+        If a part of it is in another file.
     RuntimeError, KeyError, TypeError, AttributeError
         From h5py, where the file is damaged.
     """
     check_regular(path)
-    # A file gets its name when it is complete, so that locks would only trouble file systems that
-    # have none.
+    # A file gets its name when it is complete: locks are not needed, and some file systems have
+    # none.
     with h5py.File(path, "r", locking="best-effort") as file:
         _check_links(file)
         _check_data_sets(file)
@@ -49,16 +59,37 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def whole(data: Any) -> np.ndarray:
-    """All values of a data set; raises ``ValueError`` as ``check_size``."""
+    """Return all values of a data set.
+
+    Parameters
+    ----------
+    data : Any
+        An object of an open file.
+
+    Raises
+    ------
+    ValueError
+        As by ``check_size``.
+    """
     check_size(data)
     found: np.ndarray = data[()]
     return found
 
 
 def check_size(data: Any) -> None:
-    """Raises ``ValueError`` unless this is a data set with no more values than memory holds.
+    """Check that an object is a data set that fits into memory.
 
     A data set may declare any size and store nothing: what is not stored reads as zeros.
+
+    Parameters
+    ----------
+    data : Any
+        An object of an open file.
+
+    Raises
+    ------
+    ValueError
+        If it is not a data set, or has too many values.
     """
     if not isinstance(data, h5py.Dataset) or data.shape is None:
         raise ValueError("a data set is missing, or is a group or empty")
@@ -98,7 +129,18 @@ def _check_data_sets(file: h5py.File) -> None:
 
 
 def disk_reason(error: Exception) -> str:
-    """Why a file could not be written or read, in the words of the system where HDF5 has them."""
+    """Return why a file could not be written or read.
+
+    Parameters
+    ----------
+    error : Exception
+        From h5py or the system. Where HDF5 quotes an errno, the system's text of it is returned.
+
+    Examples
+    --------
+    >>> disk_reason(OSError("unable to write (errno = 28, error message = '')"))
+    'No space left on device'
+    """
     found = re.search(r"errno = (\d+)", str(error))
     if found:
         return os.strerror(int(found[1]))

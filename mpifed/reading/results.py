@@ -1,4 +1,4 @@
-"""What a run directory holds of results: metrics.csv, clients.h5 and summary.json, checked."""
+"""Results in a run directory: metrics.csv, clients.h5 and summary.json, checked."""
 
 from __future__ import annotations
 
@@ -19,43 +19,62 @@ from mpifed.reading.text import damaged, is_count, is_number, read_json, read_te
 
 ROUND = re.compile(r"[0-9]{1,18}")
 DIGEST = "state_digest"
-"""The only column of metrics.csv that holds no numbers."""
+"""The only column of metrics.csv that is not numeric."""
 
 RATE = ("p", "tau", "per_round")
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """metrics.csv: the names of its columns, and its rows as text."""
+    """The content of metrics.csv.
+
+    Attributes
+    ----------
+    columns : list of str
+        Names of the columns.
+    rows : list of list of str
+        Fields of each row, as text.
+    """
 
     columns: list[str]
     rows: list[list[str]]
 
     def texts(self, name: str) -> list[str]:
-        """A column as text."""
+        """Return the column called ``name`` as text."""
         place = self.columns.index(name)
         return [row[place] for row in self.rows]
 
     def numbers(self, name: str) -> np.ndarray:
-        """A column as float64 (rows,), NaN where a field is empty."""
+        """Return a column as float64 (rows,), NaN where a field is empty.
+
+        Parameters
+        ----------
+        name : str
+            One of ``columns``, other than ``state_digest``.
+
+        Examples
+        --------
+        >>> Metrics(["round", "train_loss"], [["0", "1.5"], ["1", ""]]).numbers("train_loss")
+        array([1.5, nan])
+        """
         return np.array([_number(text) for text in self.texts(name)], dtype=np.float64)
 
 
 def read_metrics(path: Path, growing: bool = False) -> Metrics:
-    """The metrics.csv at ``path``.
+    """Read a metrics.csv.
 
     Parameters
     ----------
-    path
+    path : Path
         The file.
-    growing
+    growing : bool
         Whether its run may be writing to it, so that what follows the last complete line is left
         out.
 
     Raises
     ------
     InputError
-        If it is no such file: rounds rise, all rows have the same columns, and all columns but
+        If it is not such a file: rounds rise, all rows have the same columns, and all columns but
         ``state_digest`` hold numbers or nothing.
     """
     text = read_text(path)
@@ -73,7 +92,20 @@ def read_metrics(path: Path, growing: bool = False) -> Metrics:
 
 
 def check_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Raises ``ValueError`` unless these are the columns and rows of a metrics.csv."""
+    """Check the columns and rows of a metrics.csv.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Names of the columns.
+    rows : sequence of sequence of str
+        Fields of each row, as text.
+
+    Raises
+    ------
+    ValueError
+        The message names the row, and what is wrong in it.
+    """
     if "round" not in columns:
         raise ValueError("it has no column round")
     if len(set(columns)) != len(columns) or not all(columns):
@@ -109,12 +141,22 @@ def _number(text: str) -> float:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """The summary.json at ``path``.
+    """Read a summary.json.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    dict
+        Its content. That of a run that diverged has fewer keys than that of a finished one.
 
     Raises
     ------
     InputError
-        If it is no such file. Of a run that diverged it holds less than of one that finished.
+        If it is not such a file.
     """
     found = read_json(path)
     if not isinstance(found, dict) or not isinstance(found.get("status"), str):
@@ -138,19 +180,32 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Clients:
-    """clients.h5: results with a row for each client, and what was learnt and belongs to none."""
+    """The content of clients.h5.
+
+    Attributes
+    ----------
+    results : dict of str to ndarray
+        Results by name, (clients, ...).
+    learnt : dict of str to ndarray
+        Results that belong to no client; the group ``learnt``.
+    """
 
     results: dict[str, np.ndarray]
     learnt: dict[str, np.ndarray]
 
 
 def read_clients(path: Path) -> Clients:
-    """The clients.h5 at ``path``.
+    """Read a clients.h5.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
 
     Raises
     ------
     InputError
-        If it is no such file: every result is made of numbers, with a row for each client.
+        If it is not such a file: every result is made of numbers, with a row for each client.
     """
     try:
         with opened(path) as file:

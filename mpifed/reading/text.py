@@ -1,4 +1,4 @@
-"""Text files and JSON, no larger than such a file can be."""
+"""Text files and JSON of limited size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from mpifed.errors import InputError, one_line
 
 MOST = 64 << 20
-"""Bytes of a text file that is read at most."""
+"""Largest size of a text file, in bytes."""
 
 
 class MissingFile(InputError):
@@ -17,12 +17,32 @@ class MissingFile(InputError):
 
 
 def damaged(path: Path, reason: str) -> InputError:
-    """The error for a file at ``path`` whose content is wrong."""
+    """Return the error for a file whose content is wrong.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    reason : str
+        What is wrong in it.
+
+    Examples
+    --------
+    >>> str(damaged(Path("metrics.csv"), "its last line is cut"))
+    "'metrics.csv' is damaged: its last line is cut"
+    """
     return InputError(f"'{path}' is damaged: {one_line(reason, 300)}")
 
 
 def read_text(path: Path, most: int = MOST) -> str:
-    """The text of the regular file ``path``.
+    """Read a regular text file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, in UTF-8.
+    most : int
+        Largest size, in bytes.
 
     Raises
     ------
@@ -31,7 +51,7 @@ def read_text(path: Path, most: int = MOST) -> str:
     InputError
         If it cannot be read, has more than ``most`` bytes, or is not text in UTF-8.
     """
-    # numpy and networkx come with it, which a command that reads nothing does not need.
+    # It imports numpy and networkx, which a command that reads nothing does not need.
     from topologies.inputs import read_bytes
 
     try:
@@ -45,7 +65,14 @@ def read_text(path: Path, most: int = MOST) -> str:
 
 
 def read_json(path: Path, most: int = MOST) -> Any:
-    """The value in the JSON file ``path``.
+    """Read a JSON file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, in UTF-8.
+    most : int
+        Largest size, in bytes.
 
     Raises
     ------
@@ -62,12 +89,24 @@ def read_json(path: Path, most: int = MOST) -> Any:
 
 
 def is_count(value: Any) -> TypeGuard[int]:
-    """Whether ``value`` is a whole number, at least 0, that 64 bits hold."""
+    """Return whether ``value`` is an integer, at least 0, that fits into 64 bits.
+
+    Examples
+    --------
+    >>> is_count(3), is_count(-1), is_count(True)
+    (True, False, False)
+    """
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether ``value`` is a number that float64 holds; NaN and infinity are."""
+    """Return whether ``value`` is a number that fits into float64, including NaN and infinity.
+
+    Examples
+    --------
+    >>> is_number(1.5), is_number(10**400), is_number("1.5")
+    (True, False, False)
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return isinstance(value, float) or abs(value) < 2**1023

@@ -1,4 +1,4 @@
-"""YAML as users write it: plain data, no key twice, and no more than the text itself says."""
+"""YAML as users write it: plain data, unique keys, and limited size, aliases included."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import yaml
 from mpifed.errors import InputError, one_line
 
 MOST = 8 << 20
-"""Bytes of a YAML file at most."""
+"""Largest size of a YAML file, in bytes."""
 
 MOST_VALUES = 1_000_000
-"""Values in a YAML text at most, each counted as often as an alias repeats it."""
+"""Largest number of values in a YAML text, each counted as often as an alias repeats it."""
 
 LONGEST_NUMBER = 1000
-"""Characters of a number at most."""
+"""Largest length of a number, in characters."""
 
 
 MERGE = "tag:yaml.org,2002:merge"
-"""The key ``<<``, which stands for the entries of other mappings."""
+"""The tag of the key ``<<``, which inserts the entries of other mappings."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data only, and no key twice."""
+    """A loader of plain data that refuses repeated keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         written = [key for key, _ in node.value if key.tag != MERGE]
@@ -40,7 +40,17 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> Any:
-    """The value in the YAML file ``path``.
+    """Read a YAML file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, in UTF-8.
+
+    Returns
+    -------
+    Any
+        Its value; None for an empty file.
 
     Raises
     ------
@@ -64,7 +74,25 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_value(text: str, key: str) -> Any:
-    """The YAML value ``text``, typed for ``key``; raises ``InputError``."""
+    """Parse a YAML value.
+
+    Parameters
+    ----------
+    text : str
+        The value.
+    key : str
+        The key for which it was typed, for messages.
+
+    Raises
+    ------
+    InputError
+        If it is not YAML of plain data.
+
+    Examples
+    --------
+    >>> parse_value("{name: mlp, hidden: [64]}", "model")
+    {'name': 'mlp', 'hidden': [64]}
+    """
     try:
         return _parse(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -92,9 +120,9 @@ def _parse(text: str) -> Any:
 
 
 def _count(node: yaml.Node, known: dict[int, int], open_nodes: set[int]) -> int:
-    """Values in ``node`` as it would be written without aliases; refuses too many.
+    """Return the number of values in ``node`` if written without aliases; refuse too many.
 
-    ``known`` are counts by the nodes' ids, ``open_nodes`` those within which this one lies.
+    ``known`` are counts by ids of nodes, ``open_nodes`` the ids of nodes that contain this one.
     """
     if isinstance(node, yaml.ScalarNode):
         if len(node.value) > LONGEST_NUMBER and node.tag.endswith((":int", ":float")):

@@ -1,1 +1,1 @@
-"""Runs over every combination of values: ``python -m mpifed.sweep``."""
+"""Sweeps: a run for every combination of lists of values."""

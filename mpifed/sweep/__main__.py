@@ -50,11 +50,22 @@ from mpifed.sweep.plan import (
 )
 
 IN_THEIR_PLACE = ("objective", "l2_uvp", "test_loss")
-"""Columns of which the first that has a number is said of a run that has no accuracy."""
+"""Columns of which the first with a number is printed for a run without an accuracy."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
+    """Run the command.
+
+    Parameters
+    ----------
+    words : sequence of str, optional
+        The arguments; those of this process by default.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
     try:
         options = _parser().parse_intermixed_args(words)
         named, overrides = split_words(options.words)
@@ -82,9 +93,22 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def execute(runs: Sequence[Planned], commands: Sequence[Sequence[str]]) -> int:
-    """Runs what is not finished, one after the other; returns the exit code of the sweep."""
+    """Run what is not finished, one run after the other.
+
+    Parameters
+    ----------
+    runs : sequence of Planned
+        The runs, in order.
+    commands : sequence of sequence of str
+        The command of each run.
+
+    Returns
+    -------
+    int
+        0 if all are finished, 1 if any failed, 75 if one was stopped on request.
+    """
     failed = 0
-    # Private as the run directories in it, unless the user made it beforehand.
+    # Private as the run directories in it, unless the user made it before.
     runs[0].directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for number, (run, command) in enumerate(zip(runs, commands, strict=True), start=1):
         name = f"[{number}/{len(runs)}] {run.directory.name}"
@@ -115,7 +139,7 @@ def execute(runs: Sequence[Planned], commands: Sequence[Sequence[str]]) -> int:
 
 
 def _run(command: Sequence[str]) -> int:
-    """The exit code of one run; a request to stop is handed on to it."""
+    """Return the exit code of one run; a request to stop is passed on to it."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     handlers = {
         request: signal.signal(request, lambda *_: process.send_signal(signal.SIGUSR1))

@@ -1,4 +1,4 @@
-"""The runs of a sweep, or of a job, before they are made: what each changes and its command."""
+"""Planning of a sweep, or of a job: the overrides, directory and command of each run."""
 
 from __future__ import annotations
 
@@ -22,19 +22,29 @@ from mpifed.errors import EXIT_BAD_INPUT, InputError
 from mpifed.reading.configurations import read_stored
 from mpifed.sweep.references import split_linked
 
-# Resuming may change these, so a finished run with other values of them is not another run.
+# Resuming may change these, so a finished run with other values of them is the same run.
 FREE = ("evaluation.every:", "checkpoint.", "threads:", "reschedule:")
 
 MOST_RUNS = 10_000
-"""Runs of a sweep at most; each has a directory, and all are checked before the first begins."""
+"""Largest number of runs of a sweep, all of which are checked before the first begins."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a sweep: its directory, the overrides that make it, and its data section.
+    """One run of a sweep.
 
-    ``linked`` are the keys of the overrides that name other runs, ``needs`` the directories of
-    these, which must be finished before this one begins.
+    Attributes
+    ----------
+    directory : Path
+        Its run directory.
+    overrides : dict
+        Values by dotted key.
+    data : dict
+        Its complete section ``data``.
+    linked : tuple of str
+        Keys of the overrides that name other runs.
+    needs : tuple of Path
+        Directories of these runs, which must be finished before this one begins.
     """
 
     directory: Path
@@ -44,15 +54,38 @@ class Planned:
     needs: tuple[Path, ...] = ()
 
     def finished(self) -> bool:
+        """Return whether the run directory has a file DONE."""
         return _finished(self.directory)
 
     def waits_for(self) -> Path | None:
-        """The first of the runs that this one needs which is not finished; None if all are."""
+        """Return the first run in ``needs`` that is not finished; None if all are."""
         return next((place for place in self.needs if not _finished(place)), None)
 
 
 def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> list[Planned]:
-    """Every run of the sweep, checked: ``InputError`` for the first that cannot be run."""
+    """Plan and check every run of a sweep.
+
+    Parameters
+    ----------
+    experiment : str
+        A shipped experiment or a YAML file.
+    words : sequence of str
+        Overrides ``key=value``. Lists are swept over; the last one varies fastest.
+    output : Path
+        The directory of the run directories.
+    ranks : int
+        MPI ranks of each run.
+
+    Returns
+    -------
+    list of Planned
+        A run for each combination of values.
+
+    Raises
+    ------
+    InputError
+        For more than ``MOST_RUNS`` runs, or the first run whose configuration is wrong.
+    """
     plain, links = split_linked(words)
     axes, fixed = split_axes(config.parse_overrides(plain))
     if links and not axes:
@@ -72,7 +105,7 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
         linked: tuple[str, ...] = ()
         needs: tuple[Path, ...] = ()
         if links and number % chain:
-            # The last list is the one that itertools.product turns fastest.
+            # itertools.product varies the last list fastest.
             first = runs[number - number % chain].directory
             others = {"previous": runs[-1].directory, "first": first}
             overrides |= {link.key: link.filled(others) for link in links}
@@ -87,7 +120,20 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
 
 
 def check_data(experiment: str, runs: Sequence[Planned]) -> None:
-    """Refuses data that cannot be read, by a dry run of one run of each data section."""
+    """Check data that are not read by ``plan``, by a dry run of one run for each section ``data``.
+
+    Parameters
+    ----------
+    experiment : str
+        A shipped experiment or a YAML file.
+    runs : sequence of Planned
+        The runs. Those that are finished are not checked.
+
+    Raises
+    ------
+    InputError
+        With the message of the first dry run that refuses its input.
+    """
     waiting = [run for run in runs if not run.finished()]
     for run in {as_text(run.data): run for run in reversed(waiting)}.values():
         if run.waits_for() is not None:
@@ -100,7 +146,28 @@ def check_data(experiment: str, runs: Sequence[Planned]) -> None:
 
 
 def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """(the lists to sweep over, the values that hold for every run)."""
+    """Divide overrides into lists of values and single values.
+
+    Parameters
+    ----------
+    overrides : dict
+        Values by dotted key.
+
+    Returns
+    -------
+    tuple of dict
+        The lists to sweep over, and the values for every run.
+
+    Raises
+    ------
+    InputError
+        For an empty list, or a value that is repeated in a list.
+
+    Examples
+    --------
+    >>> split_axes({"seed": [0, 1], "rounds": 100})
+    ({'seed': [0, 1]}, {'rounds': 100})
+    """
     axes = {key: value for key, value in overrides.items() if isinstance(value, list)}
     for key, values in axes.items():
         texts = Counter(map(as_text, values))
@@ -115,13 +182,40 @@ def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[st
 
 
 def as_text(value: Any) -> str:
-    """``value`` as YAML on one line, as it is typed after ``key=``."""
+    """Return a value as YAML on one line, as it is typed after ``key=``.
+
+    Parameters
+    ----------
+    value : Any
+        Plain data.
+
+    Examples
+    --------
+    >>> as_text({"name": "mlp", "hidden": [64]})
+    '{name: mlp, hidden: [64]}'
+    """
     text = yaml.safe_dump(value, default_flow_style=True, width=sys.maxsize, sort_keys=False)
     return text.removesuffix("...\n").strip()
 
 
 def launch_words(ranks: int | None) -> list[str]:
-    """``mpirun -n RANKS`` of this Python's environment, else of the PATH; nothing without ranks."""
+    """Return ``mpirun -n RANKS``, that of this Python's environment or of the PATH.
+
+    Parameters
+    ----------
+    ranks : int or None
+        MPI ranks; None for a run without mpirun.
+
+    Returns
+    -------
+    list of str
+        Empty without ``ranks``.
+
+    Raises
+    ------
+    InputError
+        If there is no mpirun.
+    """
     if ranks is None:
         return []
     beside = Path(sys.executable).parent / "mpirun"
@@ -132,7 +226,17 @@ def launch_words(ranks: int | None) -> list[str]:
 
 
 def run_words(experiment: str, run: Planned, ranks: int | None) -> list[str]:
-    """The command of one run, without its launcher."""
+    """Return the command of one run, without mpirun.
+
+    Parameters
+    ----------
+    experiment : str
+        A shipped experiment or a YAML file.
+    run : Planned
+        The run.
+    ranks : int or None
+        MPI ranks that the run requires; None for any number.
+    """
     overrides = [f"{key}={as_text(value)}" for key, value in run.overrides.items()]
     expected = ["--expect-ranks", str(ranks)] if ranks is not None else []
     output = ["--output", str(run.directory), "--resume", "--quiet"]
@@ -140,7 +244,7 @@ def run_words(experiment: str, run: Planned, ranks: int | None) -> list[str]:
 
 
 def _check_same_run(run: Planned, complete: dict[str, Any]) -> None:
-    """Refuses a directory that holds a finished run of another configuration."""
+    """Refuse a directory that holds a finished run of another configuration."""
     path = run.directory / "config.yaml"
     if not run.finished() or not path.exists():
         return  # an unfinished run is compared by mpifed.run itself when it resumes
@@ -160,7 +264,7 @@ def _directory_name(chosen: dict[str, Any]) -> str:
 
 
 def _brief(value: Any) -> str:
-    """``value`` for a file name: a component with options is ``erdos_renyi,p=0.1``."""
+    """Return ``value`` for a file name: a component with options is ``erdos_renyi,p=0.1``."""
     if not (isinstance(value, dict) and isinstance(value.get("name"), str)):
         return as_text(value)
     options = (f"{key}={as_text(option)}" for key, option in value.items() if key != "name")

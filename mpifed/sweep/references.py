@@ -1,9 +1,9 @@
-"""Overrides of a sweep that name another of its runs, so that one may begin where that ended.
+"""Overrides of a sweep that refer to another of its runs, so that one may begin where it ended.
 
-``{previous}`` is the directory of the run with the value before in the last list of the sweep, all
-else equal, and ``{first}`` that with the first value of the last list. The runs among which the
-last list alone differs are a *chain*; its first run has none before it, and an override that holds
-a placeholder is left out there.
+``{previous}`` is the directory of the run with the previous value of the last list of the sweep,
+all else equal, and ``{first}`` that of the run with the first value. The runs that differ in the
+last list alone are a *chain*. In the first run of a chain, overrides with a placeholder are left
+out.
 """
 
 from __future__ import annotations
@@ -18,15 +18,25 @@ from mpifed.config.experiment_files import parse_overrides
 from mpifed.errors import InputError, closest
 
 MARKS = {"previous": "\ue000", "first": "\ue001"}
-"""What stands for a placeholder while YAML, to which braces mean something, reads the value."""
+"""Replacements of placeholders while the value is read as YAML, where braces have a meaning."""
 
 BRACES = re.compile(r"\{\s*(\w+)\s*\}")
-"""A word alone in braces, which no option takes: mappings have colons."""
+"""A single word in braces, which cannot be a value of an option: mappings have colons."""
 
 
 @dataclass(frozen=True)
 class Linked:
-    """An override with the placeholders ``names``; its value has ``MARKS`` in their places."""
+    """An override with placeholders.
+
+    Attributes
+    ----------
+    key : str
+        Its dotted key.
+    value : Any
+        Its value, with ``MARKS`` in place of placeholders.
+    names : tuple of str
+        The placeholders, without braces.
+    """
 
     key: str
     value: Any
@@ -36,12 +46,40 @@ class Linked:
         return f"{self.key} has {' and '.join(f'{{{name}}}' for name in self.names)}"
 
     def filled(self, directories: Mapping[str, Path]) -> Any:
-        """The value with the ``directories`` of these names in it."""
+        """Return the value with directories in place of placeholders.
+
+        Parameters
+        ----------
+        directories : mapping of str to Path
+            Directories by placeholder.
+        """
         return _filled(self.value, directories)
 
 
 def split_linked(words: Sequence[str]) -> tuple[list[str], list[Linked]]:
-    """(the overrides without placeholders, those with them); raises ``InputError``."""
+    """Divide overrides into those without and those with placeholders.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Words ``key=value``.
+
+    Returns
+    -------
+    tuple of list of str and list of Linked
+        Both in the order of ``words``.
+
+    Raises
+    ------
+    InputError
+        For an unknown placeholder, or one within a list that is swept over.
+
+    Examples
+    --------
+    >>> plain, linked = split_linked(["seed=1", "algorithm.start_from={previous}/x"])
+    >>> plain, linked[0].filled({"previous": Path("runs/a")})
+    (['seed=1'], 'runs/a/x')
+    """
     plain, linked = [], []
     for word in words:
         key, _, text = word.partition("=")

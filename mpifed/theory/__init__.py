@@ -1,1 +1,1 @@
-"""What the papers prove: step sizes, rates and budgets as functions of measured constants."""
+"""Results of the papers: step sizes, rates and budgets as functions of measured constants."""

@@ -43,7 +43,7 @@ ONE_SHOT = {
     "bound_for_this_run": "with the alpha_i of this run f~ at the one-shot average is at most this "
     "far above its least value, whatever accuracy is and wherever the run began",
 }
-"""What the numbers of one-shot mean."""
+"""Explanations of the numbers of ``one_shot``."""
 
 FROM_AVERAGE = "from the one-shot average, which is one of them, with step 1 / L_alpha (Theorem 2)"
 ROUNDS = {
@@ -54,11 +54,22 @@ AFFORDABLE = {
     "largest_equal_alpha": "up to this alpha, the same for all clients, rounds communications "
     f"bring gradient descent within accuracy of the least f~, {FROM_AVERAGE}",
 }
-"""What those of rounds and alpha mean."""
+"""Explanations of the numbers of ``rounds`` and ``affordable``."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
+    """Run the command.
+
+    Parameters
+    ----------
+    words : sequence of str, optional
+        The arguments; those of this process by default.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
     try:
         options = _parser().parse_args(words)
         _check(options)
@@ -71,7 +82,20 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def variance(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
-    """Proposition 3 at the run's x."""
+    """Return both sides of Proposition 3 at the run's x: Var(T_i(x)) = (1 - alpha)^2 Var(x_i).
+
+    Parameters
+    ----------
+    run : Stored
+        A run with equal coefficients under a server.
+    options : mapping
+        Options of the command; none is used.
+
+    Raises
+    ------
+    InputError
+        If coefficients differ, or clients have their own x under gossip.
+    """
     alpha = run.equal_alpha()
     if run.x.ndim > 1:
         raise InputError(
@@ -89,7 +113,20 @@ def variance(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
 
 
 def one_shot(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Theorem 1, for equal coefficients and for any."""
+    """Return the largest alpha for which the one-shot average is accurate (Theorem 1).
+
+    Parameters
+    ----------
+    run : Stored
+        A run whose L_i are known.
+    options : mapping
+        ``accuracy``, a gap of f~.
+
+    Returns
+    -------
+    dict
+        The bounds for equal coefficients and for any, and the bound for this run.
+    """
     c, accuracy = run.constants(), options["accuracy"]
     spread = flix.spread(run.optima, run.smoothness)
     apart = flix.largest_distance(run.optima)
@@ -104,7 +141,15 @@ def one_shot(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rounds(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Theorem 2: communications for an accuracy."""
+    """Return the communications that gradient descent needs for an accuracy (Theorem 2).
+
+    Parameters
+    ----------
+    run : Stored
+        A run of flix with whole messages of all clients.
+    options : mapping
+        ``accuracy``, a gap of f~, and ``alpha``; None for that of the run.
+    """
     c, accuracy = run.of_gradient_descent(), options["accuracy"]
     alpha = run.equal_alpha() if options["alpha"] is None else options["alpha"]
     spread = flix.spread(run.optima, run.smoothness)
@@ -113,7 +158,15 @@ def rounds(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def affordable(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Theorem 2 the other way round: coefficients for a budget of communications."""
+    """Return the largest equal alpha for a number of communications (Theorem 2, solved for alpha).
+
+    Parameters
+    ----------
+    run : Stored
+        A run of flix with whole messages of all clients.
+    options : mapping
+        ``accuracy``, a gap of f~, and ``rounds``.
+    """
     c, accuracy = run.of_gradient_descent(), options["accuracy"]
     spread = flix.spread(run.optima, run.smoothness)
     most = flix.affordable_alpha(c, spread, accuracy, options["rounds"])

@@ -1,4 +1,4 @@
-"""A run of FLIX as the theorems see it: coefficients, optima and curvatures of its clients."""
+"""A run of FLIX in the terms of its theorems: coefficients, optima and curvatures of clients."""
 
 from __future__ import annotations
 
@@ -22,11 +22,24 @@ OPTIONS = ("flix_alpha", "l2", "regulariser", "smoothness", "gradient")
 
 @dataclass(frozen=True)
 class Stored:
-    """What the newest checkpoint holds of the training clients.
+    """The training clients in the newest checkpoint of a run; n of them, models of P numbers.
 
-    ``alpha`` and ``smoothness`` (L_i; zeros where unknown) are (n,), ``optima`` is (n, P), ``x``
-    (P,), or (n, P) under gossip; ``strong`` is mu_i, the same for all. ``configuration`` is that
-    of the run.
+    Attributes
+    ----------
+    path : Path
+        The checkpoint.
+    alpha : ndarray
+        alpha_i, float64 (n,).
+    optima : ndarray
+        x_i, float64 (n, P).
+    smoothness : ndarray
+        L_i, float64 (n,); zeros where unknown.
+    x : ndarray
+        The shared model, float64 (P,), or (n, P) under gossip.
+    strong : float
+        mu_i, the same for all.
+    configuration : mapping
+        The configuration of the run.
     """
 
     path: Path
@@ -38,12 +51,12 @@ class Stored:
     configuration: Mapping[str, Any]
 
     def deployed(self) -> np.ndarray:
-        """T_i(x), (n, P)."""
+        """Return T_i(x) = alpha_i x + (1 - alpha_i) x_i, (n, P)."""
         alpha = self.alpha[:, None]
         return alpha * self.x + (1 - alpha) * self.optima
 
     def equal_alpha(self) -> float:
-        """alpha where all clients have the same; else ``InputError``."""
+        """Return the alpha that all clients share; raise ``InputError`` if they differ."""
         if not (self.alpha == self.alpha[0]).all():
             raise InputError(
                 f"{self.path}: algorithm.flix_alpha differs between clients; this is known for "
@@ -52,7 +65,13 @@ class Stored:
         return float(self.alpha[0])
 
     def constants(self) -> flix.Constants:
-        """The constants without compression; ``InputError`` where L_i are unknown or wrong."""
+        """Return the constants without compression.
+
+        Raises
+        ------
+        InputError
+            If L_i are unknown, or those of the published code, which are too small.
+        """
         if self.configuration["algorithm"]["smoothness"] == "published_code":
             raise InputError(
                 f"{self.path}: algorithm.smoothness is 'published_code', whose L_i are too small "
@@ -66,7 +85,13 @@ class Stored:
         return flix.constants(self.alpha, self.smoothness, self.strong)
 
     def of_gradient_descent(self) -> flix.Constants:
-        """The same for Theorem 2, ``InputError`` where it does not speak of the run."""
+        """Return the constants for Theorem 2.
+
+        Raises
+        ------
+        InputError
+            If the run is not one of gradient descent on strongly convex risks.
+        """
         c, beyond = self.constants(), self._beyond_gradient_descent()
         if beyond:
             raise InputError(
@@ -81,7 +106,7 @@ class Stored:
         return c
 
     def _beyond_gradient_descent(self) -> list[str]:
-        """What of the run is not as in gradient descent, as key=value."""
+        """Return the options of the run that gradient descent does not have, as key=value."""
         run = self.configuration
         options = run["algorithm"]
         plain = {
@@ -97,7 +122,18 @@ class Stored:
 
 
 def read_run(directory: Path) -> Stored:
-    """The newest intact checkpoint of ``directory``; raises ``InputError``."""
+    """Read the newest intact checkpoint of a run directory.
+
+    Parameters
+    ----------
+    directory : Path
+        The run directory.
+
+    Raises
+    ------
+    InputError
+        If it has none, or is not a run of flix, dcgd or diana.
+    """
     found, _ = newest(directory)
     if found is None:
         raise InputError(f"RUN_DIR is '{directory}', which holds no intact checkpoint of a run")

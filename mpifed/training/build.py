@@ -1,4 +1,4 @@
-"""From a configuration to the objects of a run: data, federation, exchange, model, algorithm."""
+"""Makes a run's objects from its configuration: data, federation, exchange, model, algorithm."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from mpifed.models.stacked import stack
 from mpifed.mpi.communicator import Communicator
 
 CLIENT_BYTES = 200
-"""Bytes that a rank takes for each client of the run, wherever it is hosted, at least."""
+"""Least number of bytes that a rank needs for each client of the run, hosted here or not."""
 
 COPIES = 2
-"""Copies of a model that a rank holds at least: what it starts from, and what it trains."""
+"""Least number of copies of a model on a rank: the received one and the trained one."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything a run is made of but its shards and its state."""
+    """The objects of a run, without its shards and its state; ``horizon`` is R of the schedules."""
 
     configuration: Configuration
     dataset: Dataset
@@ -51,10 +51,11 @@ class Setup:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The floating-point type of models and samples."""
         return _dtype(self.configuration)
 
     def load(self) -> Shards:
-        """The shards of the clients hosted here, on the device; collective."""
+        """Load the shards of the clients hosted here onto the device; collective."""
         shards = self.dataset.load(self.federation.hosted, self.dtype)
         shards = replace(shards, fresh=self.dataset.fresh)
         if self.device.type == "cpu":
@@ -72,10 +73,9 @@ def make(
     horizon: int,
     stored: dict[str, np.ndarray] | None = None,
 ) -> Setup:
-    """Builds a run's objects; raises ``InputError`` for what only the data can show to be wrong.
+    """Make the objects of a run; collective. Raises ``InputError`` for wrong data.
 
-    ``horizon`` is the R of learning-rate schedules; ``stored`` what the exchange of an earlier part
-    of this run had stored. Every rank calls it.
+    ``stored`` are the arrays that the exchange of an earlier part of this run stored.
     """
     n_clients = configuration.clients
     check_memory(CLIENT_BYTES * n_clients, f"clients is {n_clients}, which")
@@ -157,7 +157,7 @@ def make(
 def _check_samples(
     configuration: Configuration, federation: Federation, description: Description
 ) -> None:
-    """Refuses samples that the hosts of the ranks have no memory for. Collective."""
+    """Refuse samples that do not fit into the memory of the hosts; collective."""
     samples = description.n_train + description.n_val + description.n_test
     by_rank = np.bincount(
         federation.owner, weights=samples, minlength=federation.communicator.size
@@ -173,14 +173,14 @@ def _check_samples(
 
 
 def _sample_bytes(configuration: Configuration, description: Description) -> int:
-    """Bytes of a sample and its label in memory."""
+    """Return the bytes of a sample and its label in memory."""
     return math.prod(description.input_shape) * _dtype(configuration).itemsize + 8
 
 
 def _model(
     configuration: Configuration, description: Description, method: type[Algorithm]
 ) -> Model:
-    """The model; a torch module becomes one. Refuses what the algorithm cannot train."""
+    """Return the model; a torch module is wrapped. Refuse one that the algorithm cannot train."""
     name = configuration.model.name
     built = find("model", name)(description, **configuration.model.options)
     if isinstance(built, torch.nn.Module):
@@ -198,7 +198,7 @@ def _model(
             f"'{configuration.algorithm.name}' needs a "
             f"{' or '.join(kind.__name__ for kind in kinds)}"
         )
-    # What is no predictor reaches only those methods that ask for it by their ``model_type``.
+    # A model that does not predict reaches only methods that ask for it by ``model_type``.
     return cast(Model, built)
 
 
@@ -209,7 +209,7 @@ def _dtype(configuration: Configuration) -> torch.dtype:
 def _check_task(
     configuration: Configuration, description: Description, algorithm: Algorithm
 ) -> None:
-    """Refuses an algorithm that cannot learn from such data."""
+    """Refuse an algorithm that cannot learn from data of this task."""
     name, task = configuration.algorithm.name, description.task
     if task not in algorithm.tasks:
         raise InputError(
@@ -219,7 +219,7 @@ def _check_task(
 
 
 def choose_device(name: str, communicator: Communicator) -> torch.device:
-    """``cpu``, or a GPU for this rank: its number on the node modulo the visible GPUs.
+    """Return the CPU, or this rank's GPU: its number on the node modulo the visible GPUs.
 
     Not tested on a GPU. Digests are promised on CPU only.
     """
@@ -231,7 +231,7 @@ def choose_device(name: str, communicator: Communicator) -> torch.device:
 
 
 def plan_lines(setup: Setup) -> list[str]:
-    """What ``--dry-run`` tells: who hosts what, how large it is, what a round sends. Collective."""
+    """Return the lines of ``--dry-run``: clients per rank, memory, bytes of a round; collective."""
     federation, description = setup.federation, setup.dataset.description
     counts = np.bincount(federation.owner, minlength=federation.communicator.size)
     itemsize = setup.dtype.itemsize
@@ -258,14 +258,14 @@ def plan_lines(setup: Setup) -> list[str]:
 
 
 def remarks(setup: Setup) -> list[str]:
-    """What is said of the exchange before a run begins, the same on every rank."""
+    """Return lines for the log about weights and the exchange, the same on every rank."""
     payload = setup.algorithm.payload()
     own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
     return [*_of_weights(setup), *own]
 
 
 def _of_weights(setup: Setup) -> list[str]:
-    """How a server weighs participants, where that is another way than may be thought."""
+    """Return a line where a server's weights may differ from what is expected."""
     configuration, federation = setup.configuration, setup.federation
     algorithm = setup.algorithm
     is_server = configuration.exchange.name == "server" and algorithm.communicates
@@ -297,7 +297,7 @@ def _range(values: np.ndarray) -> str:
 
 
 def describe_versions() -> dict[str, Any]:
-    """Versions of what decides a run's numbers."""
+    """Return the versions of Python and of the packages that determine a run's numbers."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 

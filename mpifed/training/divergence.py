@@ -1,6 +1,6 @@
-"""Numbers that are no longer finite: whose they are, and what happens then.
+"""Divergence: values that are no longer finite, whose they are, and the failures they cause.
 
-A client diverges where an update that it would send, or what it keeps, is infinite or NaN. That is
+A client diverges where an update that it would send, or its state, is infinite or NaN. This is
 found before anything is averaged, or else at the end of the round, alike on every rank.
 """
 
@@ -21,7 +21,17 @@ from mpifed.mpi.communicator import Communicator
 
 
 def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
-    """Those of the hosted clients ``ids`` with a value that is not finite, ascending."""
+    """Return the ids of hosted clients whose state has a value that is not finite, ascending.
+
+    Parameters
+    ----------
+    state : Any
+        A state with a row for each of ``ids``.
+    shared_is_rows : bool
+        Whether shared tensors have a row for each client.
+    ids : ndarray
+        Ids of the hosted clients, (hosted,).
+    """
     bad = np.zeros(len(ids), bool)
     for _, tensor, is_rows in states.tensors(state, shared_is_rows):
         if is_rows and not _finite(tensor):
@@ -30,46 +40,99 @@ def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
 
 
 def server_diverged(state: Any, shared_is_rows: bool) -> bool:
-    """Whether a value that the server owns is not finite."""
+    """Return whether a tensor of the server has a value that is not finite.
+
+    Parameters
+    ----------
+    state : Any
+        The state of the run or of its algorithm.
+    shared_is_rows : bool
+        Whether shared tensors have a row for each client; the server then has none.
+    """
     found = states.tensors(state, shared_is_rows)
     return not all(_finite(tensor) for _, tensor, is_rows in found if not is_rows)
 
 
 def _finite(tensor: torch.Tensor) -> bool:
-    # Much faster than to ask of every value.
+    # Much faster than a test of every value.
     return not tensor.is_floating_point() or math.isfinite(largest(tensor))
 
 
 def refuse(
     communicator: Communicator, state: Any, shared_is_rows: bool, ids: np.ndarray, where: str
 ) -> None:
-    """Raises ``Diverged`` or ``PeerDiverged`` if any client's state is not finite; collective."""
+    """Raise if the state of any client is not finite; collective.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        All ranks.
+    state, shared_is_rows, ids
+        As for ``bad_clients``.
+    where : str
+        The part of a client that is not finite, for the message.
+
+    Raises
+    ------
+    Diverged
+        On the rank that hosts the first of these clients.
+    PeerDiverged
+        On all other ranks.
+    """
     own = bad_clients(state, shared_is_rows, ids)
     answer = communicator.max(np.array([-float(own[0]) if own else -np.inf]))
     raise_first_diverged(-answer[0], own, where)
 
 
 def all_diverged(communicator: Communicator, error: Diverged | PeerDiverged) -> list[int]:
-    """The clients of all ranks that diverged, ascending; collective, on every rank."""
+    """Return the clients of all ranks that diverged, ascending, on every rank; collective.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        All ranks.
+    error : Diverged or PeerDiverged
+        What this rank raised.
+    """
     gathered = communicator.gather_object(error.clients)
     union = sorted({client for own in gathered for client in own}) if gathered else None
     return list(communicator.broadcast_object(union))
 
 
 def of_the_server(round: int) -> Diverged:
-    """The failure of a run whose shared state is not finite, though every client's update was."""
+    """Return the failure of a run whose shared state is not finite, though all updates were.
+
+    Parameters
+    ----------
+    round : int
+        The round, for the message.
+    """
     return Diverged(
         f"the server's state after round {round} is not finite: the training diverged", []
     )
 
 
 def advice(algorithm: Algorithm) -> str:
-    """What may help where numbers have grown too large: the step that the method has, smaller."""
+    """Return what may help against divergence, for a message.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        Its ``step_option`` names the option to make smaller.
+    """
     return f"a smaller {algorithm.step_option} may help"
 
 
 def report(clients: list[int], round: int) -> None:
-    """Says in the log that ``clients`` were left out of ``round``."""
+    """Log that clients were left out of a round (``on_divergence: drop``).
+
+    Parameters
+    ----------
+    clients : list of int
+        Their ids, ascending.
+    round : int
+        The round.
+    """
     listing = ", ".join(map(str, clients))
     many = "clients" if len(clients) > 1 else "client"
     logging.getLogger("mpifed").warning(
@@ -78,7 +141,13 @@ def report(clients: list[int], round: int) -> None:
 
 
 def of_all(error: Diverged) -> Diverged:
-    """The failure of a run that may leave clients out, where nobody would be left."""
+    """Return the failure of a round in which all participants diverged.
+
+    Parameters
+    ----------
+    error : Diverged
+        What this rank raised.
+    """
     return Diverged(
         f"{error} (nor have the others that take part finite numbers, so on_divergence=drop leaves "
         "nobody to go on with)",

@@ -1,4 +1,4 @@
-"""The round loop: sample, round, agree, evaluate, record, checkpoint, stop on request."""
+"""The loop over rounds: sample, train, agree, evaluate, record, checkpoint, stop on request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,21 @@ from mpifed.training.scores import warn_of_losses
 
 
 class Engine:
-    """One run: its state, and the loop that moves it on."""
+    """The state of a run and the loop that advances it; all methods are collective.
+
+    Attributes
+    ----------
+    setup, shards, clock
+        The objects of the run, the samples of the hosted clients, and seconds by phase.
+    everyone, training, unseen : Clients
+        The hosted clients: all, those in training, and those that only adapt.
+    state : RunState
+        The state after round ``round``, with a row for each hosted client.
+    active : int or None
+        Participants of the last round; None before the first.
+    scores : dict
+        The last recorded row of metrics.csv, on rank 0.
+    """
 
     def __init__(self, setup: Setup, shards: Shards, clock: Clock) -> None:
         self.setup, self.shards, self.clock = setup, shards, clock
@@ -48,7 +62,7 @@ class Engine:
         memory = setup.exchange.remember(shared, len(self.everyone), setup.dtype)
         self.state = states.RunState(first, memory)
         self._own: list[torch.Tensor] = []
-        """Tensors of the state that ``_merged`` made, and so nobody else keeps."""
+        """Tensors of the state that ``_merged`` made: they have no other owner."""
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
@@ -58,11 +72,11 @@ class Engine:
 
     @property
     def elapsed(self) -> float:
-        """Wall seconds of training so far, over all parts of the run."""
+        """Wall seconds of training, over all parts of the run."""
         return self.clock.seconds["total"] + time.perf_counter() - self._began
 
     def prepare(self) -> None:
-        """What clients do on their own before round 1; a resumed run does not repeat it."""
+        """Run the computations of clients before round 1; a resumed run does not repeat them."""
         with self.clock.measure("local"):
             made = self.setup.algorithm.prepare(
                 self.state.algorithm, self.everyone, self.setup.exchange, Draws(self.seed, 0)
@@ -70,7 +84,7 @@ class Engine:
             self.state = states.RunState(made, self.state.memory)
 
     def restore(self, path: Path, meta: checkpoint.Meta) -> None:
-        """Goes on from a checkpoint; collective."""
+        """Continue from a checkpoint; ``meta`` is what the file records besides the state."""
         exchange = self.setup.exchange
         hosted = self.setup.federation.hosted
         self.state = checkpoint.read_state(path, self.state, exchange.shared_is_rows, hosted)
@@ -86,7 +100,22 @@ class Engine:
         progress: Progress | None,
         stop_requested: Callable[[], bool],
     ) -> str:
-        """Runs to the last round; returns 'finished', or 'stopped' on request."""
+        """Run to the last round, or stop on request.
+
+        Parameters
+        ----------
+        directory : Path
+            The run directory.
+        recorder, progress
+            Files and terminal; None on all ranks but rank 0.
+        stop_requested : callable
+            Returns whether this rank was asked to stop.
+
+        Returns
+        -------
+        str
+            'finished' or 'stopped'.
+        """
         federation = self.setup.federation
         share_hosted_clients(federation.communicator, federation.hosted)
         try:
@@ -123,10 +152,9 @@ class Engine:
         return "finished"
 
     def advance(self) -> None:
-        """One round among the clients that take part in it.
+        """Run one round among its participants.
 
-        Under ``on_divergence: drop`` those that diverge take no part after all: the round is run
-        again without them.
+        Under ``on_divergence: drop`` the round is run again without the clients that diverged.
         """
         setup, exchange = self.setup, self.setup.exchange
         federation, communicator = setup.federation, setup.federation.communicator
@@ -159,7 +187,7 @@ class Engine:
         self.state = after
 
     def _round(self, active: np.ndarray) -> states.RunState:
-        """The state after this round among ``active`` clients, bool (n_clients,)."""
+        """Return the state after this round among ``active`` clients, bool (n_clients,)."""
         setup, federation = self.setup, self.setup.federation
         began, exchanged = time.perf_counter(), self.clock.seconds["exchange"]
         here = np.flatnonzero(active[federation.hosted])
@@ -187,7 +215,7 @@ class Engine:
         return after
 
     def _merged(self, part: states.RunState, rows: torch.Tensor) -> states.RunState:
-        """The state after the clients at ``rows`` of the hosted ones moved on to ``part``."""
+        """Return the state in which the hosted clients at ``rows`` have the rows of ``part``."""
         is_rows = self.setup.exchange.shared_is_rows
         after = states.merge(self.state, part, rows, is_rows, self._own)
         # A round that may be run again needs the state before it.
@@ -196,9 +224,10 @@ class Engine:
         return after
 
     def agree(self, stop: bool) -> bool:
-        """Whether any rank was asked to stop. Collective.
+        """Return whether any rank was asked to stop.
 
-        Raises where a state is not finite, or the last checkpoint could not be written.
+        Raises ``Diverged`` or ``PeerDiverged`` where a state is not finite, and the failure of the
+        last checkpoint.
         """
         is_rows, ids = self.setup.exchange.shared_is_rows, self.everyone.ids
         own = divergence.bad_clients(self.state, is_rows, ids)
@@ -214,14 +243,15 @@ class Engine:
         return bool(answer[0])
 
     def digest(self) -> str | None:
-        """That of the state; on rank 0. Collective."""
+        """Return the digest of the state on rank 0, None elsewhere."""
         return appraisal.digest(self.setup, self.state)
 
     def remarks(self) -> list[str]:
-        """What the algorithm says of itself before its rounds begin; collective."""
+        """Return lines for the log about the algorithm, before its rounds begin."""
         return appraisal.remarks(self.setup, self.state, self.training)
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
+        """Score all clients and record a row of metrics.csv and clients.h5."""
         with self.clock.measure("evaluation"), torch.no_grad():
             draws = Draws(self.seed, self.round)
             found = appraisal.appraise(self.setup, self.state, self.training, self.unseen, draws)

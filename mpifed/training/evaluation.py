@@ -1,6 +1,6 @@
-"""What a run shows of itself between rounds: scores, measures, what was learnt, and its digest.
+"""Evaluation between rounds: scores, measures, learnt results and the digest of the state.
 
-All of it is collective, and none of it changes the run.
+All functions but ``columns_of`` are collective, and none changes the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ from mpifed.training.scores import (
 
 
 def columns_of(setup: Setup) -> list[str]:
-    """The columns of this run's metrics.csv."""
+    """Return the columns of this run's metrics.csv, in order.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    """
     unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
     validates = setup.configuration.evaluation.validates
     validation = VALIDATION_COLUMNS if validates else []
@@ -43,9 +49,20 @@ def columns_of(setup: Setup) -> list[str]:
 
 @dataclass(frozen=True)
 class Appraisal:
-    """``results`` of every client, on rank 0 alone; ``learnt`` and ``measured`` are the method's.
+    """The evaluation of a state.
 
-    ``digest`` is that of the state, on rank 0; ``distance`` the consensus distance under gossip.
+    Attributes
+    ----------
+    results : ClientResults or None
+        Scores of every client, on rank 0.
+    digest : str or None
+        SHA-256 of the state, on rank 0.
+    distance : float or None
+        The consensus distance under gossip; see ``Exchange.consensus_distance``.
+    measured : dict of str to (float or None)
+        Columns that the algorithm adds to metrics.csv.
+    learnt : dict of str to ndarray
+        Results of the algorithm that belong to no client.
     """
 
     results: ClientResults | None
@@ -55,7 +72,13 @@ class Appraisal:
     learnt: dict[str, np.ndarray]
 
     def row(self, client_weights: ClientWeights = "scored") -> dict[str, Any]:
-        """What a row of metrics.csv has of it, averages by ``client_weights``; on rank 0."""
+        """Return the values of a row of metrics.csv by column; on rank 0.
+
+        Parameters
+        ----------
+        client_weights : {'scored', 'train', 'uniform'}
+            Weights of averages over clients; see ``summarise``.
+        """
         assert self.results is not None
         return {
             **summarise(self.results, client_weights),
@@ -68,7 +91,19 @@ class Appraisal:
 def appraise(
     setup: Setup, state: states.RunState, training: Clients, unseen: Clients, draws: Draws
 ) -> Appraisal:
-    """The state after a round; ``training`` and ``unseen`` are the hosted clients of each kind."""
+    """Evaluate the state after a round.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    state : RunState
+        The state after the round.
+    training, unseen : Clients
+        The hosted clients of each kind.
+    draws : Draws
+        The random numbers of this evaluation.
+    """
     shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
     return Appraisal(
         score(setup, state, trained, training, unseen, draws),
@@ -80,7 +115,20 @@ def appraise(
 
 
 def digest(setup: Setup, state: states.RunState) -> str | None:
-    """SHA-256 over the server's and each client's, in client order; on rank 0."""
+    """Return the SHA-256 over the digests of the server's and each client's state, in order.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    state : RunState
+        The state of the server and of all hosted clients.
+
+    Returns
+    -------
+    str or None
+        64 hexadecimal digits on rank 0, independent of the number of ranks; None elsewhere.
+    """
     is_rows, federation = setup.exchange.shared_is_rows, setup.federation
     own = states.client_digests(state, is_rows, len(federation.hosted))
     gathered = federation.communicator.gather_object(own)
@@ -97,13 +145,23 @@ def digest(setup: Setup, state: states.RunState) -> str | None:
 
 
 def remarks(setup: Setup, state: states.RunState, training: Clients) -> list[str]:
-    """What the algorithm says of itself before its rounds begin, and what it leaves unread."""
+    """Return lines for the log: the algorithm's own, and options of ``local`` that it ignores.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    state : RunState
+        The state before the first round of this part.
+    training : Clients
+        The hosted clients in training.
+    """
     own = setup.algorithm.remarks(state.algorithm, training, setup.exchange)
     return [*_unread(setup), *own]
 
 
 def _unread(setup: Setup) -> list[str]:
-    """A line for each option of ``local`` that is set and that the algorithm does not read."""
+    """Return a line for each option of ``local`` that is set but not read by the algorithm."""
     read = setup.algorithm.local_options
     if read is None:
         return []
@@ -122,7 +180,26 @@ def score(
     unseen: Clients,
     draws: Draws,
 ) -> ClientResults | None:
-    """Every client's scores under the predictors of this round; on rank 0."""
+    """Score every client with the predictors of this round.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    state : RunState
+        The state, from which unseen clients adapt.
+    trained : Any
+        The algorithm's state of the clients in ``training``; see ``of_trained``.
+    training, unseen : Clients
+        The hosted clients of each kind.
+    draws : Draws
+        The random numbers of this evaluation.
+
+    Returns
+    -------
+    ClientResults or None
+        On rank 0; None elsewhere.
+    """
     served = [(training, setup.algorithm.deploy(trained, training, draws))]
     if setup.federation.unseen.any():
         adapted = setup.algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
@@ -133,18 +210,40 @@ def score(
 
 
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:
-    """What the algorithm adds to metrics.csv, from the state ``of_trained`` clients."""
+    """Return what the algorithm adds to metrics.csv, by column.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    trained : Any
+        The algorithm's state of the clients in ``training``; see ``of_trained``.
+    training : Clients
+        The hosted clients in training.
+    draws : Draws
+        The random numbers of this evaluation.
+    """
     return dict(setup.algorithm.measure(trained, training, setup.exchange, draws))
 
 
 def _learnt(setup: Setup, trained: Any) -> dict[str, np.ndarray]:
-    """What the algorithm shows of its state in clients.h5, by name."""
+    """Return the results of the algorithm that belong to no client, by name."""
     found = setup.algorithm.learnt(trained, setup.exchange)
     return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in found.items()}
 
 
 def of_trained(setup: Setup, state: states.RunState, training: Clients) -> Any:
-    """The algorithm's state, without the rows of unseen clients."""
+    """Return the algorithm's state without the rows of unseen clients.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    state : RunState
+        The state of all hosted clients.
+    training : Clients
+        The hosted clients in training.
+    """
     if len(training) == len(setup.federation.hosted):
         return state.algorithm
     rows = torch.from_numpy(training.rows)

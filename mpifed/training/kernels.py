@@ -1,8 +1,9 @@
-"""Whether this computer's kernels keep the promise of equal digests on any number of ranks.
+"""Tests whether this computer's kernels give equal digests on any number of ranks.
 
-Some kernels round a row by how many there are, or by where in memory it begins, and so by which
-clients share a rank. Before the first round rank 0 repeats the calls that this run's results come
-from, in blocks of several sizes and at several addresses, and compares bits.
+Some kernels round a row differently by the number of rows, or by the address at which it begins:
+results then depend on which clients share a rank. Before the first round rank 0 repeats the calls
+from which this run's results come, in blocks of several sizes and at several addresses, and
+compares bits.
 """
 
 from __future__ import annotations
@@ -29,32 +30,32 @@ from mpifed.models.icnn import DenseICNN
 from mpifed.training.build import Setup
 
 ROWS = 20
-"""Rows of the largest block tried: enough for kernels that take 16 at a time."""
+"""Rows of the largest block tried: enough for kernels that process 16 at a time."""
 
 NUMBERS = 1 << 21
-"""Numbers in the parameters, or in the inputs, of that block at most; 3 rows in any case."""
+"""Largest count of parameters, or of inputs, in that block, which has 3 rows in any case."""
 
 PRODUCTS = 1 << 28
-"""Parameters times samples that are scored at most; 64 samples in any case."""
+"""Largest product of parameters and scored samples; 64 samples are scored in any case."""
 
 CBWR = "AUTO,STRICT"
 """The value of MKL_CBWR that the promise needs; ``mpifed/__init__.py`` sets it."""
 
 Trial = tuple[str, Callable[[], bool]]
-"""What is tried, in the plural, and whether its results agree."""
+"""What is tried, in the plural, and a function that says whether its results agree."""
 
 
 def warning_of_kernels(setup: Setup, shards: Shards, seed: int) -> str | None:
-    """What to warn of: results of this run that depend on which clients share a rank.
+    """Return a warning if results of this run depend on which clients share a rank.
 
     Parameters
     ----------
-    setup
+    setup : Setup
         The run; its algorithm is initialised.
-    shards
-        Those of the clients hosted here.
-    seed
-        Of the models and batches that are tried.
+    shards : Shards
+        Samples of the clients hosted here.
+    seed : int
+        Seed of the models and batches that are tried.
 
     Returns
     -------
@@ -80,21 +81,26 @@ def advice(
     has_mkl: bool | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> str:
-    """What to do where results depend on which clients share a rank.
+    """Return what to do where results depend on which clients share a rank.
 
     Parameters
     ----------
-    products
+    products : bool
         Whether matrix products are the same at all addresses (``products_agree``).
-    has_mkl
-        Whether torch computes with MKL; None asks torch.
-    environment
+    has_mkl : bool, optional
+        Whether torch computes with MKL; by default torch is asked.
+    environment : mapping of str to str
         Where MKL_CBWR is read from.
 
     Returns
     -------
     str
         The end of a sentence.
+
+    Examples
+    --------
+    >>> advice(products=False, has_mkl=True, environment={"MKL_CBWR": "SSE2"})
+    "MKL_CBWR is 'SSE2': unset it, or set it to AUTO,STRICT"
     """
     if products:
         return (
@@ -116,7 +122,7 @@ def advice(
 
 
 def _trials(setup: Setup, clients: Clients, draws: Draws) -> Iterator[Trial]:
-    """The calls that reach results of this run; ``clients`` have samples, the smallest first."""
+    """Yield the calls that results depend on; ``clients`` have samples, the smallest first."""
     algorithm, model = setup.algorithm, setup.model
     if isinstance(model, DenseICNN):
         yield "the potential's gradients", lambda: _potentials_agree(model, clients, draws)
@@ -131,7 +137,7 @@ def _trials(setup: Setup, clients: Clients, draws: Draws) -> Iterator[Trial]:
 
 
 def _gradients_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
-    """Whether local SGD, or the exact risks of methods without it, step alike in any block."""
+    """Return whether local SGD, or the exact risks of methods without it, agree in any block."""
     model = setup.model
     inputs = int(clients.n_train[0]) * int(np.prod(clients.shards.train.x.shape[1:]))
     count = min(ROWS, max(3, NUMBERS // max(1, model.n_parameters, inputs)))
@@ -139,7 +145,7 @@ def _gradients_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
     rows = np.resize(clients.rows[: max(1, count // 4)], count)
     start = _models(setup, count, draws)
     if setup.algorithm.local_options is None:
-        # So small a share of a client's local steps is one step.
+        # This share of a client's local steps rounds up to one step.
         some = Clients(clients.federation, clients.shards, rows, np.full(count, 1e-12))
         solver = _solver(setup)
 
@@ -173,7 +179,7 @@ def _gradients_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
 
 
 def _outputs_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
-    """Whether a client is scored alike wherever its models and samples are in memory."""
+    """Return whether a client's scores are the same at any address of its models and samples."""
     row, shards = clients.rows[-1], clients.shards
     split = shards.test if shards.test.counts[row] else shards.train
     models = _models(setup, setup.configuration.algorithm.options.get("n_components", 1), draws)
@@ -183,12 +189,12 @@ def _outputs_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
 
 
 def _statistics_agree(algorithm: FedMM, clients: Clients, draws: Draws) -> bool:
-    """Whether a client's statistics are the same beside those of any others."""
+    """Return whether a client's statistics are the same in a block with any other clients."""
     surrogate = algorithm.surrogate
     split = algorithm.samples(_part(clients, slice(0, 4)), draws)
     z, offsets = inputs_of(split, algorithm.with_target), split.offsets
     if len(offsets) == 2:
-        # One client is cut in three, to see what it would meet beside others.
+        # One client is divided into three, to be tried in a block with others.
         count = len(z)
         offsets = np.unique([0, count // 5, count // 2, count])
     theta = torch.from_numpy(surrogate.init(draws.stream("trial")))
@@ -200,12 +206,12 @@ def _statistics_agree(algorithm: FedMM, clients: Clients, draws: Draws) -> bool:
     try:
         return blocks_agree(statistics, len(offsets) - 1)
     except FAILURES:
-        # What cannot be computed at all is left to the run.
+        # The run itself reports what cannot be computed at all.
         return True
 
 
 def _potentials_agree(model: DenseICNN, clients: Clients, draws: Draws) -> bool:
-    """Whether gradients of a potential are the same wherever its parameters are in memory."""
+    """Return whether gradients of a potential are the same at any address of its parameters."""
     x = clients.shards.train.x[slice(*clients.shards.train.offsets[clients.rows[0] :][:2])][:CHUNK]
     parameters = torch.from_numpy(model.init(draws.stream("trial"))).to(x)
 
@@ -218,7 +224,7 @@ def _potentials_agree(model: DenseICNN, clients: Clients, draws: Draws) -> bool:
 
 
 def _models(setup: Setup, count: int, draws: Draws) -> Tensor:
-    """``count`` models, each drawn anew: (count, P)."""
+    """Return ``count`` models, each drawn anew: (count, P)."""
     drawn = [setup.model.init(draws.stream(f"trial {k}")) for k in range(count)]
     return torch.from_numpy(np.stack(drawn)).to(setup.dtype)
 

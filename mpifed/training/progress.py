@@ -1,4 +1,4 @@
-"""What a run tells while it goes: one live line in a terminal, plain lines anywhere else."""
+"""Progress of a run: one live line in a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ from rich.text import Text
 
 
 class Progress:
-    """Round, loss, accuracy or what else is measured, seconds a round, time left; rank 0 only."""
+    """Prints round, scores, seconds per round and time left; on rank 0 only.
+
+    Parameters
+    ----------
+    first, last : int
+        The rounds that are to be run.
+    quiet : bool
+        Whether lines go to the log alone.
+    log : callable
+        Called with every line that ``say`` prints.
+    """
 
     def __init__(self, first: int, last: int, quiet: bool, log: Callable[[str], None]) -> None:
-        """Rounds ``first`` to ``last`` are to be run."""
+        """Start the live line where there is a terminal."""
         self._first, self._last, self._quiet, self._log = first, last, quiet, log
         self._console = Console(highlight=False, soft_wrap=True)
         self._scores: Mapping[str, Any] = {}
@@ -27,7 +37,7 @@ class Progress:
             self._live.start()
 
     def say(self, line: str) -> None:
-        """A line of its own, logged and printed."""
+        """Log a line, and print it unless the run is quiet."""
         self._log(line)
         if self._live is not None:
             self._console.print(line, markup=False)
@@ -35,16 +45,25 @@ class Progress:
             print(line, flush=True)
 
     def round(self, number: int) -> None:
-        """Round ``number`` is done."""
+        """Show that round ``number`` is complete."""
         if self._live is not None:
             self._live.update(Text(self._line(number), overflow="ellipsis", no_wrap=True))
 
     def scores(self, number: int, scores: Mapping[str, Any]) -> None:
-        """The evaluation of round ``number``."""
+        """Print the evaluation of a round.
+
+        Parameters
+        ----------
+        number : int
+            The round.
+        scores : mapping of str to Any
+            A row of metrics.csv by column.
+        """
         self._scores = scores
         self.say(self._line(number))
 
     def close(self) -> None:
+        """End the live line."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -70,13 +89,13 @@ class Progress:
 
 
 def _has_terminal(console: Console) -> bool:
-    """Whether there is a terminal with room for a line; Open MPI gives rank 0 one of no columns."""
+    """Return whether there is a terminal of some width; under Open MPI that of rank 0 has none."""
     if not console.is_terminal:
         return False
     try:
         return os.get_terminal_size(console.file.fileno()).columns > 0
     except (OSError, ValueError):
-        return True  # no terminal itself, but rich was told that what it writes will meet one
+        return True  # not a terminal itself, but rich was set to write for one
 
 
 def _duration(seconds: float) -> str:

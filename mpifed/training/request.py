@@ -1,4 +1,4 @@
-"""What a user asks for, and what it means: a configuration, a directory, a checkpoint to resume.
+"""Requests: a user's words become a configuration, a directory and a checkpoint to resume from.
 
 Nothing is written here.
 """
@@ -27,8 +27,22 @@ from mpifed.training import resume
 class Request:
     """What a user asked for.
 
-    ``resume`` is None (a new run), True (the newest checkpoint of ``output``) or a path. ``spent``
-    are the seconds that the process has spent before it asked.
+    Attributes
+    ----------
+    experiment : str or None
+        A shipped experiment or a YAML file; None for the default, or for that of a resumed run.
+    overrides : mapping or None
+        Values by dotted key of the configuration.
+    output : Path or None
+        The run directory; None for the default.
+    resume : bool, Path or None
+        None for a new run, True for the newest checkpoint of ``output``, or a path.
+    dry_run : bool
+        Whether the plan is printed and nothing trained.
+    quiet : bool
+        Whether nothing is printed.
+    spent : float
+        Seconds that the process ran before the request.
     """
 
     experiment: str | None = None
@@ -42,11 +56,22 @@ class Request:
 
 @dataclass(frozen=True)
 class Task:
-    """What a request means.
+    """What a request means after files were read.
 
-    ``mapping`` is the configuration, not yet resolved; ``remarks`` are lines for the user.
-    ``stored`` is the configuration of a run that has no checkpoint and starts afresh. ``begun`` is
-    that of ``output`` when it was looked at.
+    Attributes
+    ----------
+    mapping : dict
+        The configuration, not yet resolved.
+    output : Path
+        The run directory.
+    point : ResumePoint or None
+        The checkpoint to resume from.
+    stored : dict or None
+        The stored configuration of a run without a checkpoint, which is started again.
+    remarks : list of str
+        Lines for the log.
+    begun : tuple of int or None
+        ``resume.begun`` of ``output`` when it was read.
     """
 
     mapping: dict[str, Any]
@@ -58,7 +83,26 @@ class Task:
 
 
 def understand(request: Request) -> Task:
-    """Finds what the request names; raises ``InputError``. Reads files, so one rank does it."""
+    """Find the configuration, the directory and the checkpoint of a request.
+
+    It reads files, so one rank calls it.
+
+    Parameters
+    ----------
+    request : Request
+        What the user asked for.
+
+    Returns
+    -------
+    Task
+        The run to carry out.
+
+    Raises
+    ------
+    InputError
+        For an unknown experiment, a checkpoint that is not intact, or a directory that cannot be
+        used.
+    """
     output = request.output
     begun = resume.begun(output) if output is not None else None
     point: resume.ResumePoint | None = None
@@ -87,7 +131,7 @@ def understand(request: Request) -> Task:
 def _base(
     request: Request, point: resume.ResumePoint | None, stored: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """The configuration before overrides: of the experiment named, or of the run that goes on."""
+    """Return the configuration before overrides: of the experiment, or of the resumed run."""
     known = point.meta.configuration if point is not None else stored
     if request.experiment is None and known is not None:
         return resume.base_configuration(known, request.overrides or {})
@@ -123,7 +167,7 @@ def _check_output(output: Path, request: Request, point: resume.ResumePoint | No
 
 
 def _check_free(output: Path, request: Request, point: resume.ResumePoint | None) -> None:
-    """Refuses a directory that holds a run other than the one to resume."""
+    """Refuse a directory that holds another run than the one to resume."""
     if not resume.holds_run(output):
         return
     if not request.resume:
@@ -139,9 +183,19 @@ def _check_free(output: Path, request: Request, point: resume.ResumePoint | None
 
 
 def refuse_overtaken(task: Task) -> None:
-    """Refuses a directory in which another process has begun since this task was understood.
+    """Refuse a directory in which another process has begun a run since ``understand``.
 
-    Only who holds the directory's lock may rely on the answer. Raises ``InputError``.
+    The result is reliable only while the caller holds the directory's lock.
+
+    Parameters
+    ----------
+    task : Task
+        The run to carry out.
+
+    Raises
+    ------
+    InputError
+        If another process started or resumed a run there.
     """
     if resume.begun(task.output) != task.begun:
         raise InputError(
@@ -151,7 +205,20 @@ def refuse_overtaken(task: Task) -> None:
 
 
 def check_resume(configuration: Configuration, task: Task) -> None:
-    """Refuses to resume a run under another configuration; raises ``InputError``."""
+    """Refuse to resume a run under another configuration.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        The configuration of this request.
+    task : Task
+        The run to carry out.
+
+    Raises
+    ------
+    InputError
+        If a key differs that may not, or the checkpoint is beyond the last round.
+    """
     point = task.point
     if point is not None:
         resume.refuse_changes(
@@ -168,10 +235,22 @@ def check_resume(configuration: Configuration, task: Task) -> None:
 
 
 def keep_horizon(configuration: Configuration, task: Task) -> tuple[Configuration, int]:
-    """The configuration to train under, and the R of its learning-rate schedules.
+    """Return the configuration to train under, and R of its learning-rate schedules.
 
-    A run that goes on to more rounds keeps its R. The configuration then says so, since it would
-    otherwise not be enough to repeat the run.
+    A run that is resumed for more rounds keeps its R, unless ``reschedule`` is set. The returned
+    configuration records it as ``local.lr_horizon``, so that it still describes the run.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        The configuration of this request.
+    task : Task
+        The run to carry out.
+
+    Returns
+    -------
+    tuple of Configuration and int
+        R is in rounds.
     """
     horizon = configuration.rounds
     if task.point is not None and not configuration.reschedule:

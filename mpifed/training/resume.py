@@ -1,4 +1,4 @@
-"""Where a run goes on: which checkpoint, under which configuration, with which rows of metrics."""
+"""Resuming: which checkpoint, under which configuration, with which rows of metrics."""
 
 from __future__ import annotations
 
@@ -16,37 +16,53 @@ from mpifed.reading.configurations import read_stored
 from mpifed.reading.results import read_summary
 
 MAY_CHANGE = ("rounds", "checkpoint", "threads", "reschedule", "stall_limit", "experiment")
-"""Keys that may change on a resume, besides ``evaluation.every``."""
+"""Keys that may change on a resume, in addition to ``evaluation.every``."""
 
 
 MOST_SHOWN = 3
-"""Differences from the stored configuration that are shown with both values."""
+"""Number of differences that a message shows with both values."""
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """An intact checkpoint."""
+    """An intact checkpoint.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    meta : Meta
+        What it records besides the state.
+    """
 
     path: Path
     meta: checkpoint.Meta
 
     @property
     def run_directory(self) -> Path | None:
-        """The run directory in which it stands, if it stands in one."""
+        """The run directory that holds the checkpoint; None if it is elsewhere."""
         folder = self.path.resolve().parent
         return folder.parent if folder.name == "checkpoints" else None
 
 
 def holds_run(directory: Path) -> bool:
-    """Whether ``directory`` holds a run, finished or not."""
+    """Return whether ``directory`` holds a run, finished or not."""
     names = ("config.yaml", "metrics.csv", "checkpoints", "DONE")
     return any((directory / name).exists() for name in names)
 
 
 def begun(directory: Path) -> tuple[int, int] | None:
-    """What changes whenever a process begins a run in ``directory``, or goes on with it there.
+    """Return a value that changes when a process begins or resumes a run in a directory.
 
-    None where none has, or where that cannot be told.
+    Parameters
+    ----------
+    directory : Path
+        A run directory, or one that does not exist yet.
+
+    Returns
+    -------
+    tuple of int or None
+        Inode and modification time (ns) of config.yaml; None where there is none.
     """
     try:
         found = (directory / "config.yaml").stat()
@@ -56,7 +72,7 @@ def begun(directory: Path) -> tuple[int, int] | None:
 
 
 def finished_after(directory: Path) -> int | None:
-    """The rounds after which the run in ``directory`` was finished; None where it is not."""
+    """Return the number of rounds of a finished run; None where ``directory`` has none."""
     if not (directory / "DONE").exists():
         return None
     with contextlib.suppress(InputError):
@@ -65,16 +81,40 @@ def finished_after(directory: Path) -> int | None:
 
 
 def newest(directory: Path) -> tuple[ResumePoint | None, list[str]]:
-    """The newest intact checkpoint of a run directory, and a line for each newer one."""
+    """Return the newest intact checkpoint of a run directory.
+
+    Parameters
+    ----------
+    directory : Path
+        The run directory.
+
+    Returns
+    -------
+    tuple of (ResumePoint or None) and list of str
+        The checkpoint, and a line for each newer one that is damaged.
+    """
     found, reasons = checkpoint.newest(directory)
     passed_over = [f"passed over: {reason}" for reason in reasons]
     return ResumePoint(*found) if found is not None else None, passed_over
 
 
 def explicit(path: Path) -> tuple[ResumePoint, list[str]]:
-    """The checkpoint at ``path``, or the newest of the run directory ``path``.
+    """Return the checkpoint that ``--resume PATH`` names.
 
-    Raises ``InputError`` where there is no intact one.
+    Parameters
+    ----------
+    path : Path
+        A checkpoint, or a run directory for its newest one.
+
+    Returns
+    -------
+    tuple of ResumePoint and list of str
+        The checkpoint, and a line for each newer one that is damaged.
+
+    Raises
+    ------
+    InputError
+        If none is intact.
     """
     if path.is_dir():
         point, passed_over = newest(path)
@@ -88,9 +128,17 @@ def explicit(path: Path) -> tuple[ResumePoint, list[str]]:
 
 
 def stored_configuration(directory: Path) -> dict[str, Any] | None:
-    """The configuration of the run in ``directory``; None where there is none.
+    """Return the configuration of the run in a directory; None where there is none.
 
-    Raises ``InputError`` for a directory with files of these names that are of no run of mpifed.
+    Parameters
+    ----------
+    directory : Path
+        The run directory.
+
+    Raises
+    ------
+    InputError
+        If the directory has other files of a run but no config.yaml, or one that no run wrote.
     """
     path = directory / "config.yaml"
     if path.is_file():
@@ -104,17 +152,40 @@ def stored_configuration(directory: Path) -> dict[str, Any] | None:
 
 
 def stored_horizon(stored: Mapping[str, Any]) -> int | None:
-    """The R of the schedules that a stored configuration sets; None where it is ``rounds``."""
+    """Return the R of schedules that a stored configuration sets; None where it is ``rounds``.
+
+    Parameters
+    ----------
+    stored : mapping
+        The configuration that the run stored.
+
+    Examples
+    --------
+    >>> stored_horizon({"local": {"lr_horizon": 200}})
+    200
+    """
     local = stored.get("local")
     found = local.get("lr_horizon") if isinstance(local, Mapping) else None
     return found if isinstance(found, int) else None
 
 
 def base_configuration(stored: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run goes on with if no experiment is named: its own configuration.
+    """Return the configuration of a resumed run for which no experiment is named.
 
-    ``reschedule`` held for the resume that asked for it; if it is asked for again, so does
-    ``local.lr_horizon``, which an earlier resume may have set (``keep_horizon``).
+    ``reschedule`` applies only to the resume that asks for it. If it is asked for again,
+    ``local.lr_horizon``, which an earlier resume may have set (``keep_horizon``), is cleared.
+
+    Parameters
+    ----------
+    stored : mapping
+        The configuration that the run stored; not changed.
+    overrides : mapping
+        Values by dotted key, to be applied later.
+
+    Returns
+    -------
+    dict
+        A copy of ``stored``.
     """
     base = copy.deepcopy(dict(stored))
     base["reschedule"] = False
@@ -126,9 +197,23 @@ def base_configuration(stored: Mapping[str, Any], overrides: Mapping[str, Any]) 
 def refuse_changes(
     stored: Mapping[str, Any], configuration: Configuration, where: Path, horizon: int | None = None
 ) -> None:
-    """Raises ``InputError`` that lists what differs, unless only what may change does.
+    """Refuse a configuration that differs in other keys than may change on a resume.
 
-    ``horizon`` is the R that the schedules of the run had so far, where it is known.
+    Parameters
+    ----------
+    stored : mapping
+        The configuration that the run stored.
+    configuration : Configuration
+        The configuration of this request.
+    where : Path
+        The checkpoint or directory, for the message.
+    horizon : int, optional
+        R of the schedules of the run so far, in rounds, where it is known.
+
+    Raises
+    ------
+    InputError
+        The message lists what differs.
     """
 
     def fixed(mapping: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +235,7 @@ def refuse_changes(
 
 
 def _listed(differences: list[str]) -> str:
-    """Lines of ``differences``, names of components first; of most the key is enough."""
+    """Return lines of ``differences``, names of components first, ``MOST_SHOWN`` in full."""
     lines = sorted(differences, key=lambda line: not line.partition(":")[0].endswith(".name"))
     rest = [line.partition(":")[0] for line in lines[MOST_SHOWN:]]
     return "; ".join(lines[:MOST_SHOWN]) + (f"; and {', '.join(rest)}" if rest else "")
@@ -159,11 +244,25 @@ def _listed(differences: list[str]) -> str:
 def kept_rows(
     meta: checkpoint.Meta, configuration: Configuration, columns: Sequence[str]
 ) -> list[list[str]]:
-    """The recorded rows that an uninterrupted run under ``configuration`` would have too.
+    """Return the recorded rows that an uninterrupted run would have too.
 
-    The last round of the earlier part was evaluated because it was the last; if it no longer is,
-    and falls on no evaluated round, its row goes. So does the row of the round with which the whole
-    run ends, for that round is evaluated again.
+    The last round of the earlier part was evaluated because it was the last. If it no longer is,
+    and is not a multiple of ``evaluation.every``, its row is removed. So is the row of the last
+    round of the whole run, which is evaluated again.
+
+    Parameters
+    ----------
+    meta : Meta
+        What the checkpoint records besides the state.
+    configuration : Configuration
+        The configuration of this request.
+    columns : sequence of str
+        Columns of the resumed run's metrics.csv.
+
+    Returns
+    -------
+    list of list of str
+        A row for each kept round, in the order of ``columns``; empty texts where it has no value.
     """
     every = meta.configuration["evaluation"]["every"]
     last = meta.configuration["rounds"]

@@ -1,7 +1,7 @@
 """The run directory: metrics.csv, clients.h5, summary.json, config.yaml, log.txt, DONE.
 
 Only rank 0 has a recorder. Every file but the growing metrics.csv and log.txt is written beside its
-final name and renamed, so that a reader never sees half of one.
+final name and renamed, so that a reader never sees an incomplete one.
 """
 
 from __future__ import annotations
@@ -44,13 +44,36 @@ COLUMNS = [
     "state_digest",
 ]
 PATIENCE = 5.0
-"""Seconds to wait for a process that was killed to let go of the run directory."""
+"""Seconds to wait for a process that was killed to release the run directory."""
 
 UNSEEN_COLUMNS = ["unseen_train_accuracy", "unseen_test_accuracy"]
 
 
 class Recorder:
-    """Writes one run's directory, and keeps other processes out of it until closed."""
+    """Writes the directory of one run, and locks it against other processes until it is closed.
+
+    All methods raise ``RunError`` where the disk refuses a write.
+
+    Parameters
+    ----------
+    directory : Path
+        The run directory; made if it does not exist.
+    columns : list of str
+        Columns of metrics.csv.
+    rows : list of list of str
+        Rows of an earlier part of the run that are kept; all others are removed.
+    config : str
+        The content of config.yaml.
+    settle : callable
+        Waits for a checkpoint that is being written, so that a failure names the newest one.
+    admit : callable
+        Raises ``InputError`` if the directory has changed since it was chosen.
+
+    Raises
+    ------
+    InputError
+        If another process writes in the directory.
+    """
 
     def __init__(
         self,
@@ -61,12 +84,7 @@ class Recorder:
         settle: Callable[[], None],
         admit: Callable[[], None],
     ) -> None:
-        """Begins a run, or goes on with one of whose rows ``rows`` are kept and all others cut.
-
-        ``settle`` waits for a checkpoint that is being written meanwhile, so that a failure names
-        the newest one. ``admit`` raises ``InputError`` if the directory is no longer what it was
-        when it was chosen. Raises ``InputError`` while another process writes there.
-        """
+        """Lock the directory and write config.yaml and metrics.csv."""
         self.directory, self.columns, self.rows = directory, columns, list(rows)
         self._settle, self._admit = settle, admit
         self._log: io.FileIO | None = None
@@ -77,14 +95,14 @@ class Recorder:
             raise
 
     def close(self) -> None:
-        """Lets others write in the directory."""
+        """Release the lock of the directory."""
         if self._log is not None:
             self._log.close()
             self._log = None
 
     def _begin(self, config: str) -> None:
         self.directory.parent.mkdir(parents=True, exist_ok=True)
-        # Private, unless the user made it beforehand: then it stays as it is.
+        # Private, unless the user made it before: then its mode is kept.
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self._log = _appending(self.directory / "log.txt", os.O_CREAT)
         self._lock(self._log)
@@ -114,11 +132,11 @@ class Recorder:
                 return
 
     def _checkpoints_in_writing(self) -> list[Path]:
-        """What a killed run left behind; nobody else writes in its directory."""
+        """Return the incomplete checkpoints of a run that was killed."""
         return list((self.directory / "checkpoints").glob(".round-*.partial"))
 
     def _guard(self, action: Callable[..., None], *arguments: Any) -> None:
-        """``action(*arguments)``; what a disk or HDF5 refuses becomes a ``RunError``."""
+        """Call an action; errors of the disk or of HDF5 become a ``RunError``."""
         try:
             action(*arguments)
         except (OSError, RuntimeError) as error:
@@ -129,7 +147,13 @@ class Recorder:
             ) from error
 
     def row(self, values: Mapping[str, Any]) -> None:
-        """Appends a row to metrics.csv; a column that is missing or None stays empty."""
+        """Append a row to metrics.csv.
+
+        Parameters
+        ----------
+        values : mapping of str to Any
+            Values by column. One that is missing or None leaves its field empty.
+        """
         row = [_text(values.get(name)) for name in self.columns]
         self.rows.append(row)
         self._guard(self._append_row, row)
@@ -139,14 +163,20 @@ class Recorder:
             _append(file, _line(row))
 
     def log(self, line: str) -> None:
-        """Appends a line to log.txt."""
+        """Append a line to log.txt; raise ``ValueError`` after ``close``."""
         if self._log is None:
             raise ValueError("the recorder is closed")
         self._guard(_append, self._log, line + "\n")
 
     def clients(self, results: ClientResults, learnt: Mapping[str, np.ndarray]) -> None:
-        """Writes clients.h5: a dataset for each kind of result, and in the group ``learnt`` what
-        belongs to no client, if there is anything.
+        """Replace clients.h5.
+
+        Parameters
+        ----------
+        results : ClientResults
+            One dataset for each kind of result, (n_clients, ...).
+        learnt : mapping of str to ndarray
+            Results that belong to no client; the group ``learnt``.
         """
         self._guard(self._clients, results, learnt)
 
@@ -164,7 +194,13 @@ class Recorder:
                 file[f"learnt/{name}"] = part
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Writes summary.json, then DONE if the run is finished."""
+        """Write summary.json, then DONE if the run is finished.
+
+        Parameters
+        ----------
+        summary : mapping of str to Any
+            The content of summary.json; ``status`` says whether the run is finished.
+        """
         text = json.dumps(summary, indent=2) + "\n"
         self._guard(replace_bytes, self.directory / "summary.json", text.encode())
         if summary["status"] == "finished":
@@ -183,10 +219,9 @@ def _line(row: list[str]) -> str:
 
 
 def _appending(path: Path, more: int = 0) -> io.FileIO:
-    """``path`` opened to append to it.
+    """Open ``path`` to append to it; raise ``InputError`` for a link or a pipe.
 
-    A link or a pipe of that name, which somebody else may have put into an open directory, is not
-    written to: ``InputError``.
+    Another user may have put one into a directory that is open to them.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | more
     try:
@@ -212,6 +247,6 @@ def _append(file: io.FileIO, text: str) -> None:
     before = os.fstat(file.fileno()).st_size
     content = text.encode()
     if file.write(content) != len(content):
-        # The disk took a part of it: no line is better than half of one.
+        # The disk took a part of it: an incomplete line is removed.
         file.truncate(before)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

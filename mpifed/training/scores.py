@@ -1,4 +1,4 @@
-"""How well clients are served: per client, on average, and at the bottom."""
+"""Scores of clients: for each client, on average, and at the bottom decile."""
 
 from __future__ import annotations
 
@@ -19,10 +19,20 @@ from mpifed.models.losses import likelihood_differs
 
 @dataclass(frozen=True)
 class ClientResults:
-    """One number per client, in client order, float64 (n_clients,); NaN where none applies.
+    """Scores and sample counts of all clients, in client order; NaN where none applies.
 
-    ``mixture`` is (n_clients, M) where predictors are mixtures, else None. ``more`` holds what the
-    task or the method adds, each (n_clients, ...).
+    Attributes
+    ----------
+    n_train, n_test : ndarray
+        Samples of each split, int (n_clients,).
+    train_loss, train_accuracy, test_loss, test_accuracy : ndarray
+        Means over the samples of a split, float64 (n_clients,).
+    unseen : ndarray
+        Whether the client takes no part in training, bool (n_clients,).
+    mixture : ndarray or None
+        Weights of the models of each client, (n_clients, M), where predictors are mixtures.
+    more : dict of str to ndarray
+        What the task or the method adds, each (n_clients, ...).
     """
 
     n_train: np.ndarray
@@ -42,13 +52,28 @@ def score_clients(
     served: list[tuple[Clients, Predictor]],
     validates: bool = False,
 ) -> ClientResults | None:
-    """Scores hosted clients on their train and test splits; everybody's results on rank 0.
+    """Score hosted clients on their training and test splits; collective.
 
-    Where it ``validates``, on their validation splits too.
+    Parameters
+    ----------
+    federation : Federation
+        All clients.
+    model : Model
+        The model whose parameters the predictors hold.
+    served : list of (Clients, Predictor)
+        Groups of hosted clients (those in training, those unseen) and what they deploy.
+    validates : bool
+        Whether validation splits are scored too.
 
-    ``served`` pairs groups of hosted clients (those in training, those unseen) with the predictors
-    that they deploy. Collective; None on other ranks. Raises ``RunError`` for predictors of other
-    shapes than are documented.
+    Returns
+    -------
+    ClientResults or None
+        Those of all clients on rank 0; None elsewhere.
+
+    Raises
+    ------
+    RunError
+        For predictors of other shapes than are documented.
     """
     for clients, predictor in served:
         if len(clients):
@@ -121,10 +146,19 @@ def _array(values: torch.Tensor) -> np.ndarray:
 
 
 def task_columns(model: Model, mixes: bool, validates: bool = False) -> list[str]:
-    """The columns of ``metrics.csv`` that the task adds; ``mixes`` says that mixtures are deployed.
+    """Return the columns of metrics.csv that the task adds.
 
-    Their negative log-likelihood, up to a constant, is no loss of a prediction where numbers or
-    tags are predicted, and so has columns beside the losses.
+    Where numbers or tags are predicted, the negative log-likelihood of a mixture, up to a constant,
+    differs from its loss and has columns besides.
+
+    Parameters
+    ----------
+    model : Model
+        Its loss names the measure.
+    mixes : bool
+        Whether mixtures of several models are deployed.
+    validates : bool
+        Whether validation splits are scored.
     """
     loss = model.loss
     splits = ("train", "test", "validation") if validates else ("train", "test")
@@ -137,13 +171,24 @@ def task_columns(model: Model, mixes: bool, validates: bool = False) -> list[str
 def summarise(
     results: ClientResults, client_weights: ClientWeights = "scored"
 ) -> dict[str, float | None]:
-    """The columns of ``metrics.csv`` that describe how clients are served; None: does not apply.
+    """Return the columns of metrics.csv that describe scores of clients.
 
-    Averages are weighted by ``client_weights``: ``scored`` the samples of the split that is scored
-    (a recall by the tags to be found), ``train`` each client's training samples, ``uniform`` one.
-    Clients without a sample in the split are left out. The bottom decile is the ceil(T / 10)-th
-    smallest accuracy of the T clients, not interpolated; it, the least and the standard deviation
-    count all clients alike.
+    Clients without a sample in a split are left out of its averages. The bottom decile is the
+    ceil(T / 10)-th smallest accuracy of T clients, not interpolated; it, the minimum and the
+    standard deviation count all clients alike.
+
+    Parameters
+    ----------
+    results : ClientResults
+        Scores of all clients.
+    client_weights : {'scored', 'train', 'uniform'}
+        Weights of averages: the samples of the split that is scored (for a recall the tags to be
+        found), each client's training samples, or one.
+
+    Returns
+    -------
+    dict of str to (float or None)
+        Values by column; None where one does not apply.
     """
     seen = ~results.unseen
     tested = results.test_accuracy[seen & np.isfinite(results.test_accuracy)]
@@ -183,7 +228,18 @@ def summarise(
 
 
 def bottom_decile(accuracies: np.ndarray) -> float:
-    """The ceil(T / 10)-th smallest of T values."""
+    """Return the ceil(T / 10)-th smallest of T values.
+
+    Parameters
+    ----------
+    accuracies : ndarray
+        (T,), in any order, T at least 1.
+
+    Examples
+    --------
+    >>> bottom_decile(np.arange(20.0))
+    1.0
+    """
     return float(np.sort(accuracies)[-(-len(accuracies) // 10) - 1])
 
 
@@ -195,9 +251,21 @@ def _average(values: np.ndarray, weights: np.ndarray, among: np.ndarray) -> floa
 
 
 def warn_of_losses(results: ClientResults, round: int, advice: str) -> bool:
-    """Says in the log whose loss is not finite although the state is; whether there was any.
+    """Log which clients have a loss that is not finite although the state is.
 
-    ``advice`` is what may help.
+    Parameters
+    ----------
+    results : ClientResults
+        Scores of all clients.
+    round : int
+        The round, for the message.
+    advice : str
+        What may help, for the message.
+
+    Returns
+    -------
+    bool
+        Whether there was such a client.
     """
     loss = results.train_loss
     scored = np.isfinite(loss).any() or np.isfinite(results.train_accuracy).any()

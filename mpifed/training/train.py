@@ -1,4 +1,4 @@
-"""One run from its first round, or from a checkpoint, to its summary."""
+"""One run, from its first round or from a checkpoint, to its summary."""
 
 from __future__ import annotations
 
@@ -44,9 +44,30 @@ from mpifed.training.scores import VALIDATION_COLUMNS
 def train(
     setup: Setup, task: Task, quiet: bool, clock: Clock, stop_requested: Callable[[], bool]
 ) -> str:
-    """Runs to the last round or until asked to stop; collective.
+    """Run to the last round, or stop on request; collective.
 
-    Returns the status, 'finished' or 'stopped'. Raises ``RunError`` that names the round.
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    task : Task
+        The run directory, and the checkpoint to resume from.
+    quiet : bool
+        Whether nothing is printed.
+    clock : Clock
+        Seconds by phase, to which those of the run are added.
+    stop_requested : callable
+        Returns whether this rank was asked to stop.
+
+    Returns
+    -------
+    str
+        The status, 'finished' or 'stopped'.
+
+    Raises
+    ------
+    RunError
+        The message names the round.
     """
     communicator = setup.federation.communicator
     say = partial(print, flush=True) if communicator.rank == 0 and not quiet else None
@@ -118,7 +139,7 @@ def _engine(setup: Setup, shards: Shards, clock: Clock) -> Engine:
 
 
 class _Listener(logging.Handler):
-    """Notes what mpifed warns of, and says at once what it only tells."""
+    """Collects warnings of mpifed's log, and passes other messages on at once."""
 
     def __init__(self, heard: list[str], say: Callable[[str], None] | None) -> None:
         super().__init__(logging.INFO)
@@ -133,9 +154,9 @@ class _Listener(logging.Handler):
 
 @contextmanager
 def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
-    """A list of what is warned of, by Python's warnings or mpifed's own log, while it lasts.
+    """Collect warnings within the block; yields the list of those of Python and mpifed's log.
 
-    What the log tells that is no warning goes to ``say``.
+    ``say`` is called with messages of the log that are not warnings.
     """
     heard: list[str] = []
     listener, log = _Listener(heard, say), logging.getLogger("mpifed")
@@ -158,7 +179,7 @@ def _in_words(error: BaseException) -> str:
 
 
 def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
-    """Raises ``RunError`` where the state is not the one that was recorded; collective."""
+    """Raise ``RunError`` where the restored state differs from the recorded digest; collective."""
     digest = engine.digest()
     if digest is None or not point.meta.rows:
         return
@@ -172,7 +193,7 @@ def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
 
 
 def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder | None:
-    """What writes the run directory, on rank 0."""
+    """Return the recorder of the run directory on rank 0, None elsewhere."""
     if setup.federation.communicator.rank != 0:
         return None
     columns, point = columns_of(setup), task.point
@@ -183,7 +204,7 @@ def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder 
 
 
 def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progress | None) -> None:
-    """Evaluates the last round of a run that is resumed at its end; collective."""
+    """Evaluate the last round of a run that is resumed at its end; collective."""
     setup, configuration = engine.setup, engine.setup.configuration
     active = participants(
         setup.federation, configuration.participation, configuration.seed, engine.round
@@ -209,7 +230,7 @@ def _opening(setup: Setup, task: Task) -> list[str]:
 
 
 def _warn_of_this_computer(engine: Engine) -> None:
-    """On rank 0, since results are promised for ranks on one kind of CPU."""
+    """Test kernels on rank 0: results are promised for ranks on one kind of CPU."""
     if engine.setup.federation.communicator.rank == 0:
         warning = warning_of_kernels(engine.setup, engine.shards, engine.seed)
         if warning is not None:
@@ -217,7 +238,7 @@ def _warn_of_this_computer(engine: Engine) -> None:
 
 
 def _diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
-    """summary.json of a run that ends because numbers are no longer finite; of one rank alone."""
+    """Return summary.json of a run that diverged; not collective."""
     configuration = setup.configuration
     return {
         "status": "diverged",
@@ -230,7 +251,7 @@ def _diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
 
 
 def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
-    """summary.json; collective."""
+    """Return the content of summary.json; collective."""
     configuration, communicator = setup.configuration, setup.federation.communicator
     seconds = dict(engine.clock.seconds)
     seconds["total"] = seconds["startup"] + seconds["data"] + engine.elapsed
@@ -266,7 +287,7 @@ def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
 
 
 def _predicted_contraction(setup: Setup, engine: Engine) -> dict[str, float | int] | None:
-    """What averaging alone would do to ``consensus_distance``; found where it is written."""
+    """Return the factor of averaging alone on ``consensus_distance``, where that is recorded."""
     if engine.scores.get("consensus_distance") is None:
         return None
     return setup.exchange.predicted_contraction(engine.round)

@@ -1,6 +1,6 @@
 """Constants of the FLIX objective and of its clients' optima (Gasanov et al. 2021).
 
-Propositions 2 and 3, and the V and D of Theorem 1.
+Propositions 2 and 3, and V and D of Theorem 1.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Constants:
-    """What step sizes are made of; see ``constants``.
+    """Constants of the objective that step sizes depend on; see ``constants``.
 
-    Parameters
+    Attributes
     ----------
     n : int
         Clients.
@@ -55,7 +55,7 @@ class Constants:
 def constants(
     alpha: np.ndarray, smooth: np.ndarray, strong: float, omega: float = 0.0, beta: float = 1.0
 ) -> Constants:
-    """The constants of all clients (Proposition 2, Theorems 3 and 4).
+    """Return the constants of all clients (Proposition 2, Theorems 3 and 4).
 
     Parameters
     ----------
@@ -92,7 +92,12 @@ def constants(
 
 
 def variance(rows: np.ndarray) -> float:
-    """The variance of models (Proposition 3): (1/n) sum_i ||rows_i - mean||^2 of (n, P).
+    """Return the variance of models (Proposition 3): (1/n) sum_i ||rows_i - mean||^2.
+
+    Parameters
+    ----------
+    rows : ndarray
+        The models, (n, P).
 
     Examples
     --------
@@ -103,14 +108,14 @@ def variance(rows: np.ndarray) -> float:
 
 
 def spread(optima: np.ndarray, mass: np.ndarray) -> float:
-    """V = sum_i w_i ||x_i - x_avg||^2 (Theorem 1).
+    """Return V = sum_i w_i ||x_i - x_avg||^2 (Theorem 1).
 
     Parameters
     ----------
     optima : ndarray
         x_i, (n, P).
     mass : ndarray
-        What w_i are proportional to: L_i, or alpha_i^2 L_i where coefficients differ; (n,).
+        Values proportional to w_i: L_i, or alpha_i^2 L_i where coefficients differ; (n,).
 
     Examples
     --------
@@ -122,7 +127,12 @@ def spread(optima: np.ndarray, mass: np.ndarray) -> float:
 
 
 def largest_distance(optima: np.ndarray) -> float:
-    """D = max_ij ||x_i - x_j||^2 of (n, P): squared, as the proof of Theorem 1 has it.
+    """Return D = max_ij ||x_i - x_j||^2: squared, as in the proof of Theorem 1.
+
+    Parameters
+    ----------
+    optima : ndarray
+        x_i, (n, P).
 
     Examples
     --------

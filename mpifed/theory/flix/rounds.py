@@ -1,4 +1,7 @@
-"""How many rounds FLIX needs, and what they can afford (Gasanov et al. 2021, Theorems 1 to 4)."""
+"""Rounds that FLIX needs, and coefficients for a number of rounds.
+
+Gasanov et al. 2021, Theorems 1 to 4.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,43 @@ import math
 from mpifed.theory.flix.quantities import Constants
 
 LARGEST_LOGARITHM = 700.0
-"""That of the largest numbers: what has grown by more is beyond any bound."""
+"""Logarithm of a growth that exceeds any coefficient's bound; exp of more overflows float64."""
 
 
 def dcgd_floor(c: Constants, step: float, noise: float) -> float:
-    """Where E||x^k - x*||^2 of DCGD ends, at most (Theorem 3): 2 gamma noise / (mu_alpha n).
+    """Return the limit of the bound on E||x^k - x*||^2 of DCGD (Theorem 3).
 
     Parameters
     ----------
     c : Constants
-        mu_alpha and n are read of them.
+        Of these mu_alpha and n are used.
     step : float
         gamma.
     noise : float
         (1/n) sum_i omega_i ||g_i||^2 for the gradients g_i of f_i(T_i(x)) at x*.
+
+    Returns
+    -------
+    float
+        2 gamma noise / (mu_alpha n).
     """
     return 2 * step * noise / (c.mu_alpha * c.n)
 
 
 def diana_rate(c: Constants, step: float) -> float:
-    """The factor by which DIANA's expected Lyapunov function falls each round, at most (Theorem 4).
+    """Return the largest factor on DIANA's expected Lyapunov function in a round (Theorem 4).
+
+    Parameters
+    ----------
+    c : Constants
+        Of these mu_alpha and rho are used.
+    step : float
+        gamma.
+
+    Returns
+    -------
+    float
+        max(1 - gamma mu_alpha, 1 - rho / 2).
 
     Examples
     --------
@@ -39,7 +59,7 @@ def diana_rate(c: Constants, step: float) -> float:
 
 
 def rounds_until(start: float, accuracy: float, rate: float) -> int:
-    """The least k with rate^k start <= accuracy.
+    """Return the least k with rate^k start <= accuracy.
 
     Parameters
     ----------
@@ -74,9 +94,14 @@ def rounds_until(start: float, accuracy: float, rate: float) -> int:
 
 
 def descent_rate(c: Constants) -> float:
-    """The factor by which a step of size 1 / L shrinks ||x - x*||^2, at most: 1 - mu_hat / l_hat.
+    """Return the largest factor on ||x - x*||^2 in a step of size 1 / L: 1 - mu_hat / l_hat.
 
-    0 where mu_hat = l_hat, also where rounding makes l_hat the smaller.
+    0 where mu_hat = l_hat, also where l_hat is smaller by rounding.
+
+    Parameters
+    ----------
+    c : Constants
+        Of these mu_hat and l_hat are used.
 
     Examples
     --------
@@ -89,12 +114,12 @@ def descent_rate(c: Constants) -> float:
 
 
 def one_shot_alpha(c: Constants, variance: float, accuracy: float) -> float:
-    """The largest equal alpha for which the one-shot average is accurate (Theorem 1).
+    """Return the largest equal alpha for which the one-shot average is accurate (Theorem 1).
 
     Parameters
     ----------
     c : Constants
-        The mean of L_i is read of them.
+        Of these l_hat is used.
     variance : float
         V = sum_i w_i ||x_i - x_avg||^2; see ``spread``.
     accuracy : float
@@ -117,12 +142,12 @@ def one_shot_alpha(c: Constants, variance: float, accuracy: float) -> float:
 
 
 def communications(c: Constants, variance: float, accuracy: float, alpha: float) -> int:
-    """Rounds that gradient descent needs with equal ``alpha``, the average included (Theorem 2).
+    """Return the rounds that gradient descent needs with equal ``alpha`` (Theorem 2).
 
     Parameters
     ----------
     c : Constants
-        The means of L_i and mu_i are read of them.
+        Of these l_hat and mu_hat are used.
     variance : float
         V, as for ``one_shot_alpha``.
     accuracy : float
@@ -133,7 +158,8 @@ def communications(c: Constants, variance: float, accuracy: float, alpha: float)
     Returns
     -------
     int
-        0 for alpha = 0, 1 (x_avg alone) for alpha <= A, else one more than the least k with
+        Rounds, that of the one-shot average included: 0 for alpha = 0, 1 (x_avg alone) for
+        alpha <= A, else one more than the least k with
         (1 - mu_hat / l_hat)^k alpha^2 l_hat V / 2 <= epsilon.
 
     Examples
@@ -153,12 +179,12 @@ def communications(c: Constants, variance: float, accuracy: float, alpha: float)
 
 
 def affordable_alpha(c: Constants, variance: float, accuracy: float, rounds: int) -> float:
-    """The largest equal alpha that ``rounds`` communications bring to ``accuracy`` (Theorem 2).
+    """Return the largest equal alpha that reaches an accuracy in ``rounds`` (Theorem 2).
 
     Parameters
     ----------
     c : Constants
-        The means of L_i and mu_i are read of them.
+        Of these l_hat and mu_hat are used.
     variance : float
         V, as for ``one_shot_alpha``.
     accuracy : float
@@ -171,6 +197,14 @@ def affordable_alpha(c: Constants, variance: float, accuracy: float, rounds: int
     float
         A q^(rounds - 1) with q = (1 - mu_hat / l_hat)^(-1/2), at most 1; 0 without a round. Where
         mu_hat = l_hat, one step after the average finds the minimiser: 1 from two rounds on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpifed.theory.flix import constants
+    >>> c = constants(np.ones(2), np.full(2, 4.0), strong=3.0)
+    >>> [affordable_alpha(c, 2.0, 0.25, rounds) for rounds in (0, 1, 2, 3)]
+    [0.0, 0.25, 0.5, 1.0]
     """
     if rounds == 0:
         return 0.0

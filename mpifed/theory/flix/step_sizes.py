@@ -11,7 +11,12 @@ Setting = Literal["strongly_convex", "convex", "nonconvex"]
 
 
 def dgd_step(c: Constants) -> float:
-    """Step size of gradient descent (Theorem 2): 1 / L_alpha.
+    """Return the step size of gradient descent (Theorem 2): 1 / L_alpha.
+
+    Parameters
+    ----------
+    c : Constants
+        Of these L_alpha is used.
 
     Examples
     --------
@@ -24,12 +29,12 @@ def dgd_step(c: Constants) -> float:
 
 
 def error_feedback_step(c: Constants, contraction: float) -> float:
-    """Step size with error feedback (Stich and Karimireddy 2020, Theorem 9, without noise).
+    """Return the step size with error feedback (Stich and Karimireddy 2020, Theorem 9, no noise).
 
     Parameters
     ----------
     c : Constants
-        L_alpha is read of them.
+        Of these L_alpha is used.
     contraction : float
         delta of the compressor, E||C(v) - v||^2 <= (1 - delta) ||v||^2.
 
@@ -42,7 +47,7 @@ def error_feedback_step(c: Constants, contraction: float) -> float:
 
 
 def dcgd_step(c: Constants, setting: Setting) -> float:
-    """Step size of DCGD (Theorems 3, 5 and 7).
+    """Return the step size of DCGD (Theorems 3, 5 and 7).
 
     Parameters
     ----------
@@ -74,7 +79,7 @@ def dcgd_step(c: Constants, setting: Setting) -> float:
 def diana_step(
     c: Constants, setting: Setting, smoothness: Literal["paper", "safe"] = "paper"
 ) -> float:
-    """Step size of DIANA (Theorems 4, 6 and 8).
+    """Return the step size of DIANA (Theorems 4, 6 and 8).
 
     Parameters
     ----------
@@ -83,8 +88,8 @@ def diana_step(
     setting : {'strongly_convex', 'convex', 'nonconvex'}
         What the f_i are known to be.
     smoothness : {'paper', 'safe'}
-        Of Theorem 8, for ``nonconvex``. ``safe`` puts max_i alpha_i^2 L_i for L_alpha, since the
-        proof needs a constant that all f_i(T_i(x)) share.
+        Smoothness in Theorem 8, for ``nonconvex``. ``safe`` replaces L_alpha by
+        max_i alpha_i^2 L_i, since the proof needs a constant that all f_i(T_i(x)) share.
 
     Returns
     -------
@@ -111,7 +116,12 @@ def diana_step(
 
 
 def largest_memory_rate(omega: float) -> float:
-    """The largest rate beta of DIANA's memories that is proven (Lemma 4): 1 / (1 + omega).
+    """Return the largest rate beta of DIANA's memories that is proven (Lemma 4): 1 / (1 + omega).
+
+    Parameters
+    ----------
+    omega : float
+        Variance of the compressor.
 
     Examples
     --------
@@ -122,7 +132,14 @@ def largest_memory_rate(omega: float) -> float:
 
 
 def is_stable(beta: float, omega: float) -> bool:
-    """Whether DIANA's memories are known to converge (Lemma 4): beta (1 + omega) <= 1.
+    """Return whether DIANA's memories are proven to converge (Lemma 4): beta (1 + omega) <= 1.
+
+    Parameters
+    ----------
+    beta : float
+        Rate of the memories.
+    omega : float
+        Variance of the compressor.
 
     Examples
     --------
