@@ -40,8 +40,8 @@ def alone(periodic):
 
 
 def test_every_schedule_there_is_is_played(periodic):
-    names = {case.exchange_options()["schedule"]["name"] for case in
-             gossip_cases.cases(periodic).values()}  # fmt: skip
+    cases = gossip_cases.cases(periodic).values()
+    names = {case.exchange_options()["schedule"].name for case in cases}
     assert names == {*topologies.SCHEDULES, "gossip_cases:of_this_rank"}
 
 
