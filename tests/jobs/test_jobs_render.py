@@ -21,7 +21,7 @@ from mpifed.errors import InputError
 from mpifed.jobs import containers, render
 from mpifed.jobs.files import folder
 from mpifed.jobs.job import Job
-from mpifed.jobs.plan import again, plan
+from mpifed.jobs.plan import plan, with_changes
 from mpifed.sweep.plan import Planned
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -132,7 +132,7 @@ def test_the_command_line_goes_before_the_experiment_and_that_before_the_site(
     found = job.options
     assert (found.qos, found.account, found.partition, found.ranks) == ("site", "file", "word", 2)
     assert found.environment == {"A": "1", "B": "2"}
-    later = again(job, ["job.ranks=3", "rounds=9"])
+    later = with_changes(job, ["job.ranks=3", "rounds=9"])
     assert (later.options.ranks, later.runs[0].overrides["rounds"]) == (3, 9)
 
 

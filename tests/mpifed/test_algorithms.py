@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 import typing
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -153,7 +154,9 @@ def test_a_round_is_a_function_of_the_state_which_it_leaves_alone(name, exchange
 def test_a_checkpoint_gives_its_state_back(name, exchange, tmp_path):
     engine = prepared(name, exchange)
     engine.advance()
-    engine._checkpoint(tmp_path, None)
+    engine._checkpoint(
+        tmp_path, SimpleNamespace(columns=evaluation.columns_of(engine.setup), rows=[])
+    )
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 1)
     again = engine_of(name, exchange)

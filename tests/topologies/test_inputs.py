@@ -101,7 +101,7 @@ def test_an_archive_that_unpacks_to_more_than_memory_is_refused(tmp_path):
     place = content.index(b"PK\x01\x02")
     content[place + 20 : place + 28] = b"\xfe\xff\xff\xff" * 2
     path.write_bytes(content)
-    with pytest.raises(TopologyError, match="no file of a mixing matrix"):
+    with pytest.raises(TopologyError, match="not a file of a mixing matrix"):
         read_matrix(path)
     matrix = MixingMatrix(2, np.array([[0, 1]]), np.array([0.5]))
     matrix.save(path)
