@@ -424,6 +424,7 @@ def test_status_tells_why_a_job_was_restarted(slurm: FakeSlurm, tmp_path: Path, 
     assert row["causes"] == {"time-limit": 2, "preempted": 1, "unexplained": 1}
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_failure(slurm: FakeSlurm, tmp_path: Path) -> None:
     """As ``head -1`` does: nothing is said of it, and what was asked is done."""
     output = tmp_path / "run"

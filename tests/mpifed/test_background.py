@@ -194,6 +194,7 @@ def test_a_full_disk_reaches_every_rank(tmp_path, monkeypatch):
     communicator.barrier()
 
 
+@pytest.mark.slow
 def test_an_mpi_that_takes_one_thread_only(tmp_path):
     words = [*TINY, "exchange=gossip", "--quiet", "--output"]
     one, two = tmp_path / "one", tmp_path / "two"

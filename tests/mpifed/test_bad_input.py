@@ -566,6 +566,7 @@ def test_all_ranks_refuse_and_one_speaks(case, tmp_path, capfd, monkeypatch):
     assert not target.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

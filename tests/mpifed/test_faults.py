@@ -109,6 +109,7 @@ def test_a_rank_that_is_stopped_with_its_guard_is_missed(rank, tmp_path):
     assert "round 3: neither the process nor its guard was heard of" in line
 
 
+@pytest.mark.slow
 def test_a_long_computation_is_no_standstill(tmp_path):
     """Rank 0 waits far longer than the limit for a rank that goes on step by step."""
     words = ["stall_limit=4", "algorithm=user_components:TakesItsTime", "rounds=2"]
@@ -363,6 +364,7 @@ def files(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
 
 
+@pytest.mark.slow
 def test_the_number_of_files_grows_neither_with_clients_nor_with_ranks(tmp_path):
     few, many = tmp_path / "few", tmp_path / "many"
     assert launch(0, *TINY, "clients=2", "--quiet", "--output", few).code == 0

@@ -17,7 +17,7 @@ from mpifed.exchange.gossip import Gossip
 from mpifed.mpi.communicator import Alone
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is disconnected", "ignore:fmmc on this")
-RANKS = (2, 3, 4, 5, 6, 7)
+RANKS = (2, 3, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (4, 5, 6, 7)))
 
 
 @pytest.fixture(scope="module")

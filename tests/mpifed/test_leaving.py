@@ -28,6 +28,7 @@ def check_code(ending: str, seconds: str, target) -> None:
     assert "BAD TERMINATION" not in outcome.out + outcome.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "seconds"),
     [("asked to stop", "2,0,1,0"), ("bad input", "0,2,0,1"), ("finished", "0,0,0,2")],
@@ -63,6 +64,7 @@ def test_an_end_loses_nothing(ranks, tmp_path):
         assert f"printed in C by {rank}\n" in outcome.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["a thread", "a function at the exit"])
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_what_never_ends_does_not_hold_the_end_up(ranks, what, tmp_path):

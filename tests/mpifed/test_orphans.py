@@ -156,6 +156,7 @@ def test_other_files_stay(file):
         other.unlink()
 
 
+@pytest.mark.slow
 def test_the_next_start_removes_what_a_job_killed_with_its_guards_left(tmp_path):
     with training(2, tmp_path / "run", stderr=subprocess.DEVNULL) as (process, ranks):
         segments = {path for rank in ranks for path in segments_of(rank)}

@@ -80,6 +80,7 @@ def test_a_run_resumed_on_these_ranks_is_the_uninterrupted_one(exchange, tmp_pat
     assert same_after_a_resume(overrides, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 def test_seven_ranks_for_five_clients_and_one_rank_agree(exchange, tmp_path):
     words = [f"{key}={value}" for key, value in SMALL.items() if key != "clients"]

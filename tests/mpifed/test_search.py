@@ -102,6 +102,7 @@ def test_a_run_stops_amid_the_search_and_begins_it_again(number, tmp_path, capfd
     assert rows(cut) == rows(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["all ranks", "one rank"])
 def test_two_ranks_stop_amid_the_search(to, tmp_path):
     target = tmp_path / "run"

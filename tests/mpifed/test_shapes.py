@@ -44,11 +44,13 @@ def checked(*words, program=None):
     )
 
 
+@pytest.mark.slow
 def test_a_wrong_shape_is_found():
     done = checked(program=WRONG)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -74,6 +74,7 @@ def through_mpifed(ranks, *words, **variables):
     return subprocess.run(typed, capture_output=True, text=True, timeout=90, env=variables)
 
 
+@pytest.mark.slow
 def test_run_is_the_same_command_and_is_guarded_under_mpirun(tmp_path):
     done = launch(2, *TINY, "--output", tmp_path / "one")
     same = through_mpifed(2, *TINY, "--output", tmp_path / "two")

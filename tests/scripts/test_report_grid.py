@@ -195,6 +195,7 @@ def test_a_grid_needs_a_directory(sweep: Path, capsys) -> None:
     assert "--grid needs --output" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_sweep_in_which_runs_diverge_and_its_grid(tmp_path: Path) -> None:
     """Least squares with steps of which one is far too long, from the sweep to the picture."""
 

@@ -115,6 +115,7 @@ def test_bad_input_is_one_sentence_and_runs_nothing(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_runs_skips_resumes_and_reports_a_failure(tmp_path: Path) -> None:
     output = tmp_path / "out"
     output.mkdir()
@@ -136,6 +137,7 @@ def test_runs_skips_resumes_and_reports_a_failure(tmp_path: Path) -> None:
     assert len({summary["state_digest"] for summary in seeds}) == 3
 
 
+@pytest.mark.slow
 def test_a_finished_run_of_another_configuration_is_refused(tmp_path: Path) -> None:
     assert run_sweep("seed=[0]", *TINY, "--output", tmp_path).returncode == 0
     other = run_sweep("seed=[0]", *TINY, "local.lr=0.5", "--output", tmp_path)
@@ -218,6 +220,7 @@ def last_x(directory: Path) -> list[float]:
         return list(file["server/model"][0])
 
 
+@pytest.mark.slow
 def test_a_chain_hands_on_and_ends_where_a_run_fails(tmp_path: Path) -> None:
     (tmp_path / "seed=1").write_text("a file where the run directory should be")
     broken = run_sweep(*STILL, "--output", tmp_path)
