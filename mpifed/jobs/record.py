@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from mpifed.errors import InputError
 from mpifed.jobs.job import Job
 from mpifed.jobs.reading import MOST
 from mpifed.reading.text import MissingFile, damaged, read_json
+from mpifed.replacing import replacing
 from mpifed.sweep.plan import Planned
 
 VERSION = 1
@@ -290,8 +290,5 @@ def _moved(run: Planned, before: Path, now: Path) -> Planned:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file atomically and private to the user; raises ``OSError``."""
-    partial = path.with_name(f".{path.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    partial.replace(path)
+    with replacing(path, mode=0o600) as partial:
+        partial.write_text(text, encoding="utf-8")
