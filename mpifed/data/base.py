@@ -70,6 +70,11 @@ class Description:
         return 1 if binary else self.n_classes
 
     @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of a model's outputs for one sample."""
+        return (self.n_outputs,)
+
+    @property
     def target_shape(self) -> tuple[int, ...]:
         """Shape of the target of one sample: () for labels, else (n_classes,)."""
         return () if self.task == "classification" else (self.n_classes,)

@@ -20,22 +20,23 @@ from mpifed.local.solver import LocalSGD
 from mpifed.models import losses
 from mpifed.models.linear import linear
 from mpifed.models.mlp import mlp
-from mpifed.models.stacked import stack
+from mpifed.models.modules import module_model
 
 DTYPES = [torch.float32, torch.float64]
 PARTS = [(0, 1), (3, 4), (0, 2), (1, 4), (7, 40), (1, 18), (33, 41), (40, 41)]
 
 
 def convolution(description):
-    return stack(
-        torch.nn.Sequential(
+    def build():
+        return torch.nn.Sequential(
             torch.nn.Unflatten(-1, (1, 6, 6)),
             torch.nn.Conv2d(1, 3, 3),
             torch.nn.GELU(),
             torch.nn.Flatten(-3),
             torch.nn.Linear(48, 4),
         )
-    )
+
+    return module_model(build, (36,), (4,))
 
 
 def deep(description):
