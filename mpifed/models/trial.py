@@ -174,16 +174,20 @@ def _differentiate(module: nn.Module, outputs: Tensor) -> None:
 
 @contextmanager
 def running_statistics(module: nn.Module) -> Iterator[None]:
-    """Let normalisation layers use their running statistics: one sample has none of a batch."""
+    """Let normalisation layers that get a single value per channel use their running statistics."""
+
+    def look(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        layer.training = inputs[0].numel() > inputs[0].shape[1]
+
     layers = [
         part
         for part in module.modules()
         if isinstance(part, _NormBase) and part.training and part.track_running_stats
     ]
-    for layer in layers:
-        layer.training = False
+    hooks = [layer.register_forward_pre_hook(look) for layer in layers]
     try:
         yield
     finally:
-        for layer in layers:
+        for layer, hook in zip(layers, hooks, strict=True):
             layer.training = True
+            hook.remove()
