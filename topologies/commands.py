@@ -17,7 +17,7 @@ from topologies.communication import gossip, messages_received
 from topologies.network import read_network
 from topologies.output import check_outputs, print_json, print_table, save_figure, shown
 from topologies.throughput import check_overlay, cycle_time, design
-from topologies.writing import check_directory, check_format, write_matrix, write_table
+from topologies.writing import check_empty, check_format, write_matrix, write_table
 
 COLUMNS = (
     "slem",
@@ -130,9 +130,7 @@ def export(options: argparse.Namespace) -> None:
     if what.schedule == "static":
         check_format(target)
     else:
-        check_directory(target)
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise TopologyError(f"{str(target)!r} exists, but must be a new or empty directory")
+        check_empty(target)
     schedule = carry_out(what, options.seed).schedule
     if what.schedule == "static":
         write_matrix(schedule.matrix(1), target)
@@ -140,7 +138,10 @@ def export(options: argparse.Namespace) -> None:
     count = options.rounds or schedule.period
     if count is None:
         raise TopologyError(f"the schedule {what.schedule} does not repeat: say how many --rounds")
-    target.mkdir(exist_ok=True)
+    try:
+        target.mkdir(exist_ok=True)
+    except OSError as error:
+        raise TopologyError(f"cannot make {str(target)!r}: {error.strerror}") from error
     for k in range(1, count + 1):
         write_matrix(schedule.matrix(k), target / f"round-{k:06d}.npz")
 

@@ -131,9 +131,9 @@ def _run(words: list[str]) -> int:
     write(output, contents, blocks, {"dataset": name, **values})
     about = contents.description
     print(
-        f"{output}: {n_clients} clients of {one_line(about.source, 200)}, {about.n_train.sum()} training, "
-        f"{about.n_val.sum()} validation and {about.n_test.sum()} test samples, "
-        f"{output.stat().st_size / 1e6:.1f} MB"
+        f"{output}: {n_clients} clients of {one_line(about.source, 200)}, "
+        f"{about.n_train.sum()} training, {about.n_val.sum()} validation and "
+        f"{about.n_test.sum()} test samples, {output.stat().st_size / 1e6:.1f} MB"
     )
     return EXIT_FINISHED
 

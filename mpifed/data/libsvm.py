@@ -205,7 +205,8 @@ def parse(path: Path, features: int | None = None) -> Parsed:
     finite[owner[~np.isfinite(rows.data)]] = False
     counted = np.ones(len(labels), bool)
     counted[owner[rows.indices < 1]] = False
-    for right, wrong in ((counted, "a feature 0; they count from 1"), (finite, "a value that is not finite")):
+    checks = {"a feature 0; they count from 1": counted, "a value that is not finite": finite}
+    for wrong, right in checks.items():
         if not right.all():
             line = _line_of(path, int(right.argmin()))
             raise InputError(f"data.path is '{path}', whose line {line} has {wrong}")
@@ -229,7 +230,8 @@ class _Lines:
         self.number = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        for self.number, line in enumerate(self._stream, 1):
+        for line in self._stream:
+            self.number += 1
             if b"_" in line.split(b"#")[0]:
                 raise ValueError("a number has an underscore")
             yield line

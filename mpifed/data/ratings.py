@@ -30,10 +30,9 @@ LARGEST = 10**15 - 1
 
 FORM = "UserID::MovieID::Rating::Timestamp"
 
-_REAL = rb"[0-9]{1,20}(?:\.[0-9]{0,20})?"
-WRONG_LINE = re.compile(
-    rb"^(?![1-9][0-9]{0,14}::[1-9][0-9]{0,14}::" + _REAL + rb"::" + _REAL + rb"\r?$|\Z)", re.MULTILINE
-)
+_WHOLE, _REAL = rb"[1-9][0-9]{0,14}", rb"[0-9]{1,20}(?:\.[0-9]{0,20})?"
+_LINE = rb"::".join([_WHOLE, _WHOLE, _REAL, _REAL])
+WRONG_LINE = re.compile(rb"^(?!" + _LINE + rb"\r?$|\Z)", re.MULTILINE)
 """Matches the beginning of a line that does not have the form."""
 
 

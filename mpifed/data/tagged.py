@@ -102,8 +102,8 @@ class _Reading:
             fits = len(embeddings) == len(names) and embeddings.shape[1] > 0
             if not (fits and np.isfinite(embeddings).all()):
                 raise self._refusal(
-                    f"embeddings has {len(embeddings)} rows for {len(names)} sources, no column, or "
-                    "a value that is not finite"
+                    f"embeddings has {len(embeddings)} rows for {len(names)} sources, no column, "
+                    "or a value that is not finite"
                 )
         if len(held_out) != len(client):
             raise self._refusal(f"held_out has {len(held_out)} entries, client {len(client)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,8 @@ from mpifed.mpi.communicator import Alone
 SPLITS = ("train", "val", "test")
 X_TYPES = {"uint8", "float32", "float64"}
 WIDE = [0, -1, 2, 2**31, 2**62, 2**63 - 1, -(2**63)]
+CHANGES = ["gone", "type", "shape", "entry", "longer", "empty", "odd", "stored"]
+CHANGES += ["attribute", "everywhere"]
 
 
 @st.composite
@@ -61,12 +64,7 @@ def changed(draw) -> dict[str, Any]:
     for _ in range(draw(st.integers(0, 2))):
         name = draw(st.sampled_from(sorted(places)))
         array = places[name]
-        how = draw(
-            st.sampled_from(
-                ["attribute", "gone", "type", "shape", "entry", "longer", "empty", "odd", "stored"]
-                + ["everywhere"]
-            )
-        )
+        how = draw(st.sampled_from(CHANGES))
         if how == "attribute":
             owner = attributes[draw(st.sampled_from(sorted(attributes)))]
             key = draw(st.sampled_from(sorted(owner)))
@@ -157,7 +155,7 @@ def shards_in(file: dict[str, Any]) -> dict[str, tuple[list, list, list[int]]] |
             return None
         if not targets_fit(y, task, n_classes):
             return None
-        sizes = [b - a for a, b in zip(rows, rows[1:], strict=False)]
+        sizes = [b - a for a, b in itertools.pairwise(rows)]
         if min(sizes) < 1 and (split == "train" or (split == "test" and any(sizes))):
             return None
         if not all(map(math.isfinite, x.reshape(-1).tolist())) or 0 in x.shape[1:]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import zipfile
 from pathlib import Path
@@ -124,7 +125,7 @@ def rows_of(arrays: dict[str, Any], name: str, width: str, values: Any) -> list[
     if most > 10**11 or not all(0 <= column < most for column in columns):
         return None  # no memory holds a row of so many
     rows: list[dict] = [{} for _ in ends[1:]]
-    for row, (start, stop) in zip(rows, zip(ends, ends[1:], strict=False), strict=True):
+    for row, (start, stop) in zip(rows, itertools.pairwise(ends), strict=True):
         for column, value in zip(columns[start:stop], values[start:stop], strict=True):
             row[column] = row.get(column, 0) + value
     return rows

@@ -107,7 +107,8 @@ def test_any_libsvm_file_has_the_values_of_another_reader_or_is_refused(lines, e
 # Ratings.
 
 FIELDS = st.one_of(
-    st.sampled_from([*ODD, "0", "-1", "1e300", "3 4", "1+2", str(10**15 - 1), str(10**15), "01", "5.5"]),
+    st.sampled_from([*ODD, "0", "-1", "1e300", "3 4", "1+2", "01", "5.5"]),
+    st.sampled_from([str(10**15 - 1), str(10**15)]),
     st.integers(1, 9).map(str),
 )
 
