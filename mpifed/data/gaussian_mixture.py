@@ -67,8 +67,9 @@ class GaussianMixture(Dataset):
         means = stream(self.seed, "gaussian_mixture/means")
         with np.errstate(over="ignore"):
             self.means = separation * means.normal(size=(n_components, dimension))
-        if not np.isfinite(self.means).all():
-            raise InputError(f"data.separation is {separation:g}, which makes means infinite")
+            squares = np.square(self.means)
+        if not np.isfinite(squares).all():
+            raise InputError(f"data.separation is {separation:g}, which makes infinite squares")
         counts = (n_train, 0, n_test)
         self.description = alike(
             "gaussian_mixture", (dimension,), 0, n_clients, counts, "unlabelled"

@@ -33,7 +33,7 @@ DATA = [
     (POINTS, [f"data.dimension={T}"], "which in 1000000000000 dimensions"),
     (POINTS, [f"data.n_train={T}"], "data.n_train is 1000000000000, which"),
     (POINTS, ["data.sharding=sorted", "clients=20000000"], "data.sharding is sorted, which"),
-    (POINTS, ["data.separation=1e308"], "data.separation is 1e+308, which"),
+    (POINTS, ["data.separation=1e308"], "data.separation is 1e+308, which makes"),
     (COUNTS, [f"data.n_train={T}"], "data.n_train is 1000000000000, which"),
     (COUNTS, ["data.theta=800"], "a Poisson mean of"),
     (TAGS, [f"data.vocabulary={T}"], "data.vocabulary is 1000000000000, which"),
