@@ -213,6 +213,12 @@ def _number(text: str) -> Any:
 
 def _writable(text: str, force: bool) -> Path:
     output = Path(text).expanduser()
+    try:
+        output.exists()
+    except OSError as error:
+        raise InputError(
+            f"--output is '{output}', which cannot be used: {error.strerror}"
+        ) from None
     if output.is_dir():
         raise InputError(f"--output is '{output}', which is a directory, not a file to write")
     if output.exists() and not force:

@@ -8,6 +8,8 @@ from test_bad_input import refused
 
 from mpifed.data.__main__ import main as make_data
 from mpifed.errors import LONGEST
+from mpifed.launch import main as run
+from mpifed.report.__main__ import main as make_report
 
 T, WIDEST, BEYOND = 10**12, 2**63 - 1, 10**20
 
@@ -97,4 +99,30 @@ def test_no_file_is_made_of_what_no_memory_holds(words, tmp_path, capfd):
     (line,) = capfd.readouterr().err.splitlines()
     assert len(line) <= LONGEST and line.isprintable()
     assert any(word in line for word in ("of memory, and", "Poisson mean"))
+    assert list(tmp_path.iterdir()) == []
+
+
+NAME = "x" * 5000
+OUTPUT = ["--output", "o.h5"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (make_data, ["libsvm", "--path", NAME, "--clients", "2", *OUTPUT]),
+        (make_data, ["ratings", "--raw", NAME, "--clients", "2", *OUTPUT]),
+        (make_data, ["tags_file", "--path", NAME, "--clients", "2", *OUTPUT]),
+        (make_data, ["federated", "--path", NAME, "--clients", "2", *OUTPUT]),
+        (make_data, ["mnist", "--raw", NAME, "--clients", "2", *OUTPUT]),
+        (make_data, ["mnist", "--raw", ".", "--prefix", NAME, "--clients", "2", *OUTPUT]),
+        (make_data, ["poisson", "--clients", "2", "--output", NAME]),
+        (make_report, [NAME, "--output", "o"]),
+        (run, ["", "--dry-run"]),
+    ],
+)
+def test_names_of_no_file_are_one_sentence(command, words, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert command(words) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.isprintable() and len(line) <= LONGEST
     assert list(tmp_path.iterdir()) == []
