@@ -19,6 +19,9 @@ from topologies.output import check_outputs, print_json, print_table, save_figur
 from topologies.throughput import check_overlay, cycle_time, design
 from topologies.writing import check_empty, check_format, write_matrix, write_table
 
+MOST_ROUNDS = 1_000_000
+"""Largest number of rounds that are shown, drawn or written."""
+
 COLUMNS = (
     "slem",
     "consensus_rate",
@@ -90,6 +93,7 @@ def show_rounds(options: argparse.Namespace) -> None:
     options : argparse.Namespace
         As for :func:`show`, with ``rounds``, the number of rounds.
     """
+    _check_rounds(options.rounds)
     case = carry_out(_plan(options), options.seed)
     count = options.rounds or case.schedule.period or 8
     rounds: list[dict[str, Any]] = []
@@ -125,6 +129,7 @@ def export(options: argparse.Namespace) -> None:
     options : argparse.Namespace
         The graph as for :func:`show`, ``output`` and ``rounds``.
     """
+    _check_rounds(options.rounds)
     what = _plan(options)
     target = Path(options.output)
     if what.schedule == "static":
@@ -154,6 +159,7 @@ def plot(options: argparse.Namespace) -> None:
     options : argparse.Namespace
         The graph as for :func:`show`, ``kind``, ``output`` and ``rounds``.
     """
+    _check_rounds(options.rounds)
     what = _plan(options)
     check_outputs(None, options.output)
     case = carry_out(what, options.seed)
@@ -264,6 +270,11 @@ def _plan(options: argparse.Namespace) -> Plan:
             f"its parameters go behind its name, as in {what.schedule}:n=8,drop_edges=0.1"
         )
     return what
+
+
+def _check_rounds(rounds: int | None) -> None:
+    if rounds is not None and rounds > MOST_ROUNDS:
+        raise TopologyError(f"--rounds is {rounds}; at most {MOST_ROUNDS} are shown or written")
 
 
 def _measures(options: argparse.Namespace) -> dict[str, float]:

@@ -129,3 +129,14 @@ def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path):
         file.write(b"half of the n")
         raise KeyError
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("command", ["schedule", "export", "plot"])
+def test_rounds_without_end_are_refused(command, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    output = [] if command == "schedule" else ["--output", "p.png" if command == "plot" else "w"]
+    words = [command, "one_peer_exponential:n=4", "--rounds", str(10**12), *output]
+    assert main(words) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "--rounds is 1000000000000; at most 1000000" in line
+    assert list(tmp_path.iterdir()) == []
