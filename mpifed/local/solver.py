@@ -2,17 +2,14 @@
 
 Two ways of stepping:
 
-* *stacked*: rows (client, component) step together, block by block; a block is small enough for its
-  minibatches to stay in the processor's cache. Minibatches are padded to a width that all ranks
-  share, whatever the block, and a client's arithmetic does not depend on the others of its block.
-* *one by one* (``one_by_one``): each client and component alone, at its true batch size.
+* ``stacked``: rows (client, component) step together, padded to one width;
+* ``one_by_one``: each client and component alone, at its true batch size.
 
 Either way the result of a client is the same bit for bit whichever clients share its rank.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,31 +19,34 @@ from torch import Tensor
 
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment
-from mpifed.local.invariance import LANES, never_alone
-from mpifed.local.minibatches import Plan, Work, draw_orders, plan, work_of
-from mpifed.local.one_by_one import Steps, step_one_by_one
-from mpifed.local.optimizers import (
-    RULES,
-    AdamState,
-    Moments,
-    OptimizerState,
-    SgdState,
-    WithBuffers,
-)
+from mpifed.local.invariance import LANES
+from mpifed.local.minibatches import draw_orders, work_of
+from mpifed.local.one_by_one import step_one_by_one
+from mpifed.local.optimizers import RULES, AdamState, OptimizerState, SgdState, WithBuffers
 from mpifed.local.options import LocalOptions
 from mpifed.local.schedule import SCHEDULES
+from mpifed.local.stacked import BLOCK_BYTES, Stacked
+from mpifed.local.steps import Steps
+from mpifed.memory import check_memory
 from mpifed.models.base import Model
-from mpifed.supervision import heartbeat
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
+    from jaxtyping import Float
 
 __all__ = ["LocalSGD", "OptimizerState"]
 
-EVERY = slice(None)
+SLOT_BYTES = 12
+"""Least number of bytes of a sample in a minibatch: its place, int64, and its weight, float32."""
 
-BLOCK_BYTES = 3 << 20
-"""Bytes of inputs in one step of a block; near the size of a core's cache is fastest."""
+
+def _check_plan(options: LocalOptions, longest: int, width: int, epochs_field: str) -> None:
+    """Refuse more local steps than memory can hold minibatches of one client and model."""
+    steps = options.steps
+    what = f"local.steps is {steps}, which"
+    if steps is None:
+        steps = -(-longest // options.batch_size) * options.epochs
+        what = f"{epochs_field} is {options.epochs}, which with {longest} samples of a client"
+    check_memory(float(SLOT_BYTES) * steps * width, what)
 
 
 class LocalSGD:
@@ -70,6 +70,13 @@ class LocalSGD:
         Where the models are trained.
     purpose : str
         Name of the stream from which minibatches are drawn.
+    epochs_field : str
+        Where the epochs come from, for messages.
+
+    Raises
+    ------
+    InputError
+        If memory cannot hold the minibatches of a round.
     """
 
     def __init__(
@@ -80,21 +87,23 @@ class LocalSGD:
         longest: int,
         device: torch.device,
         purpose: str = "minibatches",
+        epochs_field: str = "local.epochs",
     ) -> None:
         self.model, self.options = model, options
         self.device, self.purpose = device, purpose
         self.horizon, self.longest = options.lr_horizon or horizon, longest
         width = min(options.batch_size, longest)
         self.width = -(-width // LANES) * LANES
-        self.block_bytes = BLOCK_BYTES
+        _check_plan(options, longest, self.width, epochs_field)
         self.rule = RULES[options.optimizer](options)
-        chosen = model.stepping if options.stepping == "auto" else options.stepping
-        self.is_stacked = chosen == "stacked" or model.same_bits
-        if model.same_bits and chosen == "one_by_one":
-            self.block_bytes = 0
         self.n_trained = model.n_parameters - model.n_buffers
-        self._plans: dict[tuple[bytes, int], Plan] = {}
-        self._buffer: Tensor | None = None
+        chosen = model.stepping if options.stepping == "auto" else options.stepping
+        block_bytes = BLOCK_BYTES if chosen == "stacked" else 0
+        self.stacked: Stacked | None = None
+        if chosen == "stacked" or model.same_bits:
+            self.stacked = Stacked(
+                model, self.rule, options.batch_size, self.width, block_bytes, device
+            )
 
     @property
     def keeps_buffers(self) -> bool:
@@ -209,8 +218,8 @@ class LocalSGD:
             None if mask is None else mask[: self.n_trained],
         )
         start = self.own(start, optimizer)
-        if self.is_stacked:
-            trained, moments = self._step_stacked(start, moments, clients, steps)
+        if self.stacked is not None:
+            trained, moments = self.stacked(start, moments, clients, steps)
         else:
             noise = draws.client_keys(f"{self.purpose} noise", clients.ids)
             trained, moments = step_one_by_one(
@@ -220,89 +229,6 @@ class LocalSGD:
         if isinstance(optimizer, WithBuffers):
             return trained, WithBuffers(after, trained[..., self.n_trained :].clone())
         return trained, after
-
-    def _step_stacked(
-        self, start: Tensor, moments: Moments, clients: Clients, steps: Steps
-    ) -> tuple[Tensor, Moments]:
-        """Train all rows in blocks; the trained rows and their moments."""
-        work, train, components = steps.work, steps.train, start.shape[1]
-        the_plan = self._plan(clients, work, components, start.dtype)
-        samples = steps.samples.to(self.device).index_select(0, the_plan.place)
-        scale = the_plan.scale
-        if steps.weights is not None:
-            rows = samples.view(-1, components, self.width)
-            offsets = torch.arange(components, device=self.device) * steps.weights.shape[1]
-            entries = (rows + offsets[:, None]).view(-1)
-            scale = scale * steps.weights.reshape(-1).index_select(0, entries)
-        labels = train.y.index_select(0, samples)
-        order = torch.from_numpy(the_plan.order).to(self.device)
-        theta = start[order]
-        moving = tuple(moment[order] for moment in moments)
-        adjustments = [term.reordered(order) for term in steps.adjustments]
-        rates = np.repeat(steps.rates[the_plan.order], components, axis=0)
-        rate_of = torch.from_numpy(rates).to(theta)
-        before = torch.from_numpy(np.repeat(steps.done[the_plan.order], components)).to(theta)
-        per_epoch = np.repeat(work.per_epoch[the_plan.order], components)
-        w_rows = theta.flatten(0, 1)
-        flat = tuple(moment.flatten(0, 1) for moment in moving)
-        with torch.no_grad():
-            for step in the_plan.steps:
-                heartbeat.step()
-                part = slice(step.first * components, step.last * components)
-                rate = rate_of[part]
-                if rate.shape[1] > 1:
-                    epoch = torch.from_numpy(step.number // per_epoch[part]).to(self.device)
-                    rate = rate.gather(1, epoch[:, None])
-                w = w_rows[part]
-                change = self._gradient(
-                    w,
-                    self._inputs(train.x, samples[step.slots]),
-                    labels[step.slots],
-                    scale[step.slots],
-                )
-                for term in adjustments:
-                    shape = (step.last - step.first, components, self.n_trained)
-                    term.add_to(
-                        change.view(shape), w.view(shape), slice(step.first, step.last), EVERY
-                    )
-                number = before[part, None] + (step.number + 1)
-                self.rule.step(w, change, tuple(m[part] for m in flat), rate, number, steps.mask)
-        return (
-            torch.empty_like(theta).index_copy_(0, order, theta),
-            tuple(torch.empty_like(moment).index_copy_(0, order, moment) for moment in moving),
-        )
-
-    def _gradient(
-        self,
-        w: Float[Tensor, "rows size"],
-        x: Float[Tensor, "samples *inputs"],
-        y: Shaped[Tensor, "samples *targets"],
-        scale: Float[Tensor, " samples"],
-    ) -> Float[Tensor, "rows size"]:
-        """The gradient of the rows ``w`` on one minibatch each."""
-        shape = (len(w), self.width)
-        inputs, targets = x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:])
-        return never_alone(self.model.gradient, w, inputs, targets, scale.view(shape))
-
-    def _inputs(self, x: Tensor, samples: Tensor) -> Tensor:
-        """``x[samples]`` in memory that is used again, so that it stays in the cache."""
-        if self._buffer is None or len(self._buffer) < len(samples):
-            self._buffer = x.new_empty(len(samples), *x.shape[1:])
-        return torch.index_select(x, 0, samples, out=self._buffer[: len(samples)])
-
-    def _plan(self, clients: Clients, work: Work, components: int, dtype: torch.dtype) -> Plan:
-        """The plan of these clients and this work; the last few are kept."""
-        key = (clients.rows.tobytes() + work.steps.tobytes(), components)
-        if key not in self._plans:
-            if len(self._plans) >= 4:
-                self._plans.clear()
-            numbers = math.prod(clients.shards.train.x.shape[1:])
-            client_bytes = components * self.width * numbers * dtype.itemsize
-            block = max(1, self.block_bytes // max(1, client_bytes))
-            self._plans[key] = plan(
-                work, self.options.batch_size, self.width, components, block, dtype, self.device
-            )
-        return self._plans[key]
 
     def _rates(self, round: int, epochs_done: np.ndarray, epochs: int) -> np.ndarray:
         """Learning rates, float64 (clients, epochs of this round)."""

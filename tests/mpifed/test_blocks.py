@@ -150,7 +150,7 @@ def test_training_does_not_depend_on_the_block(make_clients, dtype, components, 
     results = []
     for block_bytes in (1, 40_000, 100_000, 1 << 30):
         solver = LocalSGD(model, options, 10, int(counts.max()), torch.device("cpu"))
-        solver.block_bytes = block_bytes
+        solver.stacked.block_bytes = block_bytes
         buffers = solver.init(len(clients), components, dtype)
         results.append(solver(start, buffers, clients, Draws(0, 1), weights.to(dtype)))
     for trained, optimizer in results[1:]:
