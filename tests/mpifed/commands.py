@@ -198,9 +198,7 @@ def all_ended(processes: list[int], seconds: float = 30) -> None:
         time.sleep(0.01)
 
 
-def wait_for(
-    path: Path, process: subprocess.Popen[str] | None = None, seconds: float = 60
-) -> None:
+def wait_for(path: Path, process: subprocess.Popen[str] | None = None, seconds: float = 60) -> None:
     """Until there is a file; ``path`` may be replaced by a later one before it is looked for."""
     deadline, code = time.monotonic() + seconds, None
     while code is None and time.monotonic() < deadline:

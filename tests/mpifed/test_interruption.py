@@ -27,7 +27,6 @@ from commands import (
     summary_of,
     wait_for,
 )
-
 from on_ranks import folder_of
 
 import mpifed
