@@ -22,6 +22,7 @@ MODULES = (
     "mpifed.models.linear",
     "mpifed.models.mlp",
     "mpifed.local.solver",
+    "mpifed.local.stacked",
 )
 
 

@@ -143,7 +143,9 @@ def test_training_does_not_depend_on_the_block(make_clients, dtype, components, 
     counts = np.random.default_rng(5).integers(1, 90, 23)
     clients, description = make_clients(counts, (36,), n_classes, dtype)
     model = build(description)
-    options = LocalOptions(lr=0.3, momentum=0.9, weight_decay=1e-3, batch_size=20, epochs=2)
+    options = LocalOptions(
+        lr=0.3, momentum=0.9, weight_decay=1e-3, batch_size=20, epochs=2, stepping="stacked"
+    )
     first = np.stack([model.init(np.random.default_rng(m)) for m in range(components)])
     start = torch.from_numpy(first).to(dtype).expand(len(clients), -1, -1)
     weights = torch.rand(components, int(counts.sum()), generator=torch.Generator().manual_seed(3))
