@@ -63,6 +63,8 @@ def options_of(component: Callable[..., Any]) -> dict[str, Option]:
     InputError
         If the parameters or annotations cannot be read, or have a bound that is not understood.
     """
+    # A function under a decorator has its own options.
+    component = inspect.unwrap(component)
     annotated: Any = component
     if inspect.isclass(component) and not dataclasses.is_dataclass(component):
         annotated = component.__init__

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.surrogates.base import client_means, each_row, padded
+from mpifed.surrogates.base import Surrogate, client_means, each_row, padded
 from mpifed.surrogates.moments import semidefinite_with_shares
 from mpifed.surrogates.projections import simplex
 
@@ -57,7 +57,7 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class GaussianMixture:
+class GaussianMixture(Surrogate):
     """A Gaussian mixture in MM form.
 
     theta has the means and, with ``learn_all``, the covariances and weights, flat in that order.

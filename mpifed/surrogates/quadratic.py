@@ -21,7 +21,7 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, logistic, sigmoid
-from mpifed.surrogates.base import client_means, each_row, padded, with_target
+from mpifed.surrogates.base import Surrogate, client_means, each_row, padded, with_target
 from mpifed.surrogates.proximal import Regulariser, regulariser
 
 MOST_MEASURED = 2048
@@ -114,7 +114,7 @@ def model_loss(model: Model) -> SmoothLoss:
 
 
 @dataclass(frozen=True)
-class QuadraticSurrogate:
+class QuadraticSurrogate(Surrogate):
     """Proximal gradient in MM form; theta and s have length d.
 
     Attributes

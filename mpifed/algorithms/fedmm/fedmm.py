@@ -38,8 +38,8 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.local.sampling import batches, chosen
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import NoModel
-from mpifed.surrogates.base import Asking, Surrogate, parts_of
-from mpifed.surrogates.contract import check_methods, check_returns
+from mpifed.surrogates.base import MadeWithTarget
+from mpifed.surrogates.contract import as_surrogate, check_returns
 
 SECTION = "algorithm.surrogate"
 
@@ -106,9 +106,10 @@ class FedMM(Algorithm[Channel]):
     ) -> None:
         asked = complete("surrogate", surrogate, SECTION)
         make = find("surrogate", asked.name)
-        self.with_target = getattr(make, "takes_target", False)
-        self.surrogate: Surrogate = make(sample_of(model.data, self.with_target), **asked.options)
-        check_methods(self.surrogate)
+        self.with_target = isinstance(make, MadeWithTarget)
+        self.surrogate = as_surrogate(
+            make(sample_of(model.data, self.with_target), **asked.options)
+        )
         self.unused = []
         if model.data.task != "unlabelled" and not self.with_target:
             self.unused.append(
@@ -276,8 +277,7 @@ class FedMM(Algorithm[Channel]):
     def about(self, state: FedMMState) -> list[str]:
         """Return lines for the log on the facts about the data, and on what is not used."""
         self.recall(state)
-        known = self.surrogate.remarks() if isinstance(self.surrogate, Asking) else []
-        return [*self.unused, *known]
+        return [*self.unused, *self.surrogate.remarks()]
 
     # -- what is measured
 
@@ -293,7 +293,7 @@ class FedMM(Algorithm[Channel]):
     def learnt(self, state: FedMMState, exchange: Exchange) -> dict[str, Tensor]:
         """theta, under gossip that of sum mu_i S_i, in the parts that the surrogate names."""
         self.recall(state)
-        return parts_of(self.surrogate, self.parameters(self.mean(state.surrogate, exchange)))
+        return self.surrogate.parts(self.parameters(self.mean(state.surrogate, exchange)))
 
     def measure(
         self, state: FedMMState, clients: Clients, exchange: Exchange, draws: Draws
