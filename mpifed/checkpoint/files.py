@@ -184,11 +184,10 @@ def _tidy(directory: Path, round: int, keep: int | None) -> None:
 
 def what_is_left(directory: Path) -> str:
     """Return a sentence that names the newest intact checkpoint in ``directory``, if any."""
-    for path in listed(directory):
-        with contextlib.suppress(Damaged):
-            verify(path)
-            return f"{path.name} is intact, and --resume goes on from it"
-    return "there is no checkpoint to go on from"
+    found, _ = _first_intact(listed(directory))
+    if found is None:
+        return "there is no checkpoint to continue from"
+    return f"{found[0].name} is intact, and --resume continues from it"
 
 
 def writes_together(communicator: Communicator) -> bool:
@@ -245,8 +244,13 @@ def newest(directory: Path) -> tuple[tuple[Path, Meta] | None, list[str]]:
     tuple
         (path, meta), or None where no checkpoint is intact; and a sentence for each damaged one.
     """
+    return _first_intact(listed(directory / "checkpoints"))
+
+
+def _first_intact(paths: Sequence[Path]) -> tuple[tuple[Path, Meta] | None, list[str]]:
+    """Return the first checkpoint that can be read, as ``newest`` does."""
     passed_over: list[str] = []
-    for path in listed(directory / "checkpoints"):
+    for path in paths:
         try:
             return (path, read_meta(path)), passed_over
         except Damaged as error:

@@ -525,7 +525,7 @@ def test_a_full_disk_ends_a_process_of_its_own_in_order(tmp_path):
         outcome = launch(0, *TINY, "rounds=8", "--quiet", "--output", place / "run")
     assert outcome.code == 1, outcome
     (line,) = outcome.err.splitlines()
-    assert "and --resume goes on from it" in line
+    assert "and --resume continues from it" in line
 
 
 # Under several ranks.

@@ -206,6 +206,17 @@ def test_foreign_files_are_recognised(tmp_path):
         checkpoint.read_meta(path)
 
 
+def test_what_is_left_is_what_a_resumed_run_would_take(tmp_path):
+    path = checkpoint.path_of(tmp_path, 5)
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file.create_group("meta").attrs["round"] = 1
+    seal.seal(path)  # whole, but without anything that a checkpoint has
+    assert checkpoint.what_is_left(tmp_path) == "there is no checkpoint to continue from"
+    value = Inner(torch.zeros(2, 3), torch.zeros(2))
+    write(checkpoint.path_of(tmp_path, 3), meta(3), value, False, {}, alone(2))
+    assert checkpoint.what_is_left(tmp_path).startswith("round-000003.h5 is intact")
+
+
 def test_a_state_of_another_form_is_not_read(written):
     rows = torch.zeros(3, 4)
     empty = Inner(torch.zeros(3, 0, dtype=torch.int64), torch.zeros(3, 0, dtype=torch.int64))
