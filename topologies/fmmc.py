@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from topologies.catalogue import TopologyError
 from topologies.dual_bound import feasible_bound
 from topologies.edges import at_most_one
 from topologies.formulas import (
@@ -38,6 +37,7 @@ from topologies.formulas import (
     metropolis_hastings_weights,
 )
 from topologies.graphs import edge_array
+from topologies.parameters import TopologyError
 from topologies.projections import (
     ROW_TOLERANCE,
     Multipliers,

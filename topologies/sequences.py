@@ -16,8 +16,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.catalogue import TopologyError
 from topologies.matrix import MixingMatrix
+from topologies.parameters import TopologyError
 
 Arrays = Mapping[str, NDArray[Any]]
 

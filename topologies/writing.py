@@ -10,8 +10,8 @@ from typing import Any
 
 import networkx as nx
 
-from topologies.catalogue import TopologyError
 from topologies.matrix import MixingMatrix
+from topologies.parameters import TopologyError
 
 
 def write_matrix(matrix: MixingMatrix, path: str | Path) -> None:

@@ -16,7 +16,8 @@ from mpifed.data.generated import make_shards, no_targets
 from mpifed.data.many_clusters import equal_parts
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
-from mpifed.transport.benchmark import Name, Variance, automatic, find_benchmark
+from mpifed.transport.benchmark import Variance
+from mpifed.transport.catalogue import Name, automatic, find_benchmark
 
 
 class Transport(Dataset):
