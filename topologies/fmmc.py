@@ -1,6 +1,6 @@
 """The fastest mixing Markov chain: the symmetric weights with the smallest SLEM, certified.
 
-    minimise ||W - J||_2  over  W = W', W >= 0, W 1 = 1, W_ij = 0 where {i, j} is no edge;
+    minimise ||W - J||_2  over  W = W', W >= 0, W 1 = 1, W_ij = 0 where {i, j} is not an edge;
     J = 1 1' / n
 
 (Boyd, Diaconis and Xiao 2004, Fastest mixing Markov chain on a graph, section 1.3). Where symmetry

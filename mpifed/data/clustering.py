@@ -5,6 +5,9 @@ transportation problem, solved exactly by successive shortest paths over the clu
 in the cluster that is cheapest for them. One at a time, they are moved along the cheapest chain
 from clusters with too many points to clusters with too few. The dual solution (a price per
 cluster) starts the next assignment, in which little is then left to move.
+
+Libraries give no better clusters without 180 MB of dependencies that shipped experiments would
+need, and their versions would decide the clients; ``scripts/bench clusters_ratings`` compares them.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ MOST_STEPS = 100
 MOST_SWEEPS = 20
 """Passes over the clusters that bring prices close to those of an assignment, at most."""
 
-TOLD = 1e8
+REPORTED = 1e8
 """Points times squared clusters above which the log reports progress."""
 
 log = logging.getLogger("mpifed")
@@ -77,7 +80,7 @@ def equal_clusters(
 def _best_of_starts(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
     found: list[Clusters] = []
     for start in range(STARTS):
-        if len(points) * n_clusters**2 > TOLD:
+        if len(points) * n_clusters**2 > REPORTED:
             what = f"k-means of {len(points)} samples into {n_clusters} clusters of equal size"
             log.info(f"{what}: start {start + 1} of {STARTS}, of at most {MOST_STEPS} steps each")
         found.append(kmeans(points, n_clusters, rng))

@@ -193,7 +193,7 @@ def parse(path: Path, features: int | None = None) -> Parsed:
         raise
     except (ValueError, IndexError, OverflowError, MemoryError) as error:
         raise InputError(
-            f"data.path is '{path}', which is no file in LIBSVM's format "
+            f"data.path is '{path}', which is not a file in LIBSVM's format "
             f"({one_line(str(error), 120)})"
         ) from error
     if len(labels) == 0:

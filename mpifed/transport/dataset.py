@@ -27,7 +27,7 @@ class Transport(Dataset):
     ----------
     benchmark : {'auto', 'gaussian', 'random_icnn', 'mix3tomix10'}
         A pair (P, Q) whose optimal map is known. ``mix3tomix10`` has trained potentials; ``auto``
-        is it where they are at hand, else ``random_icnn``. A configuration keeps which it was.
+        is it where they are available, else ``random_icnn``. A configuration keeps which it was.
     dimension : int
         Length of a sample.
     raw : str, optional
