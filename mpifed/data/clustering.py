@@ -102,8 +102,7 @@ def kmeans(
     for _ in range(steps):
         centres = _means(points, owner, n_clusters)
         moved, prices = assign(_costs(points, centres), sizes, prices)
-        settled = np.array_equal(moved, owner)
-        owner = moved
+        settled, owner = np.array_equal(moved, owner), moved
         if settled:
             break
     return Clusters(owner, centres, prices, _inertia(points, centres, owner))
