@@ -11,7 +11,7 @@ from networkx.algorithms.approximation import christofides
 
 from topologies.network import Network
 from topologies.parameters import TopologyError, closest
-from topologies.throughput import cycle_time
+from topologies.throughput import check_delays, cycle_time
 
 
 def star(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
@@ -144,9 +144,10 @@ def design(name: str, network: Network, *, message_bits: float, local_steps: int
     Raises
     ------
     TopologyError
-        For an unknown overlay.
+        For an unknown overlay, or delays that are too large.
     """
     check_overlay(name)
+    check_delays(network, message_bits=message_bits, local_steps=local_steps)
     return OVERLAYS[name](network, message_bits=message_bits, local_steps=local_steps)
 
 

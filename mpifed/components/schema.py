@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from mpifed.components.values import plain_value, storable
+from mpifed.components.values import LARGEST, plain_value, storable
 from mpifed.errors import InputError, closest, one_line, text_of
 
 BOUNDS: Mapping[type, tuple[str, str]] = {
@@ -160,6 +160,8 @@ def check_value(value: Any, annotation: Any, field: str) -> Any:
         raise
     except (TypeError, ValueError, OverflowError, RecursionError):
         message = f"{field} is {shown(value)}; it must be {describe(annotation)}"
+        if isinstance(value, (int, float)) and abs(value) > LARGEST and "whole" in message:
+            message += f", at most {LARGEST}"
         choices = get_args(annotation) if get_origin(annotation) is Literal else ()
         if isinstance(value, str) and choices:
             message = f"{field} is {shown(value)}; {closest(value, map(str, choices))}"

@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+LARGEST = 2**63 - 1
+"""The largest whole number of an option: arrays of counts are int64."""
+
 
 def storable(value: Any) -> Any:
     """Return ``value`` if it reads back as stored; YAML also has dates, sets and bytes.
@@ -67,6 +70,8 @@ def plain_value(value: Any, kind: type) -> Any:
     if kind is int:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
             raise TypeError
+        if abs(value) > LARGEST:
+            raise OverflowError
         return int(value)
     if isinstance(value, kind):
         return _text(value) if isinstance(value, str) else value

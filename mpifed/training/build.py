@@ -168,7 +168,7 @@ def _check_samples(
     check_memory(
         float(by_rank[np.array(hosts) == host].sum()),
         f"data.name '{configuration.data.name}' gives the clients on {host} "
-        f"{int(samples.sum())} samples of shape {description.input_shape}, which",
+        f"{int(samples.sum(dtype=np.float64))} samples of shape {description.input_shape}, which",
     )
 
 

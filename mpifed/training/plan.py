@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from mpifed.errors import one_line
 from mpifed.training.build import Setup, sample_bytes
 
 
@@ -24,7 +25,7 @@ def plan_lines(setup: Setup) -> list[str]:
     if setup.configuration.evaluation.validates:
         validation = f", {int(description.n_val.sum()):,} validation"
     return [
-        f"data        {description.source}: {description.n_clients} clients, "
+        f"data        {one_line(description.source, 200)}: {description.n_clients} clients, "
         f"{int(description.n_train.sum()):,} training{validation} and "
         f"{int(description.n_test.sum()):,} test samples, {inputs} inputs, "
         f"{description.n_classes} classes",

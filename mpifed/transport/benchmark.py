@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.memory import check_memory
 from mpifed.transport.mixtures import Mixture
 
 Variance = Literal["trace", "l1"]
@@ -111,3 +112,24 @@ class Benchmark:
             The samples.
         """
         return self.true_map(self.source.sample(generator, count)).to(dtype)
+
+
+def check_targets(batch_size: int, dimension: int) -> None:
+    """Refuse minibatches of the target that memory cannot hold.
+
+    Parameters
+    ----------
+    batch_size : int
+        Samples of a minibatch; the target has as many as are asked for.
+    dimension : int
+        The number of coordinates.
+
+    Raises
+    ------
+    InputError
+        If the samples do not fit.
+    """
+    check_memory(
+        16.0 * batch_size * dimension,
+        f"local.batch_size is {batch_size}, which in {dimension} dimensions",
+    )

@@ -30,7 +30,7 @@ SIZES = {
     "clients of no int64": (["clients=100000000000000000000"], "clients is 1000000000"),
     "rounds": (["rounds=100000000000000000000"], "rounds is 1000000000"),
     "hexadecimal": ([f"rounds=0x{'f' * 5000}"], "rounds: '0xfff"),
-    "samples": ([f"data.n_test={TRILLION}"], "data.name 'synthetic' gives the clients on"),
+    "samples": ([f"data.n_test={TRILLION}"], "data.n_test is 1000000000000"),
     "inputs": (["data.dimension=10000000000"], "data.dimension is 10000000000"),
     "components": ([f"data.n_components={TRILLION}"], "data.dimension is 20"),
     "layers": (["model=mlp", f"model.hidden=[{','.join(['4'] * 20000)}]"], "has 20000 layers"),
