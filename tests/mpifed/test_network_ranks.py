@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from on_ranks import same_after_a_resume, unlike_one_rank
 
-SMALL = {"clients": 5, "checkpoint.every": 2, "rounds": 4, "local.batch_size": 16, "local.momentum": 0.0}
+SMALL = {
+    "clients": 5,
+    "checkpoint.every": 2,
+    "rounds": 4,
+    "local.batch_size": 16,
+    "local.momentum": 0.0,
+}
 CASES = {
     "cnn": {"model.name": "network_modules:cnn"},
     "stacked": {"model.name": "network_modules:cnn", "local.stepping": "stacked"},
