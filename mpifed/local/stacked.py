@@ -30,6 +30,7 @@ BLOCK_BYTES = 3 << 20
 """Bytes of inputs in one step of a block; near the size of a core's cache is fastest."""
 
 EVERY = slice(None)
+CONTIGUOUS = torch.contiguous_format
 
 
 class Stacked:
@@ -97,8 +98,10 @@ class Stacked:
             scale = scale * steps.weights.reshape(-1).index_select(0, entries)
         labels = train.y.index_select(0, samples)
         order = torch.from_numpy(the_plan.order).to(self.device)
-        theta = start[order]
-        moving = tuple(moment[order] for moment in moments)
+        # Clients with equally many steps stay in their order, which saves copies of all rows.
+        is_sorted = bool((np.diff(the_plan.order) > 0).all())
+        theta = start.clone(memory_format=CONTIGUOUS) if is_sorted else start[order]
+        moving = tuple(moment.clone() if is_sorted else moment[order] for moment in moments)
         adjustments = [term.reordered(order) for term in steps.adjustments]
         rates = np.repeat(steps.rates[the_plan.order], components, axis=0)
         rate_of = torch.from_numpy(rates).to(theta)
@@ -128,6 +131,8 @@ class Stacked:
                     )
                 number = before[part, None] + (step.number + 1)
                 self.rule.step(w, change, tuple(m[part] for m in flat), rate, number, steps.mask)
+        if is_sorted:
+            return theta, moving
         return (
             torch.empty_like(theta).index_copy_(0, order, theta),
             tuple(torch.empty_like(moment).index_copy_(0, order, moment) for moment in moving),

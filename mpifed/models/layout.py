@@ -109,7 +109,9 @@ class Layout:
             parameter.data = place.view(row)
             parameter.grad = None if gradient is None else place.view(gradient)
         for owner, name, place in self._owners(module):
-            owner._buffers[name] = place.view(row)
+            # Views share a count of changes, by which a second layer's would seem to spoil the
+            # first one's gradient; ``data`` does not.
+            owner._buffers[name] = place.view(row).data
 
     def release(self, module: nn.Module) -> None:
         """Let go of the row that ``bind`` gave to the module."""

@@ -116,6 +116,26 @@ def test_a_gradient_alone_is_that_of_autograd_and_running_statistics_move_as_tor
     )
 
 
+def test_several_layers_of_batch_normalisation_are_differentiated():
+    def build():
+        layers = (nn.BatchNorm1d(3), nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        return nn.Sequential(*layers)
+
+    model = module_model(build, (3,), (2,))
+    row = row_of(model).float()
+    module = model.module(row).train()
+    gradient = torch.empty(model.n_parameters - model.n_buffers)
+    x, y = torch.rand(6, 3), torch.arange(6) % 2
+    with model.training(row, gradient) as compute:
+        for _ in range(2):
+            compute(x, y, torch.full((6,), 1 / 6))
+    for _ in range(2):
+        module.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+    assert torch.equal(gradient, torch.cat([p.grad.flatten() for p in module.parameters()]))
+    assert np.array_equal(model.layout.row(module), row.double().numpy())
+
+
 def test_one_sample_alone_is_normalised_by_the_running_statistics():
     model = model_of("normalised")
     row = row_of(model).float()
