@@ -20,7 +20,8 @@ from torch import Tensor
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
-from mpifed.models.losses import CROSS_ENTROPY, logistic, sigmoid
+from mpifed.models.likelihoods import logistic, sigmoid
+from mpifed.models.losses import CROSS_ENTROPY
 from mpifed.surrogates.base import client_means, each_row, padded, with_target
 from mpifed.surrogates.proximal import Regulariser, regulariser
 
