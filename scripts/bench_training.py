@@ -25,6 +25,7 @@ import bench_fedmm
 import bench_flix
 import bench_gossip
 import bench_interruption
+import bench_models
 import bench_surrogates
 import bench_topologies
 import bench_transport
@@ -208,6 +209,7 @@ for part in (
     bench_fedmm,
     bench_checkpoint,
     bench_interruption,
+    bench_models,
 ):
     BENCHMARKS |= part.BENCHMARKS
 

@@ -74,6 +74,12 @@ class Description:
         return 1 if binary else self.n_classes
 
     @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of a model's outputs for a sample: (n_outputs,), or (L, n_outputs) of sequences."""
+        positions = self.input_shape[:1] if self.task == "sequence" else ()
+        return (*positions, self.n_outputs)
+
+    @property
     def target_shape(self) -> tuple[int, ...]:
         """Shape of the target of one sample.
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
+from mpifed.models.outputs import refuse_sequences
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,7 @@ def images_of(data: Description, model: str, least: int = 1) -> Images:
     Images(channels=3, height=32, width=32, axis=2)
     """
     shape = data.input_shape
-    if data.task == "sequence":
-        raise InputError(
-            f"model '{model}' gives one output for a sample, but the task of '{data.source}' is "
-            "sequence; allowed: lstm, or a torch module"
-        )
+    refuse_sequences(data, model)
     if len(shape) not in (2, 3):
         raise InputError(
             f"model '{model}' needs images, (height, width), (channels, height, width) or (height, "

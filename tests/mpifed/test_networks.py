@@ -314,6 +314,7 @@ def test_two_classes_have_one_output(name):
         ("cnn", (784,), "classification", {}, r"samples of shape \(784,\); reshape them"),
         ("mobilenet_v2", (2, 3, 4, 5), "classification", {}, "needs images"),
         ("resnet18", (80,), "sequence", {}, "allowed: lstm"),
+        ("linear", (80,), "sequence", {}, "allowed: lstm"),
         ("cnn", (5, 9), "classification", {}, "at least 6 x 6 pixels, but 'drawn' has 5 x 9"),
         ("cnn", (15, 28), "classification", {"variant": "published"}, "at least 16 x 16"),
         ("resnet34", (3, 8, 8), "classification", {"groups": 3}, "groups is 3; it must divide 64"),
