@@ -1,4 +1,4 @@
-"""Benchmarks of networks: memory formats, bfloat16, and copies stacked as grouped convolutions.
+"""Benchmarks of networks: memory formats, bfloat16, malloc, and copies as grouped convolutions.
 
 An action is a forward and a backward pass of one minibatch with the mean cross-entropy, in CPU
 seconds of one thread. Figures are medians; the variants of a line are measured in turn.
@@ -6,21 +6,24 @@ seconds of one thread. Figures are medians; the variants of a line are measured 
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import statistics
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from bench_figures import in_turn, report
+from bench_figures import cpu_seconds, in_turn, report
 from torch.nn.functional import conv2d, cross_entropy, max_pool2d
 
 from mpifed.components.registry import find
 from mpifed.data.base import Description
-from mpifed.models.stacked import stack
 
 REPEATS = 5
 LAST = torch.channels_last
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of mallopt in glibc's malloc.h."""
 
 
 def network(name: str, shape: tuple[int, ...], n_classes: int, **options: Any) -> torch.nn.Module:
@@ -130,6 +133,21 @@ def grouped(copies: list[torch.nn.Module], x: torch.Tensor, y: torch.Tensor) -> 
     return step
 
 
+def vmapped(copies: list[torch.nn.Module], x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
+    """One step of several copies by ``torch.func.vmap``; see ``grouped``."""
+    own, _ = torch.func.stack_module_state(copies)
+
+    def one(parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(copies[0], parameters, (x,))
+
+    def step() -> None:
+        z = torch.func.vmap(one)(own, x)
+        loss = cross_entropy(z.flatten(0, 1), y.flatten(), reduction="sum") / y.shape[1]
+        torch.autograd.grad(loss, list(own.values()))
+
+    return step
+
+
 def _copies(variant: str, rows: int, batch: int) -> None:
     copies = [network("cnn", (1, 28, 28), 62, variant=variant) for _ in range(rows)]
     x, y = torch.rand(rows, batch, 1, 28, 28), torch.randint(0, 62, (rows, batch))
@@ -139,16 +157,11 @@ def _copies(variant: str, rows: int, batch: int) -> None:
         for step in alone:
             step()
 
-    model = stack(copies[0])
-    parameters = torch.stack(
-        [torch.cat([p.detach().flatten() for p in copy.parameters()]) for copy in copies]
-    )
-    scale = torch.full((rows, batch), 1 / batch)
     measured = in_turn(
         {
             "one_by_one": one_by_one,
             "grouped": grouped(copies, x, y),
-            "vmap": lambda: model.gradient(parameters, x, y, scale),
+            "vmap": vmapped(copies, x, y),
         },
         REPEATS,
     )
@@ -173,6 +186,37 @@ def grouped_convolutions() -> None:
                 _copies(variant, rows, batch)
 
 
+def _step_seconds(kept: bool, batch: int) -> float:
+    """CPU seconds of a step of ``cnn``, where malloc keeps what is freed, or does not."""
+    torch.set_num_threads(1)
+    if kept:
+        libc = ctypes.CDLL(None)
+        for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            assert libc.mallopt(parameter, 1 << 30) == 1
+    made = network("cnn", (1, 28, 28), 62)
+    x, y = torch.rand(batch, 1, 28, 28), torch.randint(0, 62, (batch,))
+    return statistics.median(cpu_seconds(step_of(made, x, y), REPEATS, inner=200 // batch))
+
+
+def kept_memory() -> None:
+    """Memory of freed tensors kept by malloc against memory that goes back to the system."""
+    for batch in (20, 128):
+        measured: dict[bool, list[float]] = {False: [], True: []}
+        for kept in (False, True) * 3:
+            # What mallopt changes cannot be changed back, so each figure has its own process.
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                measured[kept].append(pool.apply(_step_seconds, (kept, batch)))
+        medians = {kept: statistics.median(seconds) for kept, seconds in measured.items()}
+        report(
+            "kept_memory",
+            round(medians[True] / medians[False], 3),
+            "times the CPU seconds of a step of cnn where freed memory goes back",
+            batch=batch,
+            milliseconds_kept=[round(1000 * s, 1) for s in measured[True]],
+            milliseconds_given_back=[round(1000 * s, 1) for s in measured[False]],
+        )
+
+
 BENCHMARKS: dict[str, Callable[[], None]] = {
-    f.__name__: f for f in (memory_formats, grouped_convolutions)
+    f.__name__: f for f in (memory_formats, kept_memory, grouped_convolutions)
 }
