@@ -41,7 +41,12 @@ class Images:
         return x.movedim(3, 1) if self.axis == 2 else x
 
 
-def images_of(data: Description, model: str, least: int = 1) -> Images:
+def images_of(
+    data: Description,
+    model: str,
+    least: int = 1,
+    advice: str = "use mlp, or enlarge the images",
+) -> Images:
     """Find the channels of the samples.
 
     Two axes are (height, width). Of three axes the first or the last has the channels, whichever
@@ -55,6 +60,8 @@ def images_of(data: Description, model: str, least: int = 1) -> Images:
         Name of the model, for messages.
     least : int
         Smallest height and width that the model takes.
+    advice : str
+        What to do where images are smaller.
 
     Returns
     -------
@@ -89,6 +96,6 @@ def images_of(data: Description, model: str, least: int = 1) -> Images:
     if min(found.height, found.width) < least:
         raise InputError(
             f"model '{model}' needs images of at least {least} x {least} pixels, but "
-            f"'{data.source}' has {found.height} x {found.width}; use mlp, or enlarge the images"
+            f"'{data.source}' has {found.height} x {found.width}; {advice}"
         )
     return found
