@@ -195,12 +195,12 @@ def _step_seconds(kept: bool, batch: int) -> float:
             assert libc.mallopt(parameter, 1 << 30) == 1
     made = network("cnn", (1, 28, 28), 62)
     x, y = torch.rand(batch, 1, 28, 28), torch.randint(0, 62, (batch,))
-    return statistics.median(cpu_seconds(step_of(made, x, y), REPEATS, inner=200 // batch))
+    return statistics.median(cpu_seconds(step_of(made, x, y), REPEATS, inner=max(1, 200 // batch)))
 
 
 def kept_memory() -> None:
     """Memory of freed tensors kept by malloc against memory that goes back to the system."""
-    for batch in (20, 128):
+    for batch in (20, 128, 256):
         measured: dict[bool, list[float]] = {False: [], True: []}
         for kept in (False, True) * 3:
             # What mallopt changes cannot be changed back, so each figure has its own process.
