@@ -143,7 +143,7 @@ def _directory(raw: str | None) -> Path:
         directory = Path(home) / "mnist"
     else:
         directory = Path(raw).expanduser()
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         raise InputError(f"data.raw is '{directory}', but there is no such directory")
     return directory
 
@@ -172,7 +172,7 @@ def _find(directory: Path, prefix: str, names: tuple[str, ...], what: str, rank:
         for joint in ("-", "."):
             for compression in COMPRESSIONS:
                 path = directory / f"{prefix}{name}-{what}{joint}idx{rank}-ubyte{compression}"
-                if path.is_file():
+                if os.path.isfile(path):
                     return path
     wanted = f"{prefix}{names[0]}-{what}-idx{rank}-ubyte"
     raise InputError(
