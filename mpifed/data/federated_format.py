@@ -11,7 +11,8 @@ The root has the attributes ``source``, ``partition`` (texts), ``seed`` and ``n_
 numbers) and may have ``task``: ``classification`` (also where absent), ``sequence`` (y a label for
 each position of x, (samples, L)), ``multi_label`` (y 0 or 1, (samples, n_classes)), ``regression``
 (y finite, (samples, n_classes)) or ``unlabelled`` (n_classes is 0 and y (samples, 0)). Files that
-mpifed writes also carry ``version`` and ``options`` (JSON).
+mpifed writes also carry ``version`` and ``options`` (JSON), and ``/label_counts`` (n_classes,)
+where the source counts its training labels.
 Every client has training samples; test samples have all of them or, without a test split, none.
 Nothing is compressed or chunked, so that the rows of a block of clients are one run of bytes.
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -166,13 +167,25 @@ class _Reading:
                 raise self._refusal(f"client {count.argmin()} has no {split} sample")
         shape, stored, divisor = self._form()
         source = self._attribute(self.file, "source", str)
+        about = Description(source, shape, n_classes, counts[0], counts[1], counts[2], task)
         return Contents(
-            Description(source, shape, n_classes, counts[0], counts[1], counts[2], task),
+            replace(about, label_counts=self._label_counts(n_classes)),
             self._attribute(self.file, "partition", str),
             self._attribute(self.file, "seed", int),
             stored,
             divisor,
         )
+
+    def _label_counts(self, n_classes: int) -> np.ndarray | None:
+        if "label_counts" not in self.file:
+            return None
+        stored = self._dataset("label_counts")
+        if stored.dtype.kind not in "iu" or stored.shape != (n_classes,):
+            raise self._refusal(f"/label_counts is not {n_classes} whole numbers")
+        found = hdf5.whole(stored).astype(np.int64)
+        if found.min(initial=0) < 0:
+            raise self._refusal("/label_counts has numbers below 0")
+        return found
 
     def _task(self) -> Task:
         task = self._attribute(self.file, "task", str, "classification")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -99,6 +100,21 @@ def entry(name: str, place, value) -> Callable[[Path], None]:
     return edit(lambda file: file[name].__setitem__(place, value))
 
 
+def test_counts_of_labels_are_kept_in_the_file(tmp_path: Path):
+    contents = contents_of("sequence")
+    assert read_again(tmp_path, contents).label_counts is None
+    about = replace(contents.description, label_counts=np.array([9, 0, 2**40]))
+    found = read_again(tmp_path, replace(contents, description=about)).label_counts
+    assert found.dtype == np.int64 and found.tolist() == [9, 0, 2**40]
+
+
+def read_again(folder: Path, contents: Contents) -> Description:
+    path = folder / "again.h5"
+    path.unlink(missing_ok=True)
+    write(path, contents, [shards_of(contents, torch.float32)], {})
+    return read_contents(path).description
+
+
 TWOS = np.full((4, 4), 2, np.int16)
 BAD = {
     "an unknown task": ("multi_label", attribute("task", "multilabel"), "mean 'multi_label'"),
@@ -109,6 +125,9 @@ BAD = {
     "one label a sequence": ("sequence", put("train/y", np.zeros(4, np.int8)), "(samples, 5)"),
     "labels in fractions": ("sequence", put("train/y", np.zeros((4, 5))), "not whole numbers"),
     "a label of 3": ("sequence", entry("train/y", (3, 2), 3), "the label 3, .. 0 .. 2 .. client 1"),
+    "counts below zero": ("sequence", put("label_counts", np.array([1, -1, 2])), "below 0"),
+    "too few counts": ("classification", put("label_counts", np.array([1, 2])), "3 whole numbers"),
+    "counts in parts": ("sequence", put("label_counts", np.ones(3)), "3 whole numbers"),
     "a tag of 2": ("multi_label", entry("train/y", (3, 1), 2), "neither 0 nor 1 in row 3 .. 1"),
     "a tag of 256": ("multi_label", put("train/y", 128 * TWOS), "neither 0 nor 1 in row 0"),
     "too few targets": ("regression", put("test/y", np.zeros((2, 2))), "y of shape (2, 2)"),
