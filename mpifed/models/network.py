@@ -11,17 +11,22 @@ from mpifed.reading.weights import load_weights
 class Network(torch.nn.Module):
     """Base class of the networks here.
 
-    Attributes
-    ----------
-    last_layer : str
-        Name of the last layer.
-
     Parameters
     ----------
     weights : str, optional
         File with the first parameters, a state dict; see ``load_weights``.
     new_classifier : bool
         Draw the last layer although ``weights`` are given.
+
+    Attributes
+    ----------
+    last_layer : str
+        Name of the last layer.
+
+    Raises
+    ------
+    InputError
+        Where ``new_classifier`` is true without ``weights``.
     """
 
     last_layer = "output"
