@@ -162,6 +162,11 @@ def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
     return cast(type[DeclaredAlgorithm], find("algorithm", name))
 
 
+def find_exchange(name: str) -> type[Component]:
+    """Return the class of the exchange called ``name``; see ``find``."""
+    return cast(type[Component], find("exchange", name))
+
+
 def summary(component: Callable[..., Any]) -> str:
     """Return the first line of the component's docstring."""
     return (component.__doc__ or "").strip().split("\n")[0]
@@ -228,15 +233,9 @@ def complete(
             if isinstance(within, ComponentOf):
                 place = f"{path}.{key}"
                 checked[key] = complete(within.kind, checked[key], place, option.default)
-    # A plain function has no method that completes options.
-    fill = getattr(made, "complete_options", None)
-    return Section(name, fill(checked, n_training) if fill else checked)
-
-
-def refusal(component: Callable[..., Any], configuration: Any) -> str | None:
-    """Return why ``component`` does not go with a configuration; None if it does."""
-    refuse = getattr(component, "refuse", None)
-    return None if refuse is None else refuse(configuration)
+    if inspect.isclass(made) and issubclass(made, Component):
+        checked = made.complete_options(checked, n_training)
+    return Section(name, checked)
 
 
 def plain(value: Any) -> Any:
