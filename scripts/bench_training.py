@@ -26,6 +26,7 @@ import bench_fedmm
 import bench_flix
 import bench_gossip
 import bench_interruption
+import bench_models
 import bench_networks
 import bench_surrogates
 import bench_topologies
@@ -212,6 +213,7 @@ for part in (
     bench_checkpoint,
     bench_interruption,
     bench_networks,
+    bench_models,
 ):
     BENCHMARKS |= part.BENCHMARKS
 

@@ -16,6 +16,7 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
+from mpifed.models.outputs import refuse_sequences
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -146,8 +147,9 @@ def mlp(
     Raises
     ------
     InputError
-        Where ``hidden`` has more than 1000 layers.
+        Where ``hidden`` has more than 1000 layers, or the task is sequence.
     """
+    refuse_sequences(data, "mlp")
     widths = [64] if hidden is None else hidden
     if len(widths) > MOST_LAYERS:
         raise InputError(f"model.hidden has {len(widths)} layers, above {MOST_LAYERS}")
