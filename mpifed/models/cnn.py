@@ -10,7 +10,7 @@ from torch.nn.functional import max_pool2d
 
 from mpifed.data.base import Description
 from mpifed.models.images import Images, images_of
-from mpifed.models.network import Network
+from mpifed.models.pretrained import Network
 
 FILTERS = (32, 64)
 """Channels of the two convolutions."""

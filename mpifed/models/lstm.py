@@ -12,7 +12,7 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.class_weights import Weighting, weighted_loss
 from mpifed.models.losses import CROSS_ENTROPY, Loss
-from mpifed.models.network import Network
+from mpifed.models.pretrained import Network
 
 
 class StackedLstm(Network):
