@@ -223,7 +223,7 @@ def _contents(
     dataset: Dataset, values: dict[str, Any], seed: int, dtype: str
 ) -> tuple[Contents, torch.dtype]:
     """What the file will hold, and the type in which x is loaded for it."""
-    stored = "uint8" if dataset.divisor > 1 else dtype
+    stored = "uint8" if dataset.divisor > 1 or dataset.is_uint8 else dtype
     partition = str(values.get("partition", "natural"))
     made_by = seed if dataset.seed is None else dataset.seed
     contents = Contents(dataset.description, partition, made_by, stored, dataset.divisor)
