@@ -41,7 +41,10 @@ class Description:
     problem : object
         What a source knows beyond its samples, such as a transport benchmark; None for most.
     class_names : tuple of str
-        Names of the labels, where the source has them; else empty.
+        Names of the labels, where the source has them; else empty. Those of a text are characters.
+    label_counts : ndarray or None
+        How often each label is that of a training sample, over all clients, int64 (n_classes,);
+        counted for texts alone.
 
     Examples
     --------
@@ -60,6 +63,7 @@ class Description:
     task: Task = "classification"
     problem: Any = None
     class_names: tuple[str, ...] = ()
+    label_counts: np.ndarray | None = None
 
     @property
     def n_clients(self) -> int:

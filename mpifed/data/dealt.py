@@ -17,11 +17,12 @@ from mpifed.data.partition import PARTITIONS, Classes, Name, deal_by
 from mpifed.data.pooled import Assignment, Dealt, Pieces, Pool, describe, load_pooled
 from mpifed.data.quantity import Law, Spread
 from mpifed.data.rotation import angles, rotated
+from mpifed.data.splits import InTurn, Published
 from mpifed.errors import InputError, closest
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
-Parts = Literal["60_20_20", "published"]
+Parts = Literal["60_20_20", "in_order", "published"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Source:
         Coarse label of each sample, int64 (samples,), for ``pachinko``.
     is_test : ndarray or None
         Whether a sample belongs to the published test part, bool (samples,).
+    is_text : bool
+        Whether samples are overlapping windows of texts, in the order of these.
     """
 
     pool: Pool
@@ -47,32 +50,7 @@ class Source:
     owner: np.ndarray | None = None
     coarse: np.ndarray | None = None
     is_test: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class Published:
-    """Each client's samples in the order of the source, tested on those published for testing.
-
-    Attributes
-    ----------
-    indices : list of ndarray
-        Sample numbers of each client, int64.
-    is_test : ndarray
-        bool (samples,).
-    """
-
-    indices: list[np.ndarray]
-    is_test: np.ndarray
-
-    def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        n_test = np.array([int(self.is_test[own].sum()) for own in self.indices], np.int64)
-        sizes = np.array([len(own) for own in self.indices], np.int64)
-        return sizes - n_test, np.zeros_like(sizes), n_test
-
-    def split(self, client: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        own = self.indices[client]
-        tested = self.is_test[own]
-        return own[~tested], own[:0], own[tested]
+    is_text: bool = False
 
 
 class DealtDataset(Dataset):
@@ -100,9 +78,9 @@ class DealtDataset(Dataset):
         Fewest samples that a client may get.
     fraction : float
         Share of all samples that is used, drawn by the seed.
-    split : {'60_20_20', 'published'}
-        How a client's samples become training, validation and test samples: at random, or as they
-        were published.
+    split : {'60_20_20', 'in_order', 'published'}
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or as they were published.
     rotations : list of float, optional
         Angles in degrees: each client's pictures are turned by one of them. [0, 90, 180, 270] makes
         four clusters of clients.
@@ -148,14 +126,15 @@ class DealtDataset(Dataset):
             **(further or {}),
         }
 
-        def deal() -> tuple[Pool, Dealt]:
+        def deal() -> tuple[Pool, Dealt, np.ndarray | None]:
             source = read()
             self._pieces = source.pieces
             indices = _deal(source, n_clients, self.seed, partition, fraction, options)
-            return source.pool, _splits(source, indices, self.seed, split)
+            dealt = _splits(source, indices, self.seed, split)
+            return source.pool, dealt, _label_counts(source, dealt, n_clients)
 
-        self._pool, self._dealt = agreed(communicator, deal)
-        self.description = describe(self._pool, self._dealt)
+        self._pool, self._dealt, counts = agreed(communicator, deal)
+        self.description = replace(describe(self._pool, self._dealt), label_counts=counts)
         self.divisor, self.is_uint8 = self._pool.divisor, self._pool.stored == "uint8"
         self._angles = angles(n_clients, self.seed, rotations, rotation_spread)
         if self._angles is not None and len(self._pool.input_shape) < 2:
@@ -239,13 +218,18 @@ COUNTING = ("contiguous", "iid", "quantity_skew")
 """Partitions that only count samples."""
 
 
-def _splits(source: Source, indices: list[np.ndarray], seed: int, parts: Parts) -> Dealt:
+def _splits(source: Source, indices: list[np.ndarray], seed: int, parts: Parts | None) -> Dealt:
+    if parts is None:
+        parts = "in_order" if source.is_text else "60_20_20"
     if parts == "60_20_20":
         return Assignment(indices, seed)
+    if parts == "in_order":
+        return InTurn(indices)
     name = source.pool.source
     if source.is_test is None:
         raise InputError(
-            f"data.split is 'published', but '{name}' has no published test part; allowed: 60_20_20"
+            f"data.split is 'published', but '{name}' has no published test part; "
+            "allowed: 60_20_20, in_order"
         )
     dealt = Published(indices, source.is_test)
     n_train, _, n_test = dealt.counts()
@@ -256,3 +240,11 @@ def _splits(source: Source, indices: list[np.ndarray], seed: int, parts: Parts) 
                 f"of the published {what} part; data.split=60_20_20 mixes both parts"
             )
     return dealt
+
+
+def _label_counts(source: Source, dealt: Dealt, n_clients: int) -> np.ndarray | None:
+    """How often each character of a text is a training label; None for other data."""
+    if not source.is_text:
+        return None
+    trained = np.concatenate([dealt.split(client)[0] for client in range(n_clients)])
+    return np.bincount(source.pool.labels[trained], minlength=source.pool.n_classes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import lzma
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from loading import all_rows, labels_by_client
 from published import REAL
 
 from mpifed.data.cifar import Cifar10, Cifar100
+from mpifed.data.plays import speeches, texts_of_roles
+from mpifed.data.shakespeare import Shakespeare
 from mpifed.mpi.communicator import Alone
 
 
@@ -24,3 +28,23 @@ def test_cifar_100():
     _, y = all_rows(dataset, torch.float32)
     assert np.bincount(y).tolist() == [40] * 100
     assert {len(labels) for labels in labels_by_client(dataset)} == {400}
+
+
+def test_shakespeare():
+    with lzma.open(REAL / "shakespeare" / "input.txt.xz", "rt", encoding="utf-8") as file:
+        text = file.read()
+    found = speeches(text)
+    assert len(found) == 7222
+    assert {speech.play for speech in found} == {0}
+    roles = texts_of_roles(found)
+    paragraphs = [part for part in text.split("\n\n") if part.strip()]
+    assert len(paragraphs) == 7222
+    assert len(roles) == len({part.strip().split("\n")[0].upper() for part in paragraphs}) == 303
+    heads = sum(len(speech.role) + 1 for speech in found)
+    # All but heads, line ends and repeated spaces is somebody's.
+    letters = sum(not character.isspace() for character in text)
+    said = sum(not character.isspace() for own in roles.values() for character in own)
+    blanks = sum(speech.role.count(" ") for speech in found)
+    assert said == letters - (heads - blanks)
+    dataset = Shakespeare(100, 0, Alone(), path=str(REAL / "shakespeare" / "input.txt"))
+    assert dataset.description.n_train.sum() == dataset.description.label_counts.sum()

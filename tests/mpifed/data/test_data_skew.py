@@ -89,14 +89,14 @@ def test_shares_of_coarse_labels_have_the_moments_of_the_dirichlet_law():
     pairs = np.stack([np.repeat(np.arange(10), 400), np.repeat(np.arange(40), 100)], 1)
     # Each client alone, so that nothing is used up: E[p^2] of Dir(alpha 1) and of the product.
     alpha, beta, first = 0.4, 10.0, []
-    for seed in range(120):
+    for seed in range(60):
         rng = np.random.default_rng(seed)
         options = {"pachinko_alpha": alpha, "pachinko_beta": beta}
         own = pachinko(pairs, 40, rng, **options)[0]
         first.append(np.bincount(pairs[own, 0], minlength=10))
     counts, size = np.array(first), 100
     moment = (counts * (counts - 1.0)).mean() / (size * (size - 1.0))
-    assert moment == pytest.approx((alpha + 1) / (10 * (10 * alpha + 1)), rel=0.12)
+    assert moment == pytest.approx((alpha + 1) / (10 * (10 * alpha + 1)), rel=0.15)
 
 
 @given(seeds, st.integers(1, 60))
@@ -152,17 +152,17 @@ def test_without_skew_clients_are_equal(options):
 def test_laws_of_sizes():
     rng = np.random.default_rng(0)
     options = {"quantity_law": "power_law", "quantity_exponent": 2.0, "min_samples": 2}
-    sizes = sorted(map(len, quantity_skew(np.zeros(10_000_000), 10, rng, **options)))[::-1]
+    sizes = sorted(map(len, quantity_skew(np.zeros(1_000_000), 10, rng, **options)))[::-1]
     # size - 2 is proportional to rank^-2.
     ratio = (sizes[0] - 2) / (np.array(sizes) - 2)
     assert np.sqrt(ratio) == pytest.approx(np.arange(1, 11), rel=1e-3)
     options = {"quantity_law": "lognormal", "quantity_sigma": 1.5, "min_samples": 2}
-    sizes = np.array([*map(len, quantity_skew(np.zeros(9_000_000), 3000, rng, **options))])
-    assert np.std(np.log(sizes - 1)) == pytest.approx(1.5, rel=0.05)
-    q = np.array([*map(len, quantity_skew(np.zeros(9_000_000), 3000, rng, quantity_alpha=0.5))])
+    sizes = np.array([*map(len, quantity_skew(np.zeros(900_000), 1000, rng, **options))])
+    assert np.std(np.log(sizes - 1)) == pytest.approx(1.5, rel=0.08)
+    q = np.array([*map(len, quantity_skew(np.zeros(900_000), 1000, rng, quantity_alpha=0.5))])
     share = (q - 5) / (q - 5).sum()
     # E[q^2] of Dir(alpha 1).
-    assert (share**2).mean() == pytest.approx(1.5 / (3000 * (3000 * 0.5 + 1)), rel=0.1)
+    assert (share**2).mean() == pytest.approx(1.5 / (1000 * (1000 * 0.5 + 1)), rel=0.15)
 
 
 def test_small_alpha_leaves_all_but_the_least_to_one_client():
