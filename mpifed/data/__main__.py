@@ -117,7 +117,7 @@ def _run(words: list[str]) -> int:
     seed = 0
     if given["seed"] is not None:
         seed = check_value(_number(given["seed"]), Annotated[int, Ge(0)], "--seed")
-    values = _checked(options, given)
+    values = _completed(component, _checked(options, given), n_clients)
     output = _writable(given["output"], given["force"])
 
     dataset = component(n_clients, seed, Alone(), **values)
@@ -187,6 +187,11 @@ def _checked(options: dict[str, Option], given: dict[str, Any]) -> dict[str, Any
                 raise
             values[name] = text
     return values
+
+
+def _completed(component: Any, values: dict[str, Any], n_clients: int) -> dict[str, Any]:
+    fill = getattr(component, "complete_options", None)
+    return fill(values, n_clients) if fill else values
 
 
 def _takes_text(text: str, option: Option) -> bool:

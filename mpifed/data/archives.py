@@ -152,7 +152,7 @@ def _of_zip(place: Path, wanted: Wanted, held: float) -> Iterator[tuple[str, Str
             said = f"'{place}', member '{info.filename}'"
             if info.file_size > max(MOST_TIMES * info.compress_size, UNCHECKED):
                 raise InputError(f"{said}, grows by more than {MOST_TIMES} times when unpacked")
-            check_memory(held * info.file_size, f"{said}, cannot be read: it")
+            _check_memory(held * info.file_size, said)
             with archive.open(info) as raw, _decompressed(place, info.filename, raw, held) as inner:
                 yield info.filename, inner
 
@@ -167,7 +167,7 @@ def _of_tar(place: Path, wanted: Wanted, held: float) -> Iterator[tuple[str, Str
             _check_count(place, number)
             if not (info.isfile() and wanted(info.name)):
                 continue
-            check_memory(held * info.size, f"'{place}', member '{info.name}', cannot be read: it")
+            _check_memory(held * info.size, f"'{place}', member '{info.name}'")
             raw = archive.extractfile(info)
             assert raw is not None
             with _decompressed(place, info.name, raw, held) as inner:
@@ -182,6 +182,12 @@ def _decompressed(place: Path, name: str, raw: IO[bytes], held: float) -> Iterat
             yield stream
     else:
         yield raw
+
+
+def _check_memory(needed: float, said: str) -> None:
+    # Asking the system takes longer than reading a small member.
+    if needed > UNCHECKED:
+        check_memory(needed, f"{said}, cannot be read: it")
 
 
 def _check_count(place: Path, count: int) -> None:
