@@ -77,9 +77,7 @@ def arrays(
         if y is not None:
             raise InputError(f"{SAID} a torch data set has targets already, but y is given too")
         x, y = _pairs(x)
-    columns = Columns(
-        _array(x), *(None if each is None else _array(each) for each in (y, clients, is_test))
-    )
+    columns = Columns(_array(x), _if_given(y), _if_given(clients), _if_given(is_test))
     digest = digest_of(columns)
     held = Held(name="arrays", digest=digest, client=clients is not None, **options)
     # The same arrays passed twice live until neither is referred to.
@@ -143,6 +141,10 @@ def digest_of(columns: Columns) -> str:
             part = column[start : start + rows] if column.ndim else column
             found.update(np.ascontiguousarray(part, part.dtype.newbyteorder("<")).tobytes())
     return found.hexdigest()
+
+
+def _if_given(values: Any) -> np.ndarray | None:
+    return None if values is None else _array(values)
 
 
 def _array(values: Any) -> np.ndarray:

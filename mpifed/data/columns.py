@@ -147,7 +147,7 @@ def _pieces(x: np.ndarray) -> Iterator[np.ndarray]:
 def _inputs(said: str, x: np.ndarray) -> np.ndarray:
     """x in a type that is stored: bytes, float32 or float64."""
     if x.dtype.kind not in "biuf":
-        raise InputError(f"{said} x holds {one_line(x.dtype, 40)}, not numbers")
+        raise InputError(f"{said} x holds {one_line(str(x.dtype), 40)}, not numbers")
     if x.ndim < 2 or x.size == 0:
         raise InputError(
             f"{said} x has the shape {x.shape}; it must be (samples, ...), with a sample at least"
@@ -182,7 +182,7 @@ def _targets(
     if task == "classification":
         return _labels(said, y, columns.class_names)
     if y.dtype.kind not in "biuf":
-        raise InputError(f"{said} targets hold {one_line(y.dtype, 40)}, not numbers ({task})")
+        raise InputError(f"{said} targets hold {one_line(str(y.dtype), 40)}, not numbers ({task})")
     y = y.reshape(count, -1) if y.ndim == 1 else y
     if y.ndim != 2 or y.shape[1] < 1:
         raise InputError(f"{said} targets have the shape {y.shape}, not (samples, targets)")
@@ -226,7 +226,7 @@ def _numbered(said: str, values: np.ndarray, what: str) -> tuple[np.ndarray, np.
     if values.ndim != 1 or not is_whole:
         raise InputError(
             f"{said} each {what} must be a whole number or a text, in one row; they are "
-            f"{one_line(values.dtype, 40)} of shape {values.shape}"
+            f"{one_line(str(values.dtype), 40)} of shape {values.shape}"
         )
     distinct, places = np.unique(values, return_inverse=True)
     return distinct, places.reshape(-1).astype(np.int64)

@@ -112,7 +112,7 @@ def _read(
     test: str | None,
     features: Sequence[str] | None,
 ) -> Columns:
-    header = next(rows, [])
+    header: list[str] = next(rows, [])
     places = {name.strip(): number for number, name in enumerate(header)}
     if not header or len(places) != len(header):
         raise InputError(
@@ -141,8 +141,8 @@ def _read(
     for option, own in texts.items():
         if max(map(len, own)) > LONGEST:
             raise InputError(
-                f"data.path is '{path}', where a text in column '{one_line(named[option], 40)}' "
-                f"has more than {LONGEST} characters"
+                f"data.path is '{path}', where a text in the column data.{option} has more than "
+                f"{LONGEST} characters"
             )
     values = {option: _typed(own) for option, own in texts.items()}
     return Columns(np.concatenate(x), values.get("label"), values.get("client"), values.get("test"))

@@ -58,7 +58,9 @@ class Npz(OwnDataset):
         def find() -> tuple[str, str, Columns]:
             place = located(path, "npz")
             found = read(place, names)
-            columns = Columns(found["features"], *(found.get(each) for each in list(names)[1:]))
+            columns = Columns(
+                found["features"], found.get("label"), found.get("client"), found.get("test")
+            )
             return f"data.path is '{place}', where", place.stem, columns
 
         super().__init__(n_clients, run_seed, communicator, find, **options)

@@ -87,7 +87,8 @@ def read(
         raise InputError(f"data.raw is '{place}', but there is no directory with .parquet files")
     wanted = {"features": features, "label": label, "client": client}
     parts: dict[str, list[np.ndarray]] = {option: [] for option, name in wanted.items() if name}
-    is_test, names = [], ()
+    is_test: list[np.ndarray] = []
+    names: tuple[str, ...] = ()
     for path in sorted(files, key=_is_test):
         try:
             check_regular(path)

@@ -89,7 +89,7 @@ def _check(content: bytes) -> None:
     for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         if opcode.name not in OPCODES:
             raise InputError(f"it makes objects ({opcode.name}), which are not data")
-        if opcode.name in ("PUT", "LONG_BINPUT") and not 0 <= int(argument) <= len(content):
+        if opcode.name in ("PUT", "LONG_BINPUT") and not 0 <= int(argument or 0) <= len(content):
             raise InputError("it numbers more objects than it has bytes")
         if count > MOST_OPCODES:
             raise InputError(f"it has more than {MOST_OPCODES} steps")
@@ -119,7 +119,7 @@ class _Type(_Stored):
         order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
         if order not in ("|", "=", "<", ">") or any(state[2:5]):
             raise InputError("it holds an array of records")
-        self.found = self.found.newbyteorder(order)
+        self.found = np.dtype(order + self.found.str[1:])
 
 
 class _Array(_Stored):

@@ -89,7 +89,8 @@ def texts_of_roles(found: Iterable[Speech]) -> dict[tuple[int, str], str]:
 
 def _headed(lines: Sequence[str]) -> list[Speech]:
     found: list[Speech] = []
-    role, said, before = "", [], ""
+    said: list[str] = []
+    role = before = ""
     for line in [*lines, ""]:
         head = HEAD.fullmatch(line)
         if head and not before.strip():
@@ -108,15 +109,16 @@ def _indented(lines: Sequence[str]) -> list[Speech]:
     starts = [0, *(number for number, line in enumerate(lines) if AUTHOR in line), len(lines)]
     found = []
     for play, (start, end) in enumerate(pairwise(starts)):
-        ways = (list(_of_play(play, lines[start:end], flush)) for flush in (False, True))
-        found += max(ways, key=len)
+        indented, flush = (list(_of_play(play, lines[start:end], way)) for way in (False, True))
+        found += indented if len(indented) >= len(flush) else flush
     return found
 
 
 def _of_play(play: int, lines: Iterable[str], flush: bool) -> Iterator[Speech]:
     """The speeches of one play, where it is indented or not (``flush``)."""
     pattern = FLUSH if flush else INDENTED
-    role, said = "", []
+    role = ""
+    said: list[str] = []
     for line in [*lines, ""]:
         begins = pattern.fullmatch(line.rstrip())
         continues = bool(line.strip()) and (flush or line.startswith("    "))

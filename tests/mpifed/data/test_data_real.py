@@ -11,6 +11,8 @@ from loading import all_rows, labels_by_client
 from published import REAL
 
 from mpifed.data.cifar import Cifar10, Cifar100
+from mpifed.data.idx import Idx
+from mpifed.data.omniglot import Omniglot
 from mpifed.data.plays import speeches, texts_of_roles
 from mpifed.data.shakespeare import Shakespeare
 from mpifed.mpi.communicator import Alone
@@ -48,3 +50,20 @@ def test_shakespeare():
     assert said == letters - (heads - blanks)
     dataset = Shakespeare(100, 0, Alone(), path=str(REAL / "shakespeare" / "input.txt"))
     assert dataset.description.n_train.sum() == dataset.description.label_counts.sum()
+
+
+def test_omniglot():
+    folder = REAL / "omniglot"
+    sizes = {}
+    for number, count in ((1, 2720), (2, 3120)):
+        dataset = Omniglot(20, 0, Alone(), raw=str(folder / f"images_background_small{number}.zip"))
+        sizes[number] = sum(len(labels) for labels in labels_by_client(dataset))
+        assert dataset.description.input_shape == (105, 105) and sizes[number] == count
+    both = Omniglot(40, 0, Alone(), raw=str(folder), size=28)
+    assert {len(labels) for labels in labels_by_client(both)} == {136, 156}
+    assert both.description.n_classes == 242
+
+
+def test_mnist():
+    x, y = all_rows(Idx(10, 0, Alone(), raw=str(REAL / "mnist"), partition="iid"), torch.float32)
+    assert x.shape == (70000, 28, 28) and np.bincount(y).min() == 6313
