@@ -180,9 +180,9 @@ def _number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[
     return read
 
 
-_count = _number(int, "an integer of at least 1", lambda value: 1 <= value < 2**63)
+_count = _number(int, "an integer from 1 to 2**63 - 1", lambda value: 1 <= value < 2**63)
 _natural = _number(int, "an integer of at least 0", lambda value: value >= 0)
-_positive = _number(float, "a number above 0", lambda value: 0 < value < 1e300)
+_positive = _number(float, "a number above 0 and below 1e300", lambda value: 0 < value < 1e300)
 _fraction = _number(float, "a number in (0, 1)", lambda value: 0 < value < 1)
 
 

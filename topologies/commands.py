@@ -17,7 +17,10 @@ from topologies.communication import gossip, messages_received
 from topologies.network import read_network
 from topologies.output import check_outputs, print_json, print_table, save_figure, shown
 from topologies.throughput import check_overlay, cycle_time, design
-from topologies.writing import check_directory, check_format, write_matrix, write_table
+from topologies.writing import check_empty, check_format, write_matrix, write_table
+
+MOST_ROUNDS = 1_000_000
+"""Largest number of rounds that are shown, drawn or written."""
 
 COLUMNS = (
     "slem",
@@ -90,6 +93,7 @@ def show_rounds(options: argparse.Namespace) -> None:
     options : argparse.Namespace
         As for :func:`show`, with ``rounds``, the number of rounds.
     """
+    _check_rounds(options.rounds)
     case = carry_out(_plan(options), options.seed)
     count = options.rounds or case.schedule.period or 8
     rounds: list[dict[str, Any]] = []
@@ -125,14 +129,13 @@ def export(options: argparse.Namespace) -> None:
     options : argparse.Namespace
         The graph as for :func:`show`, ``output`` and ``rounds``.
     """
+    _check_rounds(options.rounds)
     what = _plan(options)
     target = Path(options.output)
     if what.schedule == "static":
         check_format(target)
     else:
-        check_directory(target)
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise TopologyError(f"{str(target)!r} exists, but must be a new or empty directory")
+        check_empty(target)
     schedule = carry_out(what, options.seed).schedule
     if what.schedule == "static":
         write_matrix(schedule.matrix(1), target)
@@ -140,7 +143,10 @@ def export(options: argparse.Namespace) -> None:
     count = options.rounds or schedule.period
     if count is None:
         raise TopologyError(f"the schedule {what.schedule} does not repeat: say how many --rounds")
-    target.mkdir(exist_ok=True)
+    try:
+        target.mkdir(exist_ok=True)
+    except OSError as error:
+        raise TopologyError(f"cannot make {str(target)!r}: {error.strerror}") from error
     for k in range(1, count + 1):
         write_matrix(schedule.matrix(k), target / f"round-{k:06d}.npz")
 
@@ -153,6 +159,7 @@ def plot(options: argparse.Namespace) -> None:
     options : argparse.Namespace
         The graph as for :func:`show`, ``kind``, ``output`` and ``rounds``.
     """
+    _check_rounds(options.rounds)
     what = _plan(options)
     check_outputs(None, options.output)
     case = carry_out(what, options.seed)
@@ -263,6 +270,11 @@ def _plan(options: argparse.Namespace) -> Plan:
             f"its parameters go behind its name, as in {what.schedule}:n=8,drop_edges=0.1"
         )
     return what
+
+
+def _check_rounds(rounds: int | None) -> None:
+    if rounds is not None and rounds > MOST_ROUNDS:
+        raise TopologyError(f"--rounds is {rounds}; at most {MOST_ROUNDS} are shown or written")
 
 
 def _measures(options: argparse.Namespace) -> dict[str, float]:

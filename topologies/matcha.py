@@ -12,7 +12,6 @@ from functools import partial
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog, minimize_scalar
 
 from topologies.formulas import laplacian
 from topologies.graphs import edge_array
@@ -59,6 +58,9 @@ def activation_probabilities(
     count = int(colours.max(initial=-1)) + 1
     if budget >= 1 or count == 0:
         return np.ones(count)
+    # Imported when it is needed, since it takes half as long as the whole package.
+    from scipy.optimize import linprog
+
     p = np.full(count, budget)
     best, best_p, bound = 0.0, p, np.inf
     cuts: list[Array] = []
@@ -137,6 +139,8 @@ def best_alpha(n: int, edges: NDArray[np.int64], colours: NDArray[np.int64], p: 
     """
     if not len(edges):
         return 0.0
+
+    from scipy.optimize import minimize_scalar
 
     def contraction(alpha: float) -> float:
         square = mean_square(n, edges, colours, p, alpha) - 1 / n

@@ -17,6 +17,7 @@ from scipy import sparse
 from topologies.catalogue import MATRIX_NODE_BYTES, TopologyError, check_memory
 from topologies.edges import at_most_one, canonical_edges, node_sums
 from topologies.inputs import check_archive
+from topologies.replacing import replacing
 from topologies.validation import BUILT_TOLERANCE, IMPORT_TOLERANCE, Report, violations
 
 ACTIVE = 1e-7
@@ -228,8 +229,8 @@ class MixingMatrix:
         return MixingMatrix(self.n, self.edges[kept], self.weights[kept], self.symmetric, self.info)
 
     def save(self, path: str | Path) -> None:
-        """Write the matrix, exactly, as an ``.npz`` file."""
-        with Path(path).open("wb") as file:
+        """Write the matrix, exactly, as an ``.npz`` file, which replaces one that is there."""
+        with replacing(path) as file:
             np.savez_compressed(
                 file,
                 n=np.int64(self.n),

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from topologies.catalogue import TopologyError
-from topologies.writing import check_directory
+from topologies.replacing import replacing
+from topologies.writing import check_writable
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -27,14 +28,14 @@ def check_outputs(table: str | None, picture: str | None) -> None:
     Raises
     ------
     TopologyError
-        If a file has another suffix or its directory does not exist.
+        If a file has another suffix or may not be written.
     """
     if table:
-        check_directory(Path(table))
+        check_writable(Path(table))
     if picture:
         if Path(picture).suffix not in PICTURES:
             raise TopologyError(f"{picture!r} must end in one of {', '.join(PICTURES)}")
-        check_directory(Path(picture))
+        check_writable(Path(picture))
 
 
 def save_figure(figure: Any, path: str) -> None:
@@ -53,7 +54,8 @@ def save_figure(figure: Any, path: str) -> None:
         If the file cannot be written.
     """
     try:
-        figure.savefig(path, dpi=150)
+        with replacing(path) as file:
+            figure.savefig(file, format=Path(path).suffix[1:], dpi=150)
     except OSError as error:
         raise TopologyError(f"cannot write {path!r}: {error.strerror}") from error
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 from topologies.projections import Pattern
 
@@ -96,6 +95,9 @@ def _best_weights(eigenvalues: Array, class_degrees: Array) -> tuple[Array, Arra
 
     Returns w and the multipliers of the upper minus those of the lower bounds on each eigenvalue.
     """
+    # Imported when it is needed, since it takes half as long as the whole package.
+    from scipy.optimize import linprog
+
     k, count = eigenvalues.shape
     degrees = np.unique(class_degrees, axis=0)
     t = np.ones((k, 1))
@@ -113,6 +115,8 @@ def _node_values(
     pattern: Pattern, y: Array, edge_class: NDArray[np.int64], node_class: NDArray[np.int64]
 ) -> Array:
     """Return the z of largest sum with z_i + z_j <= 2 Y_ij on edges and z_i <= Y_ii."""
+    from scipy.optimize import linprog
+
     edges = np.unique(edge_class, return_index=True)[1]
     ends = np.stack([node_class[pattern.i[edges]], node_class[pattern.j[edges]]])
     sums = np.zeros((len(edges), node_class.max() + 1))

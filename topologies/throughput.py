@@ -20,6 +20,14 @@ from topologies.network import Network
 
 Array = NDArray[np.float64]
 
+LONGEST_DELAY = 1e290
+"""Seconds; the sum of as many delays as a walk has is finite."""
+
+TOO_LONG = (
+    f"a delay of the network is above {LONGEST_DELAY:g} seconds: it has too small a bandwidth, or "
+    "too large a latency, message or number of local steps"
+)
+
 
 def delays(
     overlay: nx.DiGraph, network: Network, *, message_bits: float, local_steps: int = 1
@@ -118,10 +126,7 @@ def cycle_time(
     table = delays(overlay, network, message_bits=message_bits, local_steps=local_steps)
     own = [(node, node) for node in overlay]
     if not all(np.isfinite(table[arc]) for arc in [*overlay.edges, *own]):
-        raise TopologyError(
-            "a delay of the network is not finite: it has too small a bandwidth, or too large a "
-            "latency, message or number of local steps"
-        )
+        raise TopologyError(TOO_LONG)
     server = overlay.graph.get("server")
     if server is None:
         return maximum_cycle_mean(table)
@@ -262,9 +267,10 @@ def design(name: str, network: Network, *, message_bits: float, local_steps: int
     Raises
     ------
     TopologyError
-        For an unknown overlay.
+        For an unknown overlay, or delays that are too large.
     """
     check_overlay(name)
+    check_delays(network, message_bits=message_bits, local_steps=local_steps)
     return OVERLAYS[name](network, message_bits=message_bits, local_steps=local_steps)
 
 
@@ -283,6 +289,31 @@ def check_overlay(name: str) -> None:
     """
     if name not in OVERLAYS:
         raise TopologyError(f"Unknown overlay {name!r}; {closest(name, OVERLAYS)}")
+
+
+def check_delays(network: Network, *, message_bits: float, local_steps: int = 1) -> None:
+    """Check that the delays of every walk through the network can be added up.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Raises
+    ------
+    TopologyError
+        If a delay may exceed ``LONGEST_DELAY`` seconds.
+    """
+    slowest = min(network.upload.min(), network.download.min(), network.bandwidth.min())
+    with np.errstate(over="ignore"):
+        sending = message_bits * network.n / slowest
+        longest = local_steps * network.compute.max() + network.latency.max() + sending
+    if not longest <= LONGEST_DELAY:
+        raise TopologyError(TOO_LONG)
 
 
 def _pairwise(network: Network, message_bits: float, local_steps: int) -> nx.Graph:

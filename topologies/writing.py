@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import networkx as nx
 
 from topologies.catalogue import TopologyError
 from topologies.matrix import MixingMatrix
+from topologies.replacing import check_replaceable, replacing
 
 
 def write_matrix(matrix: MixingMatrix, path: str | Path) -> None:
@@ -44,7 +46,7 @@ def write_matrix(matrix: MixingMatrix, path: str | Path) -> None:
 
 
 def check_format(path: Path) -> None:
-    """Check that a path has the suffix of a format and lies in an existing directory.
+    """Check that a path has the suffix of a format and may be written.
 
     Parameters
     ----------
@@ -60,11 +62,11 @@ def check_format(path: Path) -> None:
         raise TopologyError(
             f"{str(path)!r} ends in {path.suffix!r}, but must end in one of {', '.join(FORMATS)}"
         )
-    check_directory(path)
+    check_writable(path)
 
 
-def check_directory(path: Path) -> None:
-    """Check that a path lies in an existing directory.
+def check_writable(path: Path) -> None:
+    """Check that a path is that of a regular file or of none, in a directory that may be written.
 
     Parameters
     ----------
@@ -76,21 +78,51 @@ def check_directory(path: Path) -> None:
     TopologyError
         If it does not.
     """
-    if not path.parent.is_dir():
-        raise TopologyError(
-            f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}"
-        )
+    try:
+        check_replaceable(path)
+    except OSError as error:
+        raise TopologyError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def check_empty(directory: Path) -> None:
+    """Check that a directory is empty, or may be made.
+
+    Parameters
+    ----------
+    directory : Path
+        The directory.
+
+    Raises
+    ------
+    TopologyError
+        If it is not empty, or a file or a link, or its parent may not be written.
+    """
+    try:
+        if directory.is_symlink() or not directory.is_dir():
+            check_replaceable(directory)
+            free = not directory.exists()
+        else:
+            free = not any(directory.iterdir())
+    except OSError as error:
+        raise TopologyError(f"cannot write {str(directory)!r}: {error.strerror}") from error
+    if not free:
+        raise TopologyError(f"{str(directory)!r} exists, but must be a new or empty directory")
 
 
 def _write_edges(matrix: MixingMatrix, path: Path) -> None:
     pairs = zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True)
     lines = [f"{i} {j} {weight!r}" for (i, j), weight in pairs]
-    path.write_text("\n".join([str(matrix.n), *lines]) + "\n")
+    _write_lines([str(matrix.n), *lines], path)
 
 
 def _write_csv(matrix: MixingMatrix, path: Path) -> None:
     rows = (",".join(map(repr, row)) for row in matrix.to_dense().tolist())
-    path.write_text("\n".join(rows) + "\n")
+    _write_lines(rows, path)
+
+
+def _write_lines(lines: Iterable[str], path: Path) -> None:
+    with replacing(path) as file:
+        file.writelines(f"{line}\n".encode() for line in lines)
 
 
 def _write_graphml(matrix: MixingMatrix, path: Path) -> None:
@@ -98,7 +130,8 @@ def _write_graphml(matrix: MixingMatrix, path: Path) -> None:
     for (i, j), weight in zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True):
         graph.add_edge(i, j, weight=weight)
     graph.graph["info"] = json.dumps(dict(matrix.info))
-    nx.write_graphml(graph, path)
+    with replacing(path) as file:
+        nx.write_graphml(graph, file)
 
 
 FORMATS: dict[str, Callable[[MixingMatrix, Path], None]] = {
@@ -125,11 +158,13 @@ def write_table(records: Sequence[dict[str, Any]], path: str | Path) -> None:
         If the file cannot be written.
     """
     try:
-        with Path(path).open("w", newline="") as file:
+        with replacing(path) as raw:
+            file = io.TextIOWrapper(raw, encoding="utf-8", newline="")
             writer = csv.DictWriter(file, list(records[0]))
             writer.writeheader()
             for record in records:
                 writer.writerow({key: _cell(value) for key, value in record.items()})
+            file.detach()
     except OSError as error:
         raise TopologyError(f"cannot write {str(path)!r}: {error.strerror}") from error
 

@@ -29,7 +29,7 @@ from mpifed.federation.participation import shortens_rounds
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.icnn import DenseICNN
-from mpifed.transport.benchmark import Benchmark
+from mpifed.transport.benchmark import Benchmark, check_targets
 from mpifed.transport.losses import Cycle, Objective, joint_gradient
 
 Beta = Annotated[float, Ge(0), Lt(1)]
@@ -110,6 +110,7 @@ class FedAdam(Algorithm[ServerChannel]):
         self.pretraining = pretraining
         self.objective = None
         if isinstance(model, DenseICNN):
+            check_targets(local.options.batch_size, model.dimension)
             self.objective = Objective(model, "w2gn", lambda_cycle, cycle)
             self.benchmark: Benchmark = model.problem
             self.columns = ("l2_uvp", "cosine")

@@ -58,6 +58,7 @@ class FedAvgFineTuned(FedAvg):
             local.horizon,
             local.longest,
             local.device,
+            epochs_field="algorithm.tune_epochs",
             purpose="fine-tuning",
         )
 

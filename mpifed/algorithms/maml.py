@@ -30,6 +30,7 @@ from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Objective, Regulariser
 from mpifed.local.solver import LocalSGD
 from mpifed.local.support import query, support
+from mpifed.memory import check_memory
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 
@@ -83,6 +84,10 @@ class MetaLearner(Algorithm[Channel]):
         l2: Annotated[float, Ge(0)] = 0.0,
         start: Literal["zeros", "random"] | None = None,
     ) -> None:
+        check_memory(
+            4.0 * inner_steps * model.n_parameters,
+            f"algorithm.inner_steps is {inner_steps}, whose points for one client",
+        )
         self.model = model
         self.inner_steps, self.inner_step, self.outer_step = inner_steps, inner_step, outer_step
         self.regulariser = Regulariser("l2", l2)

@@ -23,6 +23,9 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from mpifed.errors import InputError, closest, one_line, text_of
 
+LARGEST = 2**63 - 1
+"""The largest whole number of an option: arrays of counts are int64."""
+
 BOUNDS: Mapping[type, tuple[str, str]] = {
     Ge: ("ge", "at least"),
     Gt: ("gt", "above"),
@@ -158,6 +161,8 @@ def check_value(value: Any, annotation: Any, field: str) -> Any:
         raise
     except (TypeError, ValueError, OverflowError, RecursionError):
         message = f"{field} is {shown(value)}; it must be {describe(annotation)}"
+        if isinstance(value, (int, float)) and abs(value) > LARGEST and "whole" in message:
+            message += f", at most {LARGEST}"
         choices = get_args(annotation) if get_origin(annotation) is Literal else ()
         if isinstance(value, str) and choices:
             message = f"{field} is {shown(value)}; {closest(value, map(str, choices))}"
@@ -306,6 +311,8 @@ def _convert_plain(value: Any, kind: type) -> Any:
     if kind is int:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
             raise TypeError
+        if abs(value) > LARGEST:
+            raise OverflowError
         return int(value)
     if isinstance(value, kind):
         return _text(value) if isinstance(value, str) else value

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import re
 import sys
@@ -38,8 +39,10 @@ from mpifed.errors import (
     closest,
     complain,
     in_words,
+    one_line,
     text_of,
 )
+from mpifed.memory import check_memory, enough_memory
 from mpifed.mpi.communicator import LAUNCHER_SIZES, Alone
 
 BLOCK = 256 << 20
@@ -120,15 +123,17 @@ def _run(words: list[str]) -> int:
     values = _completed(component, _checked(options, given), n_clients)
     output = _writable(given["output"], given["force"])
 
-    dataset = component(n_clients, seed, Alone(), **values)
+    check_memory(8.0 * n_clients, f"--clients is {n_clients}, which")
+    with enough_memory(f"the data set {name} with such options"):
+        dataset = component(n_clients, seed, Alone(), **values)
     contents, dtype = _contents(dataset, values, seed, given["dtype"])
     blocks = _blocks(dataset, contents, dtype, show=sys.stderr.isatty())
     write(output, contents, blocks, {"dataset": name, **values})
     about = contents.description
     print(
-        f"{output}: {n_clients} clients of {about.source}, {about.n_train.sum()} training, "
-        f"{about.n_val.sum()} validation and {about.n_test.sum()} test samples, "
-        f"{output.stat().st_size / 1e6:.1f} MB"
+        f"{output}: {n_clients} clients of {one_line(about.source, 200)}, "
+        f"{about.n_train.sum()} training, {about.n_val.sum()} validation and "
+        f"{about.n_test.sum()} test samples, {output.stat().st_size / 1e6:.1f} MB"
     )
     return EXIT_FINISHED
 
@@ -213,6 +218,12 @@ def _number(text: str) -> Any:
 
 def _writable(text: str, force: bool) -> Path:
     output = Path(text).expanduser()
+    try:
+        output.exists()
+    except OSError as error:
+        raise InputError(
+            f"--output is '{output}', which cannot be used: {error.strerror}"
+        ) from None
     if output.is_dir():
         raise InputError(f"--output is '{output}', which is a directory, not a file to write")
     if output.exists() and not force:
@@ -239,7 +250,13 @@ def _blocks(
     dataset: Dataset, contents: Contents, dtype: torch.dtype, show: bool
 ) -> Iterator[Shards]:
     about = contents.description
-    sizes = (about.n_train + about.n_val + about.n_test) * np.prod(about.input_shape)
+    samples = about.n_train + about.n_val + about.n_test
+    largest = int(samples.argmax())
+    check_memory(
+        float(samples[largest]) * math.prod(about.input_shape) * dtype.itemsize,
+        f"client {largest} has {samples[largest]} samples of shape {about.input_shape}, which",
+    )
+    sizes = samples * math.prod(about.input_shape)
     block = np.cumsum(sizes * dtype.itemsize) // BLOCK
     for clients in np.split(np.arange(len(block)), np.flatnonzero(np.diff(block)) + 1):
         if show:

@@ -221,9 +221,9 @@ def places(raw: str | None, folder: str) -> list[Path]:
             "data.raw is empty and MPIFED_DATA is not set; one of them must say where the files are"
         )
     place = Path(home or "", folder) if raw is None else Path(raw).expanduser()
-    if place.is_file() and is_archive(place):
+    if os.path.isfile(place) and is_archive(place):
         return [place]
-    if not place.is_dir():
+    if not os.path.isdir(place):  # False also for names that are too long
         raise InputError(
             f"data.raw is '{place}', but there is no such directory or archive (zip, tar)"
         )

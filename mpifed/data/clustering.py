@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mpifed.errors import InputError
+from mpifed.memory import check_memory
 
 Solver = Literal["own", "package"]
 STARTS = 4
@@ -69,6 +70,10 @@ def equal_clusters(
             f"clients is {n_clusters}, but {len(points)} samples are enough for at most "
             f"{len(points)} clusters"
         )
+    check_memory(
+        16.0 * len(points) * n_clusters,
+        f"clients is {n_clusters}, which for k-means of {len(points)} samples",
+    )
     if solver == "package":
         return _by_package(points, n_clusters, rng)
     return _best_of_starts(points, n_clusters, rng)

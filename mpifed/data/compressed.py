@@ -123,7 +123,7 @@ def located(given: str | None, folder: str, raw: str | None = None) -> Path:
     InputError
         If the file or the directory does not exist.
     """
-    if raw is not None and not Path(raw).expanduser().is_dir():
+    if raw is not None and not os.path.isdir(Path(raw).expanduser()):
         raise InputError(f"data.raw is '{raw}', but there is no such directory")
     if given is None:
         return _only_file(raw)
@@ -136,7 +136,7 @@ def located(given: str | None, folder: str, raw: str | None = None) -> Path:
     for place in places:
         for ending in ("", *OPENERS):
             path = place.with_name(place.name + ending) if place.name else place
-            if path.is_file():
+            if os.path.isfile(path):  # False also for names that are too long
                 return path
     hint = "(MPIFED_DATA or data.raw may name a directory)"
     if len(places) > 1 or raw is not None:

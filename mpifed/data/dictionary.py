@@ -13,6 +13,7 @@ from mpifed.data.clustering import Clusters, Solver, equal_clusters
 from mpifed.data.delivery import agreed
 from mpifed.data.generated import drawn_until, make_shards, no_targets, unlabelled
 from mpifed.errors import InputError
+from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -62,9 +63,14 @@ class Dictionary(Dataset):
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
+        total = SAMPLES[variant] if samples is None else samples
+        # A dictionary; samples, and while they are drawn, a code, a draw and a place for each atom.
+        check_memory(
+            8.0 * dim * atoms + total * (8.0 * dim + 24.0 * atoms),
+            f"data.samples is {total}, which with {atoms} atoms in {dim} dimensions",
+        )
         self.non_zeros = max(1, round(sparsity * atoms))
         self.theta = stream(self.seed, "dictionary/theta").normal(size=(dim, atoms))
-        total = SAMPLES[variant] if samples is None else samples
         self.samples = self._draw(stream(self.seed, "dictionary/samples"), total)
         self.clusters: Clusters | None = None
         counts = np.full(n_clients, total)

@@ -36,6 +36,9 @@ from topologies.inputs import check_regular
 VERSION = 1
 SPLITS = ("train", "val", "test")
 STORED = ("uint8", "float32", "float64")
+LARGEST_DIVISOR = 2**53 - 1
+"""Every whole number up to it is one of float64."""
+
 TASKS: tuple[str, ...] = get_args(Task)
 ATTRIBUTES = {
     "n_classes": "a whole number, 0 for task 'unlabelled'",
@@ -213,8 +216,12 @@ class _Reading:
             if x.dtype.name not in STORED:
                 raise self._refusal(f"/{split}/x is {x.dtype}; allowed: {', '.join(STORED)}")
             divisor = self._attribute(x, "divisor", int, 1)
-            if divisor < 1:
-                raise self._refusal(f"the divisor of /{split}/x is {divisor}, not at least 1")
+            if not 1 <= divisor <= LARGEST_DIVISOR:
+                raise self._refusal(
+                    f"the divisor of /{split}/x is {divisor}, not from 1 to {LARGEST_DIVISOR}"
+                )
+            if 0 in x.shape[1:]:
+                raise self._refusal(f"/{split}/x has the shape {x.shape}: a sample has no number")
             forms.append((tuple(map(int, x.shape[1:])), x.dtype.name, divisor))
         if len(set(forms)) > 1:
             raise self._refusal("x of train, val and test differ in shape, type or divisor")

@@ -10,6 +10,8 @@ from annotated_types import Ge
 
 from mpifed.data.base import Dataset, Shards, Split
 from mpifed.data.generated import alike, drawn_until, make_shards, no_targets, unlabelled
+from mpifed.errors import InputError
+from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -58,8 +60,16 @@ class GaussianMixture(Dataset):
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
+        check_memory(
+            8.0 * n_components * dimension,
+            f"data.n_components is {n_components}, which in {dimension} dimensions",
+        )
         means = stream(self.seed, "gaussian_mixture/means")
-        self.means = separation * means.normal(size=(n_components, dimension))
+        with np.errstate(over="ignore"):
+            self.means = separation * means.normal(size=(n_components, dimension))
+            squares = np.square(self.means)
+        if not np.isfinite(squares).all():
+            raise InputError(f"data.separation is {separation:g}, which makes infinite squares")
         counts = (n_train, 0, n_test)
         self.description = alike(
             "gaussian_mixture", (dimension,), 0, n_clients, counts, "unlabelled"
@@ -67,6 +77,12 @@ class GaussianMixture(Dataset):
         self._sorted: np.ndarray | None = None
         self._ends = np.array([-np.inf, *[np.inf] * n_clients])
         if sharding == "sorted":
+            # All points, and the same in order.
+            check_memory(
+                16.0 * n_clients * n_train * dimension,
+                f"data.sharding is sorted, which for {n_clients} clients of {n_train} samples in "
+                f"{dimension} dimensions",
+            )
             whole = [self._draw(self._stream("train", c), n_train) for c in range(n_clients)]
             points = np.concatenate(whole)
             self._sorted = points[np.argsort(points[:, 0], kind="stable")]

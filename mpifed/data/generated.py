@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 from mpifed.data.base import Description, Shards, Split, Task
 from mpifed.data.delivery import allocated
 from mpifed.data.federated_format import SPLITS
-from mpifed.errors import RunError
+from mpifed.errors import InputError, RunError
+from mpifed.memory import check_memory
 from mpifed.supervision import heartbeat
 
 Make = Callable[[int, str, int], tuple[np.ndarray, np.ndarray]]
@@ -43,7 +45,18 @@ def alike(
     --------
     >>> alike("sine", (1,), 1, n_clients=3, counts=(5, 0, 2), task="regression").n_train
     array([5, 5, 5])
+
+    Raises
+    ------
+    InputError
+        If memory cannot hold the samples of one client.
     """
+    most, name = max(zip(counts, ("n_train", "n_val", "n_test"), strict=True))
+    numbers = math.prod(input_shape) + (0 if task == "unlabelled" else n_classes)
+    check_memory(
+        4.0 * numbers * sum(counts),
+        f"data.{name} is {most}, which for one client, with samples of shape {input_shape},",
+    )
     n_train, n_val, n_test = (np.full(n_clients, count, np.int64) for count in counts)
     return Description(source, input_shape, n_classes, n_train, n_val, n_test, task)
 
@@ -64,6 +77,11 @@ def make_shards(
     make : callable
         ``make(client, split, samples)`` returns x, (samples, *input_shape), and y,
         (samples, *target_shape); ``split`` is train, val or test.
+
+    Raises
+    ------
+    InputError
+        If a value is not finite.
     """
     splits = [_unset(about, name, client_ids, dtype) for name in SPLITS]
     for position, client in enumerate(client_ids):
@@ -74,6 +92,12 @@ def make_shards(
                 x, y = make(int(client), name, int(rows.stop - rows.start))
                 split.x[rows].copy_(torch.from_numpy(x))
                 split.y[rows].copy_(torch.from_numpy(y))
+                for values in (split.x[rows], split.y[rows]):
+                    if values.is_floating_point() and not np.isfinite(values.numpy()).all():
+                        raise InputError(
+                            f"the data set {about.source} with such options has a value that is "
+                            f"not finite in {dtype} among the samples of client {client}"
+                        )
     train, val, test = splits
     return Shards(client_ids, train, val, test)
 

@@ -6,6 +6,7 @@ dimensions as big-endian 32-bit numbers, and the bytes (Y. LeCun's MNIST page).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -164,8 +165,8 @@ def _find(
         for compression in COMPRESSIONS
     ]
     for place in among:
-        if place.is_dir():
-            found = {name: name for name in wanted if (place / name).is_file()}
+        if os.path.isdir(place):
+            found = {name: name for name in wanted if os.path.isfile(place / name)}
         else:
             found = {Path(name).name: name for name in names(place)}
         for name in wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from scipy.sparse import csr_matrix
 
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.clustering import Solver
-from mpifed.data.compressed import bare_name, located, opened
+from mpifed.data.compressed import Stream, bare_name, located, opened
 from mpifed.data.delivery import agreed
 from mpifed.data.partition import Alpha, Classes, ContiguousRule, partition, partition_points
 from mpifed.data.pooled import PIECE, InFileOrder, Pool, describe, load_pooled
@@ -179,29 +180,36 @@ def parse(path: Path, features: int | None = None) -> Parsed:
     Raises
     ------
     InputError
-        If the file is not in LIBSVM's format, has no sample, a feature 0 or a value that is not
-        finite, or has a feature above ``features``.
+        If a line is not in LIBSVM's format, has a feature 0 or a value that is not finite, or a
+        feature above ``features``; or if there is no sample.
     """
     # scikit-learn takes seconds to import, which only the rank that reads has to spend.
     from sklearn.datasets import load_svmlight_file
 
-    try:
-        with opened(path, held=2) as stream:
+    with opened(path, held=2) as stream:
+        lines = _Lines(stream)
+        try:
             # With features counted from 0, the parser leaves their numbers unchanged.
-            rows, labels = load_svmlight_file(stream, zero_based=True)
-    except InputError:
-        raise
-    except (ValueError, IndexError, OverflowError, MemoryError) as error:
-        raise InputError(
-            f"data.path is '{path}', which is no file in LIBSVM's format "
-            f"({one_line(str(error), 120)})"
-        ) from error
+            rows, labels = load_svmlight_file(lines, zero_based=True)
+        except InputError:
+            raise
+        except (ValueError, IndexError, OverflowError, MemoryError) as error:
+            raise InputError(
+                f"data.path is '{path}', whose line {lines.number} is not in LIBSVM's format "
+                f"({one_line(str(error), 120)})"
+            ) from error
     if len(labels) == 0:
         raise InputError(f"data.path is '{path}', which holds no sample")
-    if rows.nnz and rows.indices.min() < 1:
-        raise InputError(f"data.path is '{path}', which has a feature 0; they count from 1")
-    if not (np.isfinite(rows.data).all() and np.isfinite(labels).all()):
-        raise InputError(f"data.path is '{path}', which has a value that is not finite")
+    owner = np.repeat(np.arange(len(labels)), np.diff(rows.indptr))
+    finite = np.isfinite(labels)
+    finite[owner[~np.isfinite(rows.data)]] = False
+    counted = np.ones(len(labels), bool)
+    counted[owner[rows.indices < 1]] = False
+    checks = {"a feature 0; they count from 1": counted, "a value that is not finite": finite}
+    for wrong, right in checks.items():
+        if not right.all():
+            line = _line_of(path, int(right.argmin()))
+            raise InputError(f"data.path is '{path}', whose line {line} has {wrong}")
     largest = max(1, int(rows.indices.max())) if rows.nnz else 1
     width = largest if features is None else features
     if width < largest:
@@ -212,6 +220,32 @@ def parse(path: Path, features: int | None = None) -> Parsed:
     # Column 0 of what was parsed is empty; the shape counts it.
     shifted = csr_matrix((rows.data, rows.indices - 1, rows.indptr), (len(labels), width))
     return Parsed(path, shifted, labels)
+
+
+class _Lines:
+    """The lines of a stream, counted; numbers that only Python reads as such are refused."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.number = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._stream:
+            self.number += 1
+            if b"_" in line.split(b"#")[0]:
+                raise ValueError("a number has an underscore")
+            yield line
+
+    def read(self, size: int = -1) -> bytes:
+        # The parser takes a file for one by this method.
+        return self._stream.read(size)
+
+
+def _line_of(path: Path, sample: int) -> int:
+    """Return the line of a sample, counted from 1; lines without words are no samples."""
+    with opened(path) as stream:
+        numbers = (n for n, line in enumerate(stream, 1) if line.split(b"#")[0].split())
+        return next(itertools.islice(numbers, sample, None))
 
 
 def binary_labels(parsed: Parsed, rule: Labels) -> np.ndarray:

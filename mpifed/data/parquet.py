@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -82,7 +83,7 @@ def read(
         raise InputError(
             "data.name is 'parquet', which needs the package pyarrow: pip install 'mpifed[parquet]'"
         ) from None
-    files = sorted(place.rglob("*.parquet")) if place.is_dir() else []
+    files = sorted(place.rglob("*.parquet")) if os.path.isdir(place) else []
     if not files:
         raise InputError(f"data.raw is '{place}', but there is no directory with .parquet files")
     wanted = {"features": features, "label": label, "client": client}

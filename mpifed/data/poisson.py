@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt
 
 from mpifed.data.base import Dataset, Shards, Split
 from mpifed.data.generated import alike, make_shards, no_targets, unlabelled
+from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -78,4 +79,13 @@ class Poisson(Dataset):
 
     def _draw(self, rng: np.random.Generator, client: int, n: int) -> np.ndarray:
         effects = rng.gamma(self.shape, 1 / self.rate, n)
-        return rng.poisson(np.exp(self.thetas[client]) * effects)[:, None].astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            means = np.exp(self.thetas[client]) * effects
+        try:
+            return rng.poisson(means)[:, None].astype(np.float64)
+        except ValueError as error:
+            raise InputError(
+                "data.theta, data.spread, data.shape and data.rate give client "
+                f"{client} a Poisson mean of {means.max():g}, from which nothing can be drawn "
+                f"({error})"
+            ) from error

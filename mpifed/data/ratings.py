@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +20,20 @@ from mpifed.data.libsvm import Fraction
 from mpifed.data.partition import ContiguousRule, partition, partition_points
 from mpifed.data.pooled import PIECE, InFileOrder, Pool, describe, load_pooled
 from mpifed.errors import InputError
+from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
 HIGHEST = 5.0
-LARGEST = 2**53
-"""The largest number of a user or a movie: above it float64, as which they are read, has gaps."""
+LARGEST = 10**15 - 1
+"""The largest number of a user or a movie: float64, as which they are read, holds them exactly."""
 
-WHOLE = re.compile(rb"[0-9]{1,16}")
 FORM = "UserID::MovieID::Rating::Timestamp"
+
+_WHOLE, _REAL = rb"[1-9][0-9]{0,14}", rb"[0-9]{1,20}(?:\.[0-9]{0,20})?"
+_LINE = rb"::".join([_WHOLE, _WHOLE, _REAL, _REAL])
+WRONG_LINE = re.compile(rb"^(?!" + _LINE + rb"\r?$|\Z)", re.MULTILINE)
+"""Matches the beginning of a line that does not have the form."""
 
 
 @dataclass(frozen=True)
@@ -161,45 +165,29 @@ def parse(path: Path) -> Table:
     # The text, a copy of it with other separators, and four numbers for each of its lines.
     with opened(path, held=4) as file:
         text = file.read()
-    lines = text.count(b"\n") + (not text.endswith(b"\n") and bool(text))
-    with warnings.catch_warnings():
-        # numpy warns, for now, where it stops before the end; that is counted below.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            numbers = np.fromstring(text.replace(b"::", b" "), np.float64, sep=" ")
-        except ValueError:
-            numbers = np.empty(0)
-    # A wrong number of colons or of numbers: the slow way finds the line.
-    if len(numbers) != 4 * lines or text.count(b"::") != 3 * lines:
-        raise _first_error(path, text)
+    if not text:
+        raise InputError(f"data.path is '{path}', which holds no rating of the form {FORM}")
+    wrong = WRONG_LINE.search(text)
+    formed = text if wrong is None else text[: wrong.start()]
+    numbers = np.array([])
+    if formed:
+        numbers = np.fromstring(formed.replace(b"::", b" "), np.float64, sep=" ")
     users, movies, stars, _ = numbers.reshape(-1, 4).T
-    whole = (users % 1 == 0) & (movies % 1 == 0)
-    for numbered in (users, movies):
-        whole &= (numbered >= 1) & (numbered <= LARGEST)
-    wrong = np.flatnonzero(~(whole & (stars > 0) & (stars <= HIGHEST)))
-    if len(numbers) == 0 or len(wrong):
-        raise _first_error(path, text)
+    right = (stars > 0) & (stars <= HIGHEST)
+    if wrong is not None or not right.all():
+        raise _refusal(path, text, len(right) if right.all() else int(right.argmin()))
     table = Table(path, users.astype(np.int64), movies.astype(np.int64), stars)
     _check_once(table)
     return table
 
 
-def _first_error(path: Path, text: bytes) -> InputError:
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            user, movie, stars, when = line.split(b"::")
-            right = all(WHOLE.fullmatch(n) and 1 <= int(n) <= LARGEST for n in (user, movie))
-            right = right and b"_" not in line and 0 < float(stars) <= HIGHEST
-            float(when)
-        except ValueError:
-            right = False
-        if not right:
-            shown = line[:60].decode("utf-8", "replace")
-            return InputError(
-                f"data.path is '{path}', whose line {number} is '{shown}', not {FORM} with "
-                f"numbers from 1 to {LARGEST} and at most {HIGHEST:g} stars"
-            )
-    return InputError(f"data.path is '{path}', which holds no rating of the form {FORM}")
+def _refusal(path: Path, text: bytes, line: int) -> InputError:
+    """Return the error for a line, counted from 0."""
+    shown = text.split(b"\n", line + 1)[line].rstrip(b"\r")[:60].decode("utf-8", "replace")
+    return InputError(
+        f"data.path is '{path}', whose line {line + 1} is '{shown}', not {FORM} with numbers from "
+        f"1 to {LARGEST} and at most {HIGHEST:g} stars"
+    )
 
 
 def _check_once(table: Table) -> None:
@@ -244,6 +232,10 @@ def matrix(table: Table, users: np.ndarray, movies: np.ndarray) -> np.ndarray:
 
     A movie that a user has not rated is 0.
     """
+    check_memory(
+        8.0 * len(users) * len(movies),
+        f"data.users is {len(users)}, which with {len(movies)} movies",
+    )
     kept = np.isin(table.users, users) & np.isin(table.movies, movies)
     found = np.zeros((len(users), len(movies)))
     rows = np.searchsorted(users, table.users[kept])

@@ -96,6 +96,10 @@ class Synthetic(Dataset):
             f"data.dimension is {dimension}, which with {n_components} components and {n_clients} "
             "clients",
         )
+        check_memory(
+            4.0 * dimension * n_test,
+            f"data.n_test is {n_test}, which for one client in {dimension} dimensions",
+        )
         self.variant = variant
         self.seed: int = seed
         self.setting = Setting(

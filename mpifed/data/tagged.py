@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +10,11 @@ import numpy as np
 from scipy.sparse import csr_matrix, diags
 
 from mpifed.errors import InputError, one_line
+from mpifed.memory import check_memory
 from topologies.inputs import check_archive
 
-UNREADABLE = (
-    *(OSError, ValueError, TypeError, LookupError, EOFError, MemoryError),
-    *(RuntimeError, zipfile.BadZipFile, zlib.error, struct.error),
-)
-"""What zipfile and numpy raise for what is not an ``.npz`` file."""
+COLUMN_BYTES = 24
+"""Least number of bytes that a column takes: an input or a tag of one sample, and its weight."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ def parse(path: Path) -> Tagged:
             return _Reading(file, path).tagged()
     except InputError:
         raise
-    except UNREADABLE as error:
+    except Exception as error:  # zipfile, its decompressors, tokenize and numpy each have their own
         reason = one_line(getattr(error, "strerror", None) or str(error), 120)
         raise InputError(
             f"data.path is '{path}', which cannot be read as an .npz file ({reason})"
@@ -80,9 +75,14 @@ class _Reading:
         client = self._array("client", "biu", 1)
         if len(client) == 0:
             raise self._refusal("it holds no sample")
+        if client.max() > np.iinfo(np.int64).max:
+            raise self._refusal(f"client has {client.max()}, which does not fit into int64")
         names, owner = np.unique(client.astype(np.int64), return_inverse=True)
         if "x" in self.file:
-            x = csr_matrix(self._array("x", "biuf", 2).astype(np.float64))
+            dense = self._array("x", "biuf", 2).astype(np.float64)
+            if dense.shape[1] == 0:
+                raise self._refusal("x has no column")
+            x = csr_matrix(dense)
         else:
             data = self._array("x_data", "biuf", 1).astype(np.float64)
             x = self._rows("x", data, "x_features")
@@ -99,10 +99,11 @@ class _Reading:
         embeddings = None
         if "embeddings" in self.file:
             embeddings = self._array("embeddings", "biuf", 2).astype(np.float64)
-            if len(embeddings) != len(names) or not np.isfinite(embeddings).all():
+            fits = len(embeddings) == len(names) and embeddings.shape[1] > 0
+            if not (fits and np.isfinite(embeddings).all()):
                 raise self._refusal(
-                    f"embeddings has {len(embeddings)} rows for {len(names)} sources, or a value "
-                    "that is not finite"
+                    f"embeddings has {len(embeddings)} rows for {len(names)} sources, no column, "
+                    "or a value that is not finite"
                 )
         if len(held_out) != len(client):
             raise self._refusal(f"held_out has {len(held_out)} entries, client {len(client)}")
@@ -113,7 +114,8 @@ class _Reading:
         indptr = self._array(f"{name}_indptr", "iu", 1).astype(np.int64)
         columns = int(self._array(width, "iu", 0))
         values = np.ones(len(indices)) if data is None else data
-        if len(indptr) < 1 or indptr[0] != 0 or np.any(np.diff(indptr) < 0):
+        # Their differences might not fit into int64.
+        if len(indptr) < 1 or indptr[0] != 0 or np.any(indptr[1:] < indptr[:-1]):
             raise self._refusal(f"{name}_indptr must begin with 0 and never fall")
         if not len(values) == len(indices) == indptr[-1]:
             raise self._refusal(
@@ -122,6 +124,9 @@ class _Reading:
             )
         if columns < 1 or (len(indices) and not 0 <= indices.min() <= indices.max() < columns):
             raise self._refusal(f"{name}_indices is not among 0 .. {width} - 1 = {columns - 1}")
+        check_memory(
+            COLUMN_BYTES * columns, f"data.path is '{self.path}', whose {width} is {columns}, which"
+        )
         rows = csr_matrix((values, indices, indptr), (len(indptr) - 1, columns))
         rows.sum_duplicates()
         return rows
@@ -129,7 +134,9 @@ class _Reading:
     def _array(self, name: str, kinds: str, dimensions: int) -> np.ndarray:
         if name not in self.file:
             raise self._refusal(f"it has no array '{name}'")
-        array: np.ndarray = self.file[name]
+        array = self.file[name]
+        if not isinstance(array, np.ndarray):
+            raise self._refusal(f"'{name}' is not stored as an array")
         if array.dtype.kind not in kinds or array.ndim != dimensions:
             words = "real" if "f" in kinds else "whole"
             raise self._refusal(

@@ -20,6 +20,7 @@ from mpifed.data import tag_layout
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.generated import alike, make_shards
 from mpifed.data.tag_layout import Sources, Test, Train, Validation
+from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -136,6 +137,7 @@ class Tags(Dataset):
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         self.layout = tag_layout.layout(layout, n_clients, sources, n_train, n_val, n_test)
+        _check_sizes(vocabulary, tags, topics, words, self.layout.samples)
         self.language = make_language(self.seed, vocabulary, tags, topics)
         self._intercept, self._vocabulary = intercept, vocabulary
         self._words, self._concentration = words, concentration
@@ -186,6 +188,18 @@ class Tags(Dataset):
             question = question[known]
         shape = (n, self._vocabulary + self._intercept)
         return Questions(csr_matrix((shares, (question, columns)), shape), tags)
+
+
+def _check_sizes(vocabulary: int, tags: int, topics: int, words: float, samples: int) -> None:
+    """Refuse a language, or the questions of one source, that memory cannot hold."""
+    needed = {
+        f"data.vocabulary is {vocabulary}, which": 24.0 * vocabulary,
+        f"data.tags is {tags}, which with {topics} topics": 8.0 * tags * (topics + SIGNATURE),
+        f"data.tags is {tags}, which for {samples} samples of a source": 24.0 * tags * samples,
+        f"data.words is {words:g}, which for {samples} samples of a source": 48.0 * words * samples,
+    }
+    for what, size in needed.items():
+        check_memory(size, what)
 
 
 def make_language(seed: int, vocabulary: int, n_tags: int, n_topics: int) -> Language:

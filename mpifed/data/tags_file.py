@@ -19,6 +19,7 @@ from mpifed.data.pooled import PIECE, Pool, describe, load_pooled
 from mpifed.data.tag_layout import Layout, Sources, Test, Train, Validation
 from mpifed.data.tagged import Tagged, parse, tf_idf
 from mpifed.errors import InputError
+from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import key, stream
 
@@ -156,6 +157,8 @@ class TagsFile(Dataset):
     def _deal(self, tagged: Tagged, rows: list[np.ndarray]) -> tuple[Pool, Explicit]:
         """Keeps the samples of the sources that were chosen, and deals them to the clients."""
         kept = np.concatenate(rows)
+        n_tags = tagged.tags.shape[1]
+        check_memory(10.0 * len(kept) * n_tags, f"data.path: {len(kept)} samples of {n_tags} tags")
         self._x = tagged.x[kept]
         tags = tagged.tags[kept].toarray().astype(bool)
         starts = np.cumsum([0, *map(len, rows)])

@@ -22,6 +22,7 @@ from mpifed.local.invariance import LANES, never_alone
 from mpifed.local.minibatches import Plan, Work, draw_orders, plan, work_of
 from mpifed.local.options import LocalOptions
 from mpifed.local.schedule import SCHEDULES
+from mpifed.memory import check_memory
 from mpifed.models.base import Model
 from mpifed.supervision import heartbeat
 
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 3 << 20
 """Bytes of inputs in one step of a block; near the size of a core's cache is fastest."""
+
+
+SLOT_BYTES = 12
+"""Least number of bytes of a sample in a minibatch: its place, int64, and its weight, float32."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,16 @@ class OptimizerState:
 
     momentum: Tensor = state.client()
     epochs: Tensor = state.client()
+
+
+def _check_plan(options: LocalOptions, longest: int, width: int, epochs_field: str) -> None:
+    """Refuse more local steps than memory can hold minibatches of one client and model."""
+    steps = options.steps
+    what = f"local.steps is {steps}, which"
+    if steps is None:
+        steps = -(-longest // options.batch_size) * options.epochs
+        what = f"{epochs_field} is {options.epochs}, which with {longest} samples of a client"
+    check_memory(float(SLOT_BYTES) * steps * width, what)
 
 
 class LocalSGD:
@@ -69,6 +84,13 @@ class LocalSGD:
         Where the models are trained.
     purpose : str
         Name of the stream from which minibatches are drawn.
+    epochs_field : str
+        Where the epochs come from, for messages.
+
+    Raises
+    ------
+    InputError
+        If memory cannot hold the minibatches of a round.
     """
 
     def __init__(
@@ -79,12 +101,14 @@ class LocalSGD:
         longest: int,
         device: torch.device,
         purpose: str = "minibatches",
+        epochs_field: str = "local.epochs",
     ) -> None:
         self.model, self.options = model, options
         self.device, self.purpose = device, purpose
         self.horizon, self.longest = options.lr_horizon or horizon, longest
         width = min(options.batch_size, longest)
         self.width = -(-width // LANES) * LANES
+        _check_plan(options, longest, self.width, epochs_field)
         self.block_bytes = BLOCK_BYTES
         self._plans: dict[tuple[bytes, int], Plan] = {}
         self._buffer: Tensor | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,7 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
     """
     found: dict[Path, Run] = {}
     for place in places:
-        if not place.is_dir():
+        if not os.path.isdir(place):
             raise InputError(f"'{place}' is not a directory; it must be or contain a run directory")
         directories = sorted(_run_directories(place))
         if not directories:

@@ -69,7 +69,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_intermixed_args(words)
         named, overrides = split_words(options.words)
-        experiment = named or DEFAULT_EXPERIMENT
+        experiment = DEFAULT_EXPERIMENT if named is None else named
         if options.ranks is not None and options.ranks < 1:
             raise InputError(f"--ranks is {options.ranks}; it must be at least 1")
         output = options.output or _default_output(experiment)

@@ -16,7 +16,7 @@ from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.data.held_out import HeldOut
-from mpifed.errors import InputError
+from mpifed.errors import InputError, one_line
 from mpifed.exchange.base import Exchange, exchange_class
 from mpifed.exchange.compression import build
 from mpifed.exchange.silent import Silent
@@ -168,7 +168,7 @@ def _check_samples(
     check_memory(
         float(by_rank[np.array(hosts) == host].sum()),
         f"data.name '{configuration.data.name}' gives the clients on {host} "
-        f"{int(samples.sum())} samples of shape {description.input_shape}, which",
+        f"{int(samples.sum(dtype=np.float64))} samples of shape {description.input_shape}, which",
     )
 
 
@@ -245,7 +245,7 @@ def plan_lines(setup: Setup) -> list[str]:
     if setup.configuration.evaluation.validates:
         validation = f", {int(description.n_val.sum()):,} validation"
     return [
-        f"data        {description.source}: {description.n_clients} clients, "
+        f"data        {one_line(description.source, 200)}: {description.n_clients} clients, "
         f"{int(description.n_train.sum()):,} training{validation} and "
         f"{int(description.n_test.sum()):,} test samples, {inputs} inputs, "
         f"{description.n_classes} classes",

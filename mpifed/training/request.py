@@ -135,7 +135,7 @@ def _base(
     known = point.meta.configuration if point is not None else stored
     if request.experiment is None and known is not None:
         return resume.base_configuration(known, request.overrides or {})
-    return read_experiment(request.experiment or DEFAULT_EXPERIMENT)
+    return read_experiment(DEFAULT_EXPERIMENT if request.experiment is None else request.experiment)
 
 
 def _default_output(mapping: Mapping[str, Any]) -> Path:

@@ -23,6 +23,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from mpifed.errors import InputError
+from mpifed.memory import check_memory
 from mpifed.models.icnn import DenseICNN, dense_icnn
 from mpifed.random import stream
 from mpifed.transport.mixtures import Mixture, gaussian, random_mixture, symmetric_root
@@ -243,6 +244,27 @@ def mix3_to_mix10(dimension: int, seed: int, raw: str | None = None) -> Benchmar
     names = (f"{dimension}_v1.pt", f"{dimension}_v2.pt")
     potentials = [read_potential(path, name, model) for name in names]
     return _standardised("mix3tomix10", source, potentials, model, seed)
+
+
+def check_targets(batch_size: int, dimension: int) -> None:
+    """Refuse minibatches of the target that memory cannot hold.
+
+    Parameters
+    ----------
+    batch_size : int
+        Samples of a minibatch; the target has as many as are asked for.
+    dimension : int
+        The number of coordinates.
+
+    Raises
+    ------
+    InputError
+        If the samples do not fit.
+    """
+    check_memory(
+        16.0 * batch_size * dimension,
+        f"local.batch_size is {batch_size}, which in {dimension} dimensions",
+    )
 
 
 def find_benchmark(

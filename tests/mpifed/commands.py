@@ -71,8 +71,15 @@ def call(words, capture) -> Outcome:
     return Outcome(code, *capture.readouterr())
 
 
-def in_child(action: Callable[[], int], seconds: float = 60) -> int:
-    """The exit code of ``action()`` in a child process, or minus the signal that ended it."""
+def in_child(
+    action: Callable[[], int],
+    seconds: float = 60,
+    meanwhile: Callable[[int], None] = lambda child: None,
+) -> int:
+    """The exit code of ``action()`` in a child process, or minus the signal that ended it.
+
+    The child is a copy of this process, which spares it the imports. ``meanwhile`` gets its number.
+    """
     sys.stdout.flush()
     child = os.fork()
     if not child:
@@ -81,14 +88,18 @@ def in_child(action: Callable[[], int], seconds: float = 60) -> int:
             code = action()
         finally:
             os._exit(code)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    ended, deadline = 0, time.monotonic() + seconds
+    try:
+        meanwhile(child)
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.005)
+    finally:
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
     raise TimeoutError(f"no end after {seconds} s")
 
 
@@ -187,14 +198,15 @@ def all_ended(processes: list[int], seconds: float = 30) -> None:
         time.sleep(0.01)
 
 
-def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 60) -> None:
+def wait_for(path: Path, process: subprocess.Popen[str] | None = None, seconds: float = 60) -> None:
     """Until there is a file; ``path`` may be replaced by a later one before it is looked for."""
-    deadline = time.monotonic() + seconds
-    while process.poll() is None and time.monotonic() < deadline:
+    deadline, code = time.monotonic() + seconds, None
+    while code is None and time.monotonic() < deadline:
         if path.exists() or any(p.name > path.name for p in path.parent.glob("round-*.h5")):
             return
         time.sleep(0.01)
-    raise AssertionError(f"no {path} (exit code {process.poll()})")
+        code = None if process is None else process.poll()
+    raise AssertionError(f"no {path} (exit code {code})")
 
 
 def of_rank(rank: int, target: Path) -> int:

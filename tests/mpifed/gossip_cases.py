@@ -7,6 +7,7 @@ round; PERIODIC is a directory of matrices. The tests compare what ranks of othe
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,15 +182,34 @@ def another_matrix(communicator: Communicator) -> str:
     return ""
 
 
-def main(output: str, periodic: str) -> None:
-    """Plays all cases and writes what became of them."""
-    communicator = world()
+def play_all(periodic: str, communicator: Communicator) -> dict[str, np.ndarray]:
+    """What becomes of all cases, complete on rank 0; collective."""
     found: dict[str, np.ndarray] = {}
     for name, case in cases(periodic).items():
         played = play(case, communicator)
         found[f"rounds {name}"] = played.rounds
         found[f"hashes {name}"] = np.array(played.hashes)
     found["errors"] = np.array(communicator.gather_object(another_matrix(communicator)) or ())
+    return found
+
+
+def differences(
+    found: Mapping[str, np.ndarray], alone: Mapping[str, Played], ranks: int
+) -> list[str]:
+    """What ``play_all`` on so many ranks found that is unlike the cases on one rank."""
+    unlike = []
+    for name, played in alone.items():
+        if found[f"rounds {name}"].tobytes() != played.rounds.tobytes():
+            unlike.append(f"rounds {name}")
+        if found[f"hashes {name}"].tolist() != [played.exchange.sha256] * ranks:
+            unlike.append(f"hashes {name}")
+    return unlike
+
+
+def main(output: str, periodic: str) -> None:
+    """Plays all cases and writes what became of them."""
+    communicator = world()
+    found = play_all(periodic, communicator)
     if communicator.rank == 0:
         np.savez(output, **found)
 

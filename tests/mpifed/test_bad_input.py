@@ -519,15 +519,6 @@ def test_a_disk_that_gets_full(size, left, tmp_path, capfd):
             assert rows(whole) == rows(place / "run")
 
 
-def test_a_full_disk_ends_a_process_of_its_own_in_order(tmp_path):
-    place = tmp_path / "small"
-    with mounted(place, "-t", "tmpfs", "-o", "size=44k", "tmpfs"):
-        outcome = launch(0, *TINY, "rounds=8", "--quiet", "--output", place / "run")
-    assert outcome.code == 1, outcome
-    (line,) = outcome.err.splitlines()
-    assert "and --resume goes on from it" in line
-
-
 # Under several ranks.
 
 

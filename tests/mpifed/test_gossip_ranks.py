@@ -10,20 +10,19 @@ import gossip_cases
 import numpy as np
 import pytest
 from commands import environment, mpirun
+from on_ranks import folder_of
 
 import topologies
 from mpifed.errors import InputError
 from mpifed.exchange.gossip import Gossip
-from mpifed.mpi.communicator import Alone
+from mpifed.mpi.communicator import Alone, world
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is disconnected", "ignore:fmmc on this")
-RANKS = (2, 3, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (4, 5, 6, 7)))
+ANOTHER = "this rank holds another mixing matrix than rank 0"
 
 
-@pytest.fixture(scope="module")
-def periodic(tmp_path_factory):
-    """A directory of three matrices, one of them directed."""
-    folder = tmp_path_factory.mktemp("periodic")
+def store_matrices(folder: Path) -> str:
+    """Three matrices, one of them directed."""
     n = gossip_cases.N
     for place, family in enumerate(("ring", "star")):
         matrix = topologies.mixing_matrix(topologies.build_graph(family, n), "metropolis_hastings")
@@ -32,11 +31,20 @@ def periodic(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(scope="module")
-def alone(periodic):
+def played_alone(periodic: str) -> dict[str, gossip_cases.Played]:
     """Every case on one rank."""
     cases = gossip_cases.cases(periodic)
     return {name: gossip_cases.play(case, Alone()) for name, case in cases.items()}
+
+
+@pytest.fixture(scope="module")
+def periodic(tmp_path_factory):
+    return store_matrices(tmp_path_factory.mktemp("periodic"))
+
+
+@pytest.fixture(scope="module")
+def alone(periodic):
+    return played_alone(periodic)
 
 
 def test_every_schedule_there_is_is_played(periodic):
@@ -72,8 +80,24 @@ def test_gossip_is_the_product_with_the_dense_matrix(alone, periodic):
         assert moved == (name not in ("one client", "no edges")), name
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_all_of_it_is_the_same_on_these_ranks(ranks, alone, periodic, tmp_path):
+@pytest.mark.mpi
+def test_all_of_it_is_the_same_on_these_ranks_as_on_one(tmp_path):
+    communicator, folder, unlike = world(), folder_of(tmp_path), None
+    if communicator.rank == 0:
+        store_matrices(folder)
+    communicator.barrier()
+    found = gossip_cases.play_all(str(folder), communicator)
+    if communicator.rank == 0:
+        unlike = gossip_cases.differences(found, played_alone(str(folder)), communicator.size)
+        *others, last = found["errors"]
+        unlike += [error for error in others if error]
+        assert (last == ANOTHER) == (communicator.size > 1)
+    assert communicator.broadcast_object(unlike) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [5, 6, 7])
+def test_all_of_it_is_the_same_on_more_ranks(ranks, alone, periodic, tmp_path):
     output, script = tmp_path / "found.npz", Path(gossip_cases.__file__)
     command = [mpirun(), "-n", str(ranks), sys.executable, str(script), str(output), periodic]
     done = subprocess.run(
@@ -81,9 +105,7 @@ def test_all_of_it_is_the_same_on_these_ranks(ranks, alone, periodic, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     with np.load(output) as found:
-        for name, played in alone.items():
-            assert found[f"rounds {name}"].tobytes() == played.rounds.tobytes(), name
-            assert found[f"hashes {name}"].tolist() == [played.exchange.sha256] * ranks, name
+        assert gossip_cases.differences(found, alone, ranks) == []
         *others, last = found["errors"]
     assert not any(others)
-    assert last == "this rank holds another mixing matrix than rank 0"
+    assert last == ANOTHER

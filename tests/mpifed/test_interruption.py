@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import commands
@@ -25,6 +27,7 @@ from commands import (
     summary_of,
     wait_for,
 )
+from on_ranks import folder_of
 
 import mpifed
 from mpifed.api import Request, execute
@@ -117,12 +120,14 @@ def test_a_failing_rank_ends_the_job_and_is_named(fail, expected, tmp_path, capf
     same_run(target, whole)
 
 
-def test_a_rank_that_cannot_read_its_data_ends_the_job(tmp_path):
-    target = tmp_path / "run"
-    outcome = launch(2, *TINY, "data=user_components:FailingData", "--output", target)
+@pytest.mark.mpi
+def test_a_rank_that_cannot_read_its_data_ends_the_job(tmp_path, capfd):
+    target = folder_of(tmp_path) / "run"
+    outcome = call([*TINY, "data=user_components:FailingData", "--output", target], capfd)
     assert outcome.code == 2, outcome
-    (line,) = outcome.messages
-    assert line == "mpifed: rank 1: data.path is 'here', which rank 1 cannot see"
+    said = ["mpifed: rank 1: data.path is 'here', which rank 1 cannot see"]
+    assert outcome.messages == (said if world().rank == 0 else [])
+    world().barrier()
     assert not target.exists()
 
 
@@ -150,13 +155,19 @@ def test_a_failure_in_one_process_is_one_sentence(
     assert "user_components.py" in outcome.err
 
 
-def test_output_that_nobody_reads_any_more(tmp_path):
-    words = command(0, *TINY, "--output", tmp_path / "run")
-    with started(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.close()
-        error = process.stderr.read()
-        assert process.wait(60) == 1
-    (line,) = error.splitlines()
+def test_output_that_nobody_reads_any_more(tmp_path, capfd):
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    def run() -> int:
+        os.dup2(writer, 1)
+        sys.stdout = open(1, "w")  # noqa: SIM115  # pytest's own holds back what is printed
+        return commands.main([*TINY, "--output", str(tmp_path / "run")])
+
+    capfd.readouterr()
+    assert in_child(run) == 1
+    os.close(writer)
+    (line,) = capfd.readouterr().err.splitlines()
     assert "standard output was closed" in line
 
 
@@ -199,10 +210,13 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(variant, tmp_path, capf
 def test_a_process_killed_from_outside_goes_on(tmp_path, capfd):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     words = [*OURS, "rounds=1000000", "--output", cut]
-    with started(command(0, *words)) as process:
-        wait_for(cut / "checkpoints" / "round-000006.h5", process)
-        process.kill()
-        assert process.wait(60) == -signal.SIGKILL
+
+    def kill(child: int) -> None:
+        wait_for(cut / "checkpoints" / "round-000006.h5")
+        os.kill(child, signal.SIGKILL)
+
+    run = partial(commands.main, [str(word) for word in words])
+    assert in_child(run, meanwhile=kill) == -signal.SIGKILL
     reached = max(int(name[6:12]) for name in checkpoints(cut) if not name.startswith("."))
     more = [*OURS, f"rounds={reached + 5}"]
     assert call([*more, "--resume", "--output", cut], capfd).code == 0
@@ -232,7 +246,9 @@ def test_a_run_stops_on_request_with_a_checkpoint(request_, tmp_path, capfd, mon
     assert call([*words, tmp_path / "last"], capfd).code == 0
 
 
-@pytest.mark.parametrize("to", ["the launcher, TERM", "one rank, USR1"])
+@pytest.mark.parametrize(
+    "to", ["the launcher, TERM", pytest.param("one rank, USR1", marks=pytest.mark.slow)]
+)
 def test_two_ranks_stop_on_request_and_one_goes_on(to, tmp_path, capfd):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     words = [*OURS, "rounds=1000000", "evaluation.every=100", "checkpoint.every=20", "--output"]

@@ -48,7 +48,7 @@ def test_an_exit_code_survives_a_busy_machine(ending, tmp_path):
             check_code(ending, seconds, tmp_path / str(number))
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_end_loses_nothing(ranks, tmp_path):
     """Neither under a launcher, where a rank leaves in haste, nor without."""
     words = [*TINY, "algorithm=user_endings:Leaves", "--quiet", "--output", tmp_path / "run"]

@@ -171,10 +171,13 @@ def test_a_run_of_before_there_was_validation_goes_on(tmp_path, capfd):
     assert (target / "DONE").exists()
 
 
-@pytest.mark.parametrize("experiment", ["fedmm-homogeneous", "transport-fedadam"])
-def test_samples_that_nothing_scores_are_not_held_out(experiment, tmp_path, capfd):
+@pytest.mark.parametrize(
+    ("experiment", "words"),
+    [("fedmm-homogeneous", []), ("transport-fedadam", ["data.partition=iid"])],
+)
+def test_samples_that_nothing_scores_are_not_held_out(experiment, words, tmp_path, capfd):
     target = tmp_path / "run"
-    words = [experiment, "evaluation.validation_fraction=0.2", "--output", target]
+    words = [experiment, *words, "evaluation.validation_fraction=0.2", "--output", target]
     outcome = call(words, capfd)
     assert outcome.code == 2
     (line,) = outcome.messages

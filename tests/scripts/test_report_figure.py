@@ -7,7 +7,7 @@ import pytest
 from run_directories import fill_columns, write_run
 
 from mpifed.report.__main__ import main
-from mpifed.report.figure import Series, Wanted, _figure, best, series
+from mpifed.report.figure import Series, Wanted, _figure, best, draw_figure, series
 from mpifed.report.reading import find_runs
 
 
@@ -60,11 +60,22 @@ def test_seeds_are_averaged_and_where_a_run_began_is_no_difference(tmp_path):
     assert found.y == pytest.approx(2 * np.exp(-np.arange(5.0)))
 
 
-@pytest.mark.parametrize("x", ["rounds", "bits", "floats", "algorithm.flix_alpha"])
-def test_the_command_draws_it(x, sweep, tmp_path, capsys):
-    words = [str(sweep), "--output", str(tmp_path / "out"), "--figure", "objective_gap", "--x", x]
-    assert main(words) == 0
-    drawn = tmp_path / "out" / f"objective-gap-{x.replace('.', '-').replace('_', '-')}.png"
+@pytest.mark.parametrize(
+    ("x", "name"),
+    [("rounds", "rounds"), ("bits", "bits"), ("algorithm.flix_alpha", "algorithm-flix-alpha")],
+)
+def test_it_is_drawn_against_any_x(x, name, sweep, tmp_path):
+    wanted = Wanted("objective_gap", x)
+    drawn = draw_figure(series(find_runs([sweep]), wanted), wanted, tmp_path)
+    assert drawn == tmp_path / f"objective-gap-{name}.png"
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_draws_it(sweep, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["--output", str(out), "--figure", "objective_gap", "--x", "floats"]
+    assert main([str(sweep / "1.0-9"), str(sweep / "0.1-9"), *words]) == 0
+    drawn = out / "objective-gap-floats.png"
     assert drawn.read_bytes().startswith(b"\x89PNG")
     assert str(drawn) in capsys.readouterr().out
 

@@ -156,10 +156,9 @@ def test_a_finished_run_of_another_configuration_is_refused(tmp_path: Path) -> N
     assert len(plan("synthetic-fedem", words, tmp_path, 1)) == 1
 
 
-def test_dry_run_prints_the_commands(tmp_path: Path) -> None:
-    answer = run_sweep("seed=[0,1]", *TINY, "--output", tmp_path / "out", "--dry-run")
-    assert answer.returncode == 0
-    lines = answer.stdout.splitlines()
+def test_dry_run_prints_the_commands(tmp_path: Path, capfd) -> None:
+    assert main(["seed=[0,1]", *TINY, "--output", str(tmp_path / "out"), "--dry-run"]) == 0
+    lines = capfd.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["to run", "to run"]
     assert all("-m mpifed.run synthetic-fedem" in line for line in lines)
     assert not (tmp_path / "out").exists()
@@ -238,12 +237,10 @@ def test_a_chain_hands_on_and_ends_where_a_run_fails(tmp_path: Path) -> None:
     assert others == [first, first]
 
 
-def test_a_dry_run_shows_what_the_placeholders_name(tmp_path: Path) -> None:
+def test_a_dry_run_shows_what_the_placeholders_name(tmp_path: Path, capfd) -> None:
     output = tmp_path / "out"
-    answer = run_sweep(*STILL, "--output", output, "--dry-run")
-    assert answer.returncode == 0, answer.stderr
-    found = [
-        [w for w in shlex.split(line) if "start_from" in w] for line in answer.stdout.splitlines()
-    ]
+    assert main([*STILL, "--output", str(output), "--dry-run"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    found = [[w for w in shlex.split(line) if "start_from" in w] for line in lines]
     assert found == [[], *([f"algorithm.start_from={output}/seed={seed}"] for seed in (0, 1))]
     assert not output.exists()

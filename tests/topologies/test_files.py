@@ -1,10 +1,14 @@
+import os
+
 import networkx as nx
 import numpy as np
 import pytest
 
 from topologies import MixingMatrix, TopologyError, build_graph, mixing_matrix
+from topologies.__main__ import main
 from topologies.files import read_matrix
 from topologies.finite_time import one_peer_exponential
+from topologies.replacing import replacing
 from topologies.writing import write_matrix
 
 
@@ -72,3 +76,67 @@ def test_bad_targets(tmp_path):
         write_matrix(matrix, tmp_path / "w.txt")
     with pytest.raises(TopologyError, match="no directory"):
         write_matrix(matrix, tmp_path / "none" / "w.npz")
+
+
+WRITTEN = [
+    ["export", "ring:n=4", "--output", "w.npz"],
+    ["export", "ring:n=4", "--output", "w.csv"],
+    ["export", "ring:n=4", "--output", "w.edges"],
+    ["export", "ring:n=4", "--output", "w.graphml"],
+    ["compare", "ring:n=4", "--csv", "t.csv"],
+    ["compare", "ring:n=4", "--plot", "t.png"],
+    ["plot", "ring:n=4", "--output", "p.svg"],
+    ["gossip", "ring:n=4", "--rounds", "2", "--csv", "g.csv"],
+    ["export", "one_peer_exponential:n=4", "--output", "rounds"],
+]
+
+
+@pytest.mark.parametrize("words", WRITTEN, ids=" ".join)
+def test_nothing_but_a_regular_file_is_replaced(words, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    precious, target = tmp_path / "precious", tmp_path / words[-1]
+    precious.write_text("kept")
+    for plant in (
+        lambda: target.symlink_to(precious),
+        lambda: target.symlink_to("nowhere"),
+        lambda: os.mkfifo(target),
+        lambda: (target.mkdir(), (target / "file").touch()),
+    ):
+        plant()
+        assert main(words) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert target.name in line and line.startswith("error: ")
+        if target.is_dir():
+            (target / "file").unlink()
+            target.rmdir()
+        else:
+            target.unlink()
+    assert precious.read_text() == "kept"
+    # What was there, and what a killed process has left, is replaced; nothing else remains.
+    if target.suffix:
+        target.write_text("old")
+        (tmp_path / f".{target.name}.partial").symlink_to(precious)
+    assert main(words) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["precious", target.name])
+    assert precious.read_text() == "kept" and not target.is_symlink()
+    assert target.is_dir() or target.read_bytes() != b"old"
+
+
+def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path):
+    path = tmp_path / "w.npz"
+    path.write_text("old")
+    with pytest.raises(KeyError), replacing(path) as file:
+        file.write(b"half of the n")
+        raise KeyError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("command", ["schedule", "export", "plot"])
+def test_rounds_without_end_are_refused(command, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    output = [] if command == "schedule" else ["--output", "p.png" if command == "plot" else "w"]
+    words = [command, "one_peer_exponential:n=4", "--rounds", str(10**12), *output]
+    assert main(words) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "--rounds is 1000000000000; at most 1000000" in line
+    assert list(tmp_path.iterdir()) == []

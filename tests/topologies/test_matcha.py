@@ -76,7 +76,7 @@ def test_alpha_minimises_the_expected_contraction():
 def test_draws_have_the_expected_square():
     schedule = build_schedule("matcha", graph=build_graph("small_world", 10, 0), seed=4, budget=0.4)
     squares = []
-    for k in range(1, 2001):
+    for k in range(1, 801):
         dense = schedule.matrix(k).to_dense()
         squares.append(dense @ dense)
     spread = np.std(squares, axis=0) / np.sqrt(len(squares))
@@ -101,6 +101,6 @@ def test_draws_have_the_expected_mean():
         expected[[i, j], [j, i]] = alpha * probability
     np.fill_diagonal(expected, 1 - expected.sum(axis=1))
     schedule = build_schedule("matcha", graph=graph, seed=4, budget=0.5)
-    draws = np.array([schedule.matrix(k).to_dense() for k in range(1, 2001)])
+    draws = np.array([schedule.matrix(k).to_dense() for k in range(1, 801)])
     spread = draws.std(axis=0) / np.sqrt(len(draws))
     assert (np.abs(draws.mean(axis=0) - expected) <= 5 * spread + 1e-12).all()

@@ -26,7 +26,7 @@ from mpifed.local.sampling import batches
 from mpifed.local.solver import LocalSGD
 from mpifed.models.icnn import DenseICNN
 from mpifed.transport.adam import Adam, AdamState
-from mpifed.transport.benchmark import Benchmark
+from mpifed.transport.benchmark import Benchmark, check_targets
 from mpifed.transport.losses import (
     Cycle,
     Objective,
@@ -119,6 +119,7 @@ class FedMMOT(Algorithm[ServerChannel]):
         pretraining: Annotated[int, Ge(0)] = 5000,
     ) -> None:
         self.model, self.options = model, local.options
+        check_targets(self.options.batch_size, model.dimension)
         self.step_rule, self.step, self.rate = step_rule, step, control_variate_rate
         self.conjugate_steps, self.adam = conjugate_steps, Adam(conjugate_lr)
         self.objective = Objective(model, theta_objective, lambda_cycle, cycle)

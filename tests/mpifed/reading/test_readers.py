@@ -19,7 +19,6 @@ from mpifed.checkpoint import integrity
 from mpifed.checkpoint.integrity import Damaged
 from mpifed.config.experiment_files import read_experiment
 from mpifed.data.federated_format import read_contents
-from mpifed.data.ratings import LARGEST, parse
 from mpifed.errors import LONGEST, InputError, in_words, one_line
 from mpifed.reading.configurations import check_stored, read_stored
 from mpifed.reading.results import ROUND, read_clients, read_metrics, read_summary
@@ -450,22 +449,3 @@ def test_any_run_directory_is_a_run_or_refused(config, summary, done, tmp_path):
         a_sentence(error)
         return
     assert run.rounds == 0 and np.isfinite(run.seconds)
-
-
-# Ratings.
-
-FIELDS = st.sampled_from(["1", "2", "0", "-1", "1e300", "1_0", "١", str(LARGEST + 2), "3.5", "x"])
-
-
-@EXAMPLES
-@given(lines=st.lists(st.lists(FIELDS, min_size=3, max_size=5).map("::".join), max_size=3))
-def test_any_ratings_are_whole_numbers_of_users_or_refused(lines, tmp_path):
-    path = tmp_path / "ratings.dat"
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    try:
-        table = parse(path)
-    except InputError as error:
-        a_sentence(error)
-        return
-    for numbers in (table.users, table.movies):
-        assert ((numbers >= 1) & (numbers <= LARGEST)).all()

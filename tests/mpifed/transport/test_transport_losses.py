@@ -135,13 +135,13 @@ def test_conjugate_steps_keep_convexity_and_resume(problem):
 
 
 def test_alternating_steps_find_the_map_between_gaussians():
-    setting = Setting(rounds=80, lr=1e-2, batch_size=256)
+    setting = Setting(rounds=40, lr=1e-2, batch_size=256)
     before, after = alternate(Objective(dense_icnn(2)), plane_gaussians(), setting, torch.float32)
     assert before > 60 and after < 5
 
 
 def test_alternating_steps_come_closer_in_sixteen_dimensions():
-    setting = Setting(rounds=30, lr=1e-2, batch_size=256)
+    setting = Setting(rounds=15, lr=1e-2, batch_size=256)
     bench = random_icnn_benchmark(16, 0)
     before, after = alternate(Objective(dense_icnn(16)), bench, setting, torch.float32)
     assert after < before / 2

@@ -1,0 +1,283 @@
+"""LIBSVM, MovieLens and IDX files: the values of another reader come out, or one sentence."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import struct
+from pathlib import Path
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from structures import EXAMPLES, a_sentence
+
+from mpifed.data import libsvm, ratings
+from mpifed.data.idx import Idx
+from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
+
+DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+ODD = ["", "nan", "-inf", "1e999", "1_0", "١", "0x10", "x", "1,2", "9" * 5000, "-0", "\x00", "\x1b"]
+
+
+def number_in(text: str) -> float | None:
+    """A finite number in ASCII digits, or None."""
+    found = float(text) if DECIMAL.fullmatch(text) else math.inf
+    return found if math.isfinite(found) else None
+
+
+# LIBSVM.
+
+VALUES = st.one_of(st.sampled_from(ODD), st.floats(-1e9, 1e9).map(repr))
+FEATURES = st.one_of(
+    st.sampled_from([*ODD, "0", "-4", "2.0", "1e1", "2147483647", "2147483648", str(2**63)]),
+    st.integers(1, 9).map(str),
+)
+
+
+@st.composite
+def samples(draw) -> list[list[str]]:
+    """Lines of a LIBSVM file as words: a valid file, one word of which may be replaced."""
+    lines = []
+    for _ in range(draw(st.integers(0, 4))):
+        features = sorted(draw(st.sets(st.integers(1, 9), max_size=3)))
+        words = [f"{k}:{draw(st.floats(-1e9, 1e9))!r}" for k in features]
+        lines.append([draw(st.sampled_from(["-1", "1", "+1", "2.5"])), *words])
+    if lines and draw(st.booleans()):
+        line = draw(st.sampled_from(lines))
+        place = draw(st.integers(0, len(line) - 1))
+        pair = st.tuples(FEATURES, VALUES).map(":".join)
+        odd = draw(VALUES if place == 0 else st.one_of(pair, VALUES, st.just("1:2:3")))
+        how = draw(st.sampled_from(["replace", "insert", "repeat", "swap"]))
+        if how == "replace":
+            line[place] = odd
+        elif how == "insert":
+            line.insert(place, odd)
+        elif how == "repeat":
+            line.append(line[place])
+        else:
+            line.reverse()
+    return lines
+
+
+def sample_in(words: list[str]) -> tuple[float, dict[int, float]] | None:
+    """The label and the features of a line, or None if it is wrong; the format's own rules."""
+    label, found, last = number_in(words[0]), {}, 0
+    for word in words[1:]:
+        feature, _, text = word.partition(":")
+        value = number_in(text)
+        if not re.fullmatch("[0-9]{1,10}", feature) or value is None:
+            return None
+        if not last < int(feature) < 2**31:
+            return None
+        last = int(feature)
+        found[last] = value
+    return None if label is None else (label, found)
+
+
+@EXAMPLES
+@given(lines=samples(), ends=st.sampled_from(["\n", "\r\n", " # 1:2 x\n\n"]))
+def test_any_libsvm_file_has_the_values_of_another_reader_or_is_refused(lines, ends, tmp_path):
+    path = tmp_path / "samples.txt"
+    path.write_bytes("".join(" ".join(words) + ends for words in lines).encode())
+    # A line that holds no word is no sample.
+    lines = [words for line in lines if (words := " ".join(line).split())]
+    expected = [sample_in(words) for words in lines]
+    try:
+        found = libsvm.parse(path)
+    except InputError as error:
+        a_sentence(error, path)
+        assert not lines or None in expected
+        if lines:
+            number = re.search(r"line ([0-9]+)", str(error))
+            assert number is not None
+            assert int(number[1]) - 1 == expected.index(None) * ends.count("\n")
+        return
+    assert None not in expected
+    labels, rows = zip(*expected, strict=True)
+    assert found.labels.tolist() == list(labels)
+    for row, features in zip(found.rows, rows, strict=True):
+        assert dict(zip((row.indices + 1).tolist(), row.data.tolist(), strict=True)) == features
+    assert found.rows.shape == (len(rows), max([1, *(k for row in rows for k in row)]))
+
+
+# Ratings.
+
+FIELDS = st.one_of(
+    st.sampled_from([*ODD, "0", "-1", "1e300", "3 4", "1+2", "01", "5.5"]),
+    st.sampled_from([str(10**15 - 1), str(10**15)]),
+    st.integers(1, 9).map(str),
+)
+
+
+@st.composite
+def rated(draw) -> list[str]:
+    """Lines of a ratings.dat: a valid file, one field or separator of which may be replaced."""
+    pairs = draw(st.sets(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=4))
+    stars = st.sampled_from(["1", "3.5", "5", "0.5"])
+    lines = [[str(user), str(movie), draw(stars), "978300760"] for user, movie in sorted(pairs)]
+    for _ in range(draw(st.integers(0, 2)) if lines else 0):
+        line = draw(st.sampled_from(lines))
+        if not line:
+            continue
+        place = draw(st.integers(0, len(line) - 1))
+        how = draw(st.sampled_from(["replace", "insert", "remove", "empty"]))
+        if how == "replace":
+            line[place] = draw(FIELDS)
+        elif how == "insert":
+            line.insert(place, draw(FIELDS))
+        elif how == "remove":
+            del line[place]
+        else:
+            line[place] = ""
+    return ["::".join(line) for line in lines]
+
+
+def rating_in(line: str) -> tuple[int, int, float] | None:
+    fields = line.split("::")
+    if len(fields) != 4 or not all(re.fullmatch("[1-9][0-9]*", field) for field in fields[:2]):
+        return None
+    if max(map(len, fields)) > 20:
+        return None
+    user, movie = int(fields[0]), int(fields[1])
+    if not all(re.fullmatch(r"[0-9]{1,20}(\.[0-9]*)?", field) for field in fields[2:]):
+        return None
+    stars = float(fields[2])
+    right = max(user, movie) < 10**15 and 0 < stars <= 5
+    return (user, movie, stars) if right else None
+
+
+@EXAMPLES
+@given(lines=rated(), ends=st.sampled_from(["\n", "\r\n"]))
+def test_any_ratings_are_those_of_another_reader_or_refused(lines, ends, tmp_path):
+    path = tmp_path / "ratings.dat"
+    path.write_bytes("".join(line + ends for line in lines).encode())
+    expected = [rating_in(line) for line in lines]
+    pairs = [rating[:2] for rating in expected if rating is not None]
+    try:
+        table = ratings.parse(path)
+    except InputError as error:
+        a_sentence(error, path)
+        assert not lines or None in expected or len(set(pairs)) < len(pairs)
+        if None in expected:
+            assert f"line {expected.index(None) + 1} is" in str(error)
+        return
+    assert None not in expected and lines
+    assert list(zip(table.users, table.movies, table.stars, strict=True)) == expected
+
+
+def test_fields_that_are_missing_in_a_line_are_not_taken_from_another(tmp_path):
+    path = tmp_path / "ratings.dat"
+    for text in (b"1 5::2::3::4\n::2::3::4\n", b"1::2::3::4::5\n1::2::3\n"):
+        path.write_bytes(text)
+        try:
+            table = ratings.parse(path)
+        except InputError as error:
+            assert "line 1 is" in str(error)
+        else:
+            raise AssertionError(table)
+
+
+# IDX.
+
+
+@st.composite
+def parts(draw) -> dict[str, dict]:
+    """Heads and bodies of the four files of an IDX data set; one of them may be wrong."""
+    shape = (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
+    files: dict[str, dict] = {}
+    for part in ("train", "t10k"):
+        count = draw(st.integers(3, 5))
+        for what, numbers in (("images-idx3", [count, *shape]), ("labels-idx1", [count])):
+            body = draw(st.binary(min_size=math.prod(numbers), max_size=math.prod(numbers)))
+            magic = 0x800 + len(numbers)
+            files[f"{part}-{what}-ubyte"] = {
+                **{"magic": magic, "numbers": numbers, "order": ">", "body": body},
+                "compressed": draw(st.booleans()),
+            }
+    if draw(st.booleans()):
+        file = files[draw(st.sampled_from(sorted(files)))]
+        how = draw(st.sampled_from(["magic", "numbers", "order", "longer", "shorter", "rank"]))
+        if how == "magic":
+            file["magic"] = draw(st.sampled_from([0, 0x801, 0x803, 0x903, 0x80D, 2**32 - 1]))
+        elif how == "numbers":
+            place = draw(st.integers(0, len(file["numbers"]) - 1))
+            odd = [0, 1, 2, 4, 1 << 16, (1 << 16) + 1, 1 << 31, 2**32 - 1]
+            file["numbers"] = list(file["numbers"])
+            file["numbers"][place] = draw(st.sampled_from(odd))
+        elif how == "order":
+            file["order"] = "<"
+        elif how == "longer":
+            file["body"] += b"\x00"
+        elif how == "shorter":
+            file["body"] = file["body"][: draw(st.integers(0, len(file["body"]) - 1))]
+        else:
+            file["numbers"] = [*file["numbers"], 1]
+    return files
+
+
+def images_in(files: dict[str, dict]) -> list[tuple[bytes, int]] | None:
+    """Image and label of each sample, or None where the files do not go together."""
+    found: list[tuple[bytes, int]] = []
+    shapes = set()
+    for part in ("train", "t10k"):
+        images, labels = (files[f"{part}-{w}-ubyte"] for w in ("images-idx3", "labels-idx1"))
+        for file, rank in ((images, 3), (labels, 1)):
+            right = file["magic"] == 0x800 + rank and file["order"] == ">"
+            if not right or len(file["numbers"]) != rank or 0 in file["numbers"]:
+                return None
+            if math.prod(file["numbers"]) != len(file["body"]):
+                return None
+        count, *shape = images["numbers"]
+        if labels["numbers"] != [count]:
+            return None
+        size = math.prod(shape)
+        shapes.add(tuple(shape))
+        pieces = [images["body"][k * size : (k + 1) * size] for k in range(count)]
+        found += zip(pieces, labels["body"], strict=True)
+    return found if len(shapes) == 1 else None
+
+
+@EXAMPLES
+@given(files=parts())
+def test_any_idx_files_have_the_samples_of_another_reader_or_are_refused(files, tmp_path):
+    for path in tmp_path.iterdir():
+        path.unlink()
+    for name, file in files.items():
+        numbers = [file["magic"], *file["numbers"]]
+        content = struct.pack(f"{file['order']}{len(numbers)}I", *numbers) + file["body"]
+        ending = ".gz" if file["compressed"] else ""
+        whole = gzip.compress(content) if file["compressed"] else content
+        (tmp_path / f"{name}{ending}").write_bytes(whole)
+    expected = images_in(files)
+    try:
+        dataset = Idx(1, 0, Alone(), raw=str(tmp_path), partition="iid")
+        shards = dataset.load(np.arange(1), torch.uint8)
+    except InputError as error:
+        a_sentence(error, tmp_path)
+        assert expected is None
+        return
+    splits = (shards.train, shards.val, shards.test)
+    samples = [
+        (image.numpy().tobytes(), int(label))
+        for split in splits
+        for image, label in zip(split.x, split.y, strict=True)
+    ]
+    assert expected is not None and sorted(samples) == sorted(expected)
+
+
+def test_a_head_may_announce_more_than_memory_holds(tmp_path: Path):
+    image = struct.pack(">IIII", 0x803, 2**32 - 1, 1 << 16, 1 << 16)
+    label = struct.pack(">II", 0x801, 2**32 - 1)
+    for part in ("train", "t10k"):
+        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(image))
+        (tmp_path / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(label))
+    try:
+        Idx(1, 0, Alone(), raw=str(tmp_path), partition="iid")
+    except InputError as error:
+        a_sentence(error, tmp_path)
+    else:
+        raise AssertionError("nothing was refused")
