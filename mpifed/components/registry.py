@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
+from mpifed.components.datasets import DATASETS
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
 from mpifed.errors import InputError, closest, in_words
 
@@ -40,32 +41,6 @@ ALGORITHMS = {
     "fedmgs": "mpifed.algorithms.fedmgs:FedMGS",
     "fedmm_ot": "mpifed.algorithms.fedmm.fedmm_ot:FedMMOT",
     "fedadam": "mpifed.algorithms.fedadam:FedAdam",
-}
-DATASETS = {
-    "synthetic": "mpifed.data.synthetic:Synthetic",
-    "digits": "mpifed.data.digits:Digits",
-    "mnist": "mpifed.data.idx:Idx",
-    "emnist": "mpifed.data.emnist:Emnist",
-    "cifar10": "mpifed.data.cifar:Cifar10",
-    "cifar100": "mpifed.data.cifar:Cifar100",
-    "omniglot": "mpifed.data.omniglot:Omniglot",
-    "leaf": "mpifed.data.leaf:Leaf",
-    "femnist": "mpifed.data.leaf:Femnist",
-    "shakespeare": "mpifed.data.shakespeare:Shakespeare",
-    "arrays": "mpifed.data.arrays:Arrays",
-    "npz": "mpifed.data.npz:Npz",
-    "csv": "mpifed.data.csv_file:Csv",
-    "parquet": "mpifed.data.parquet:Parquet",
-    "federated": "mpifed.data.federated:FederatedFile",
-    "libsvm": "mpifed.data.libsvm:LibSvm",
-    "sine": "mpifed.data.sine:Sine",
-    "tags": "mpifed.data.tags:Tags",
-    "tags_file": "mpifed.data.tags_file:TagsFile",
-    "dictionary": "mpifed.data.dictionary:Dictionary",
-    "poisson": "mpifed.data.poisson:Poisson",
-    "gaussian_mixture": "mpifed.data.gaussian_mixture:GaussianMixture",
-    "ratings": "mpifed.data.ratings:Ratings",
-    "transport": "mpifed.transport.dataset:Transport",
 }
 MODELS = {
     "linear": "mpifed.models.linear:linear",
@@ -237,6 +212,22 @@ def complete(
     # A plain function has no method that completes options.
     fill = getattr(made, "complete_options", None)
     return Section(name, fill(checked, n_training) if fill else checked)
+
+
+def with_defaults(kind: str, section: Any) -> Any:
+    """Return a stored section with the defaults of options that it lacks, as older runs do.
+
+    Parameters
+    ----------
+    kind : str
+        A key of ``TABLES``.
+    section : Any
+        The section; what is no mapping with a known name is returned unchanged.
+    """
+    if not isinstance(section, Mapping) or section.get("name") not in TABLES[kind]:
+        return section
+    known = options_of(find(kind, section["name"])).values()
+    return {**{each.name: plain(each.default) for each in known if not each.required}, **section}
 
 
 def refusal(component: Callable[..., Any], configuration: Any) -> str | None:
