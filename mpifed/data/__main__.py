@@ -1,7 +1,7 @@
 """`python -m mpifed.data NAME --output FILE.h5 --clients N ...`: makes a federated HDF5 file.
 
 NAME is a data set, as ``data.name`` of a run, and its options are options of the command. Every
-data set in ``components.DATASETS`` can be written. Clients are loaded and written a block at a
+data set in ``components.datasets`` can be written. Clients are loaded and written a block at a
 time. Exit codes: 0 written, 2 bad input, 1 any other failure. Bad input gives one sentence on
 standard error and writes nothing.
 """
@@ -25,7 +25,8 @@ import torch
 from annotated_types import Ge
 
 from mpifed.command import Parser, program
-from mpifed.components.registry import DATASETS, find, summary
+from mpifed.components.datasets import DATASETS
+from mpifed.components.registry import find, summary
 from mpifed.components.schema import Option, check_value, describe, options_of
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.federated_format import Contents

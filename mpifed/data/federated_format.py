@@ -11,16 +11,19 @@ The root has the attributes ``source``, ``partition`` (texts), ``seed`` and ``n_
 numbers) and may have ``task``: ``classification`` (also where absent), ``multi_label`` (y 0 or 1,
 (samples, n_classes)), ``regression`` (y finite, (samples, n_classes)) or ``unlabelled`` (n_classes
 is 0 and y (samples, 0)). Files that mpifed writes also carry ``version`` and ``options`` (JSON).
-Every client has training samples; test samples have all of them or, without a test split, none.
-Nothing is compressed or chunked, so that the rows of a block of clients are one run of bytes.
+There may be ``/class_names`` (JSON, a list of n_classes texts, as uint8) and ``/label_counts``
+(n_classes,), see ``Description``. Every client has training samples; test samples have all of them
+or, without a test split, none. Nothing is compressed or chunked, so that the rows of a block of
+clients are one run of bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -165,13 +168,37 @@ class _Reading:
                 raise self._refusal(f"client {count.argmin()} has no {split} sample")
         shape, stored, divisor = self._form()
         source = self._attribute(self.file, "source", str)
+        about = Description(source, shape, n_classes, counts[0], counts[1], counts[2], task)
+        names, label_counts = self._class_names(n_classes), self._label_counts(n_classes)
         return Contents(
-            Description(source, shape, n_classes, counts[0], counts[1], counts[2], task),
+            replace(about, class_names=names, label_counts=label_counts),
             self._attribute(self.file, "partition", str),
             self._attribute(self.file, "seed", int),
             stored,
             divisor,
         )
+
+    def _class_names(self, n_classes: int) -> tuple[str, ...]:
+        if "class_names" not in self.file:
+            return ()
+        stored = self._dataset("class_names")
+        if stored.dtype != np.uint8 or stored.ndim != 1:
+            raise self._refusal("/class_names is no row of bytes")
+        try:
+            names = json.loads(hdf5.whole(stored).tobytes())
+        except (ValueError, RecursionError):
+            raise self._refusal("/class_names is no JSON") from None
+        if not isinstance(names, list) or list(map(type, names)) != [str] * n_classes:
+            raise self._refusal(f"/class_names is no list of {n_classes} texts")
+        return tuple(names)
+
+    def _label_counts(self, n_classes: int) -> np.ndarray | None:
+        if "label_counts" not in self.file:
+            return None
+        stored = self._dataset("label_counts")
+        if stored.dtype.kind not in "iu" or stored.shape != (n_classes,):
+            raise self._refusal(f"/label_counts is no row of {n_classes} whole numbers")
+        return hdf5.whole(stored).astype(np.int64)
 
     def _task(self) -> Task:
         task = self._attribute(self.file, "task", str, "classification")
