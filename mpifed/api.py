@@ -22,8 +22,9 @@ from mpifed.mpi.communicator import Communicator, world
 from mpifed.reading.results import DIGEST, Clients, read_clients, read_metrics, read_summary
 from mpifed.supervision import heartbeat
 from mpifed.training import resume
-from mpifed.training.build import make, plan_lines, remarks
+from mpifed.training.build import make
 from mpifed.training.clock import Clock
+from mpifed.training.plan import plan_lines, remarks
 from mpifed.training.request import (
     Request,
     Task,

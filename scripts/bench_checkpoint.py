@@ -1,9 +1,9 @@
 """Benchmark of checkpoints: what 2 GiB of state cost the round loop, and how fast they reach the
 disk.
 
-Everything is measured in turn within one run, and told as ratios: the loop's delay over a copy of
-the state in memory, and the speed to disk over that of ``dd`` with ``conv=fsync`` beside it, which
-writes the same bytes from memory: disks exist that store zeros faster.
+Everything is measured in turn within one run, and reported as ratios: the loop's delay over a copy
+of the state in memory, and the speed to disk over that of ``dd`` with ``conv=fsync`` beside it,
+which writes the same bytes from memory: disks exist that store zeros faster.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def stop_request() -> None:
     report(
         "stop_request",
         round(statistics.median(measured), 2),
-        f"s from SIGUSR1 until the checkpoint and the summary stand, {RANKS} ranks, median of "
+        f"s from SIGUSR1 until checkpoint and summary are written, {RANKS} ranks, median of "
         f"{REPEATS}",
         all=[round(m, 2) for m in measured],
         until_the_last_process_has_ended=[round(m, 2) for m in ended],

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import bench_checkpoint
+import bench_clustering
 import bench_fedmm
 import bench_flix
 import bench_gossip
@@ -202,6 +203,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
 for part in (
     bench_topologies,
     bench_surrogates,
+    bench_clustering,
     bench_transport,
     bench_gossip,
     bench_flix,

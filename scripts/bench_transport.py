@@ -28,7 +28,7 @@ def transport_round(dimension: int) -> None:
 
     from mpifed.models.icnn import dense_icnn
     from mpifed.transport.adam import Adam
-    from mpifed.transport.benchmark import random_icnn_benchmark
+    from mpifed.transport.icnn_benchmarks import random_icnn_benchmark
     from mpifed.transport.losses import Objective, conjugate_steps, joint_gradient, omega_gradient
 
     torch.set_num_threads(1)

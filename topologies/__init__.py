@@ -13,7 +13,7 @@ Examples
 """
 
 from topologies.analysis import diameter, effective_neighbours, slem, spectrum
-from topologies.catalogue import Entry, Parameter, TopologyError
+from topologies.catalogue import Entry
 from topologies.communication import Communication, GossipRun, communication, gossip
 from topologies.consensus import ConsensusRate, consensus_rate, mixing_time
 from topologies.describe import describe
@@ -21,6 +21,7 @@ from topologies.families import FAMILIES
 from topologies.fmmc import FmmcResult, fmmc
 from topologies.graphs import build_graph, check_graph_parameters, edge_array, parse_graph
 from topologies.matrix import MixingMatrix
+from topologies.parameters import Parameter, TopologyError
 from topologies.schedule_table import SCHEDULES
 from topologies.schedules import (
     build_schedule,

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from topologies import commands
-from topologies.catalogue import TopologyError
 from topologies.communication import MESSAGE_BYTES
 from topologies.listing import list_names
+from topologies.overlays import OVERLAYS
+from topologies.parameters import TopologyError
 from topologies.threads import one_thread
-from topologies.throughput import OVERLAYS
 
 LONGEST = 500
 """Characters of a message at most."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import networkx as nx
 
-from topologies.catalogue import TopologyError, node_count, parse_spec
+from topologies.catalogue import node_count, parse_spec
 from topologies.describe import describe
 from topologies.graphs import NODES, build_graph, parse_graph
+from topologies.parameters import TopologyError
 from topologies.schedule_table import SCHEDULES
 from topologies.schedules import build_schedule, parse_schedule
 from topologies.sequences import Schedule

@@ -12,11 +12,12 @@ from time import process_time
 from typing import Any
 
 from topologies.cases import Plan, carry_out, plan
-from topologies.catalogue import TopologyError
 from topologies.communication import gossip, messages_received
 from topologies.network import read_network
 from topologies.output import check_outputs, print_json, print_table, save_figure, shown
-from topologies.throughput import check_overlay, cycle_time, design
+from topologies.overlays import check_overlay, design
+from topologies.parameters import TopologyError
+from topologies.throughput import cycle_time
 from topologies.writing import check_empty, check_format, write_matrix, write_table
 
 MOST_ROUNDS = 1_000_000

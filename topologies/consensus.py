@@ -11,8 +11,8 @@ from scipy import linalg
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
-from topologies.catalogue import TopologyError
 from topologies.matrix import MixingMatrix
+from topologies.parameters import TopologyError
 from topologies.sequences import Drawn, Schedule, as_schedule
 from topologies.thinning import LocalRounds
 

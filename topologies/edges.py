@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.catalogue import TopologyError
+from topologies.parameters import TopologyError
 
 
 def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from topologies.catalogue import Entry, Parameter, TopologyError, check_memory, node_count
+from topologies.catalogue import Entry, check_memory, node_count
 from topologies.files import edge_list, graphml, matrix
 from topologies.generators import (
     barbell,
@@ -26,6 +26,7 @@ from topologies.generators import (
 )
 from topologies.grids import hypercube, hypercube_dimension, torus, torus_shape
 from topologies.inputs import check_regular
+from topologies.parameters import Parameter, TopologyError
 
 NODE_BYTES, EDGE_BYTES = 400, 300
 """Bytes that networkx and the lists made of it take for a node and for an edge, about."""

@@ -11,9 +11,10 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.catalogue import TopologyError, check_memory, node_count
+from topologies.catalogue import check_memory, node_count
 from topologies.inputs import read_bytes
 from topologies.matrix import MixingMatrix
+from topologies.parameters import TopologyError
 
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 

@@ -1,6 +1,6 @@
 """The fastest mixing Markov chain: the symmetric weights with the smallest SLEM, certified.
 
-    minimise ||W - J||_2  over  W = W', W >= 0, W 1 = 1, W_ij = 0 where {i, j} is no edge;
+    minimise ||W - J||_2  over  W = W', W >= 0, W 1 = 1, W_ij = 0 where {i, j} is not an edge;
     J = 1 1' / n
 
 (Boyd, Diaconis and Xiao 2004, Fastest mixing Markov chain on a graph, section 1.3). Where symmetry
@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from topologies.catalogue import TopologyError
 from topologies.dual_bound import feasible_bound
 from topologies.edges import at_most_one
 from topologies.formulas import (
@@ -38,6 +37,7 @@ from topologies.formulas import (
     metropolis_hastings_weights,
 )
 from topologies.graphs import edge_array
+from topologies.parameters import TopologyError
 from topologies.projections import (
     ROW_TOLERANCE,
     Multipliers,

@@ -13,8 +13,9 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.catalogue import Parameter, TopologyError, find, parse_spec, read_parameters
+from topologies.catalogue import find, parse_spec, read_parameters
 from topologies.families import FAMILIES, Family, count_nodes
+from topologies.parameters import Parameter, TopologyError
 
 MAX_TRIES = 100
 

@@ -6,8 +6,8 @@ import math
 
 import networkx as nx
 
-from topologies.catalogue import TopologyError
 from topologies.files import plain
+from topologies.parameters import TopologyError
 
 
 def torus(n: int | None = None, rows: int | None = None, cols: int | None = None) -> nx.Graph:

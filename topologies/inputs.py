@@ -226,7 +226,7 @@ def _of_control_groups() -> Iterator[int]:
 def _left_above(mount: Path, own: str, limit: str, used: str, droppable: str) -> Iterator[int]:
     place = mount / own.lstrip("/")
     for group in (place, *place.parents):
-        # "max" is no limit; in a container the group itself may be out of sight.
+        # "max" means no limit; in a container the group itself may be out of sight.
         with contextlib.suppress(OSError, ValueError):
             most = int((group / limit).read_text(encoding="ascii"))
             taken = int((group / used).read_text(encoding="ascii"))

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from topologies.catalogue import MATRIX_NODE_BYTES, TopologyError, check_memory
+from topologies.catalogue import MATRIX_NODE_BYTES, check_memory
 from topologies.edges import at_most_one, canonical_edges, node_sums
 from topologies.inputs import check_archive
+from topologies.parameters import TopologyError
 from topologies.replacing import replacing
 from topologies.validation import BUILT_TOLERANCE, IMPORT_TOLERANCE, Report, violations
 

@@ -10,8 +10,8 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.catalogue import TopologyError
 from topologies.files import read_graphml, read_numbers
+from topologies.parameters import TopologyError
 
 Array = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from topologies.catalogue import TopologyError
+from topologies.parameters import TopologyError
 from topologies.replacing import replacing
 from topologies.writing import check_writable
 

@@ -6,10 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from topologies.catalogue import (
-    Entry,
-    Parameter,
-)
+from topologies.catalogue import Entry
 from topologies.finite_time import base_k, equitopo, one_peer_exponential, static_exponential
 from topologies.matcha import prepare_matcha, restore_matcha
 from topologies.matchings import (
@@ -18,6 +15,7 @@ from topologies.matchings import (
     restore_matchings,
     restore_random_matching,
 )
+from topologies.parameters import Parameter
 from topologies.sequences import Arrays, Schedule
 from topologies.weighted import (
     prepare_periodic,

@@ -12,14 +12,8 @@ from typing import Any
 
 import networkx as nx
 
-from topologies.catalogue import (
-    Entry,
-    TopologyError,
-    find,
-    node_count,
-    parse_spec,
-    read_parameters,
-)
+from topologies.catalogue import Entry, find, node_count, parse_spec, read_parameters
+from topologies.parameters import TopologyError
 from topologies.schedule_table import AROUND, SCHEDULES, ScheduleEntry
 from topologies.sequences import Arrays, Schedule, Static, check_returned
 from topologies.thinning import DropEdges, DropNodes, LocalRounds

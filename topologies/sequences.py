@@ -7,6 +7,7 @@ generator keyed by (seed, purpose, k).
 
 from __future__ import annotations
 
+import difflib
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.catalogue import TopologyError
 from topologies.matrix import MixingMatrix
+from topologies.parameters import TopologyError
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -87,9 +88,11 @@ def check_returned(found: object, name: str, n: int) -> Schedule:
     """
     missing = [attribute for attribute in REQUIRED if not hasattr(found, attribute)]
     if missing:
+        near = difflib.get_close_matches(missing[0], dir(found), n=1)
+        misspelt = f" (it has {near[0]!r})" if near else ""
         raise TopologyError(
             f"{name} returned {type(found).__name__}, which is not a schedule: it lacks "
-            f"{', '.join(missing)}"
+            f"{', '.join(missing)}{misspelt}"
         )
     schedule = cast(Schedule, found)
     if schedule.n != n:

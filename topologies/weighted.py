@@ -14,9 +14,9 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from topologies.catalogue import TopologyError
 from topologies.graphs import draw_graph
 from topologies.matrix import MixingMatrix
+from topologies.parameters import TopologyError
 from topologies.sequences import Arrays, Drawn, Periodic, Schedule, Static
 from topologies.validation import IMPORT_TOLERANCE, NEGATIVE
 from topologies.weights import mixing_matrix

@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from topologies.catalogue import Entry, Parameter, TopologyError, find, read_parameters
+from topologies.catalogue import Entry, find, read_parameters
 from topologies.edges import at_most_one
 from topologies.fmmc import fmmc
 from topologies.formulas import (
@@ -21,6 +21,7 @@ from topologies.formulas import (
 )
 from topologies.graphs import edge_array
 from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.parameters import Parameter, TopologyError
 from topologies.validation import IMPORT_TOLERANCE
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import networkx as nx
 
-from topologies.catalogue import TopologyError
 from topologies.matrix import MixingMatrix
+from topologies.parameters import TopologyError
 from topologies.replacing import check_replaceable, replacing
 
 

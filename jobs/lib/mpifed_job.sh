@@ -223,7 +223,7 @@ record_life() {
   printf '%s %s %s %s\n' "$job" "$life" "$1" "$(newest_checkpoint)" >>"$run_dir/job/lives.txt"
 }
 
-# What SLURM ended without a word to this script, as at the loss of a node, recorded in the next life.
+# What SLURM ended without a signal to this script, as at the loss of a node, recorded in the next life.
 record_lost_lives() {
   local earlier
   for ((earlier = 0; earlier < life; earlier++)); do
@@ -280,7 +280,7 @@ limit_was_near() {
   [ -n "$asked" ] && end=$(time_of EndTime) && [ $((end - asked)) -le $((warn_seconds + 90)) ]
 }
 
-# Whether the run is to go on in another life of this job, and in `cause` why this one ended. 138, and
+# Whether the run continues in another life of this job, and in `cause` why this one ended. 138, and
 # 10 of MPICH's mpirun: USR1 came while the ranks were still starting, and ended them; then a launcher
 # may also say 255, or that it was ended by a signal. 0: the launcher was ended from outside, as some do
 # at a pre-emption. Where one rank ends before the others a launcher may say anything, but the run has
@@ -303,7 +303,7 @@ goes_on() {
   stopped || { [ -n "$asked" ] && [ "$code" -ge 128 ]; }
 }
 
-# Each cause has a limit of its own: what a cluster takes from a job is no fault of the run. All of
+# Each cause has a limit of its own: what a cluster takes from a job is not a fault of the run. All of
 # them together hold where the record of the lives cannot be written.
 may_restart() {
   local number limit name

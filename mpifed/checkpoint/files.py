@@ -138,14 +138,14 @@ def _write_first(
     communicator: Communicator,
 ) -> None:
     """Write the file and verify it on disk; rank 0's part of a collective call."""
-    told = False
+    announced = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
             places = lay_out(partial, meta, parts, arrays, federation.n_clients)
             if writes_together(communicator):
                 _reserve(partial)
-            told = True
+            announced = True
             communicator.broadcast_object([place.name for place in places])
             if writes_together(communicator):
                 _write_together(partial, parts, federation, communicator)
@@ -155,7 +155,7 @@ def _write_first(
                 fill(partial, places, parts, federation, communicator)
             verify_on_disk(partial)
     except (OSError, RuntimeError):
-        if not told:
+        if not announced:
             communicator.broadcast_object(None)
         raise
 
@@ -184,11 +184,9 @@ def _tidy(directory: Path, round: int, keep: int | None) -> None:
 
 def what_is_left(directory: Path) -> str:
     """Return a sentence that names the newest intact checkpoint in ``directory``, if any."""
-    for path in listed(directory):
-        with contextlib.suppress(Damaged):
-            verify(path)
-            return f"{path.name} is intact, and --resume goes on from it"
-    return "there is no checkpoint to go on from"
+    found, _ = _first_intact(listed(directory))
+    intact = found and f"{found[0].name} is intact, and --resume continues from it"
+    return intact or "there is no checkpoint to continue from"
 
 
 def writes_together(communicator: Communicator) -> bool:
@@ -240,13 +238,16 @@ def _opened(path: Path) -> Iterator[h5py.File]:
 def newest(directory: Path) -> tuple[tuple[Path, Meta] | None, list[str]]:
     """Return the newest intact checkpoint of a run directory, and what is wrong with newer ones.
 
-    Returns
-    -------
-    tuple
-        (path, meta), or None where no checkpoint is intact; and a sentence for each damaged one.
+    The first is (path, meta), or None where no checkpoint is intact; the second has a sentence for
+    each damaged one.
     """
+    return _first_intact(listed(directory / "checkpoints"))
+
+
+def _first_intact(paths: Sequence[Path]) -> tuple[tuple[Path, Meta] | None, list[str]]:
+    """Return the first checkpoint that can be read, as ``newest`` does."""
     passed_over: list[str] = []
-    for path in listed(directory / "checkpoints"):
+    for path in paths:
         try:
             return (path, read_meta(path)), passed_over
         except Damaged as error:

@@ -72,7 +72,7 @@ def verify(path: Path) -> None:
             about = os.fstat(file.fileno())
         sealed = SEAL.fullmatch(found)
         if not found.startswith(MAGIC):
-            raise Damaged(f"{path} is no mpifed checkpoint")
+            raise Damaged(f"{path} is not an mpifed checkpoint")
         version = found.removeprefix(MAGIC).partition(b"\n")[0]
         if version.isdigit() and version != str(FORMAT).encode():
             raise Damaged(

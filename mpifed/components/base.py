@@ -1,8 +1,8 @@
 """Base classes of components.
 
-``Algorithm``, ``Dataset`` and ``Exchange`` derive from ``Component``, which has what a
-configuration needs of all of them; ``Model`` derives from ``Contract``, which refuses misspelt
-names.
+``Algorithm``, ``Dataset``, ``Exchange`` and ``Compressor`` derive from ``Component``, which has
+what a configuration needs of all of them; ``Model`` and ``Surrogate`` derive from ``Contract``,
+which refuses misspelt names.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from __future__ import annotations
 import difflib
 import inspect
 from abc import ABC
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar, cast
 
 from mpifed.errors import InputError, closest
+
+C = TypeVar("C", bound="Contract")
 
 SIMILAR = 0.8
 """Least similarity (difflib's ratio) at which a name counts as a misspelt one."""
@@ -35,7 +39,8 @@ class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract 
 
     A subclass made with ``kind="..."`` is the contract: its public names are the ones that mpifed
     reads. Classes derived from it may add methods and annotated fields. They may not add a name
-    that resembles one of the contract, nor a plain class attribute that mpifed does not read.
+    that resembles one of the contract, unless they define that one too, nor a plain class attribute
+    that mpifed does not read.
     """
 
     _kind: ClassVar[str] = "class"
@@ -44,27 +49,89 @@ class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract 
     def __init_subclass__(cls, kind: str | None = None, **more: Any) -> None:
         super().__init_subclass__(**more)
         if kind is not None:
-            cls._kind, cls._known = kind, frozenset(filter(_is_public, _names(cls)))
+            cls._kind, cls._known = (
+                kind,
+                frozenset(filter(_is_public, _names(cls) - _names(Contract))),
+            )
         else:
             cls._refuse_unknown_names()
+
+    def __new__(cls: type[C], *args: Any, **options: Any) -> C:
+        if cls.__abstractmethods__:
+            missing = ", ".join(sorted(cls.__abstractmethods__))
+            raise InputError(f"{cls._kind} '{cls.__name__}' lacks {missing}")
+        return super().__new__(cls)
+
+    @classmethod
+    def adopt(cls: type[C], made: Any, said: str) -> C:
+        """Return a user's object as one of this base class.
+
+        An object of a plain class is wrapped: what it has of the base class's names it does
+        itself, and the others have their defaults.
+
+        Parameters
+        ----------
+        made : Any
+            The object.
+        said : str
+            Where it comes from; the beginning of messages.
+
+        Raises
+        ------
+        InputError
+            If it lacks a name without a default, or has a misspelt one.
+        """
+        present = set(dir(made))
+        without_default = {name for name in cls._known if not hasattr(cls, name)}
+        required = without_default | cls.__abstractmethods__
+        missing = sorted(required - present)
+        if missing:
+            raise InputError(
+                f"{said}, which cannot be used as a {cls._kind}: it lacks {', '.join(missing)}"
+            )
+        if isinstance(made, cls):
+            return made
+        known = cls._known | required
+        for name in filter(_is_public, sorted(present - known)):
+            near = _closest_of(name, known - present)
+            if near:
+                raise InputError(f"{said}, which has '{name}'; did you mean '{near}'?")
+        wrapper = type(type(made).__name__, (cls,), _forwarded(made, present & known))
+        return cast(C, wrapper())
 
     @classmethod
     def _refuse_unknown_names(cls) -> None:
         """Raise ``InputError`` for a public name that seems to be meant for mpifed."""
         inherited = {name for base in cls.__bases__ for name in _names(base)}
         annotated = inspect.get_annotations(cls)
-        for name in filter(_is_public, {**cls.__dict__, **annotated}):
+        own = {**cls.__dict__, **annotated}
+        for name in filter(_is_public, own):
             if name in inherited:
                 continue
             value = cls.__dict__.get(name)
             plain = not (name in annotated or hasattr(value, "__get__") or inspect.isclass(value))
-            near = difflib.get_close_matches(name, cls._known, n=1, cutoff=SIMILAR)
+            near = _closest_of(name, cls._known.difference(own))
             if plain or near:
-                listing = f"did you mean '{near[0]}'?" if near else closest(name, cls._known)
+                listing = f"did you mean '{near}'?" if near else closest(name, cls._known)
                 raise InputError(
                     f"{cls._kind} '{cls.__name__}' has '{name}', which mpifed does not know; "
                     f"{listing} (names for the class's private use begin with an underscore)"
                 )
+
+
+def _closest_of(name: str, known: Iterable[str]) -> str | None:
+    """Return the name of which ``name`` may be a misspelling, or None."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=SIMILAR)), None)
+
+
+def _forwarded(made: Any, names: Iterable[str]) -> dict[str, property]:
+    """Return properties of a class whose objects have these ``names`` of the object ``made``."""
+
+    def forwarded(name: str) -> property:
+        read = attrgetter(name)
+        return property(lambda _: read(made))
+
+    return {name: forwarded(name) for name in names}
 
 
 class Component(Contract):

@@ -143,6 +143,11 @@ def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
     return cast(type[DeclaredAlgorithm], find("algorithm", name))
 
 
+def find_exchange(name: str) -> type[Component]:
+    """Return the class of the exchange called ``name``; see ``find``."""
+    return cast(type[Component], find("exchange", name))
+
+
 def summary(component: Callable[..., Any]) -> str:
     """Return the first line of the component's docstring."""
     return (component.__doc__ or "").strip().split("\n")[0]
@@ -209,9 +214,9 @@ def complete(
             if isinstance(within, ComponentOf):
                 place = f"{path}.{key}"
                 checked[key] = complete(within.kind, checked[key], place, option.default)
-    # A plain function has no method that completes options.
-    fill = getattr(made, "complete_options", None)
-    return Section(name, fill(checked, n_training) if fill else checked)
+    if inspect.isclass(made) and issubclass(made, Component):
+        checked = made.complete_options(checked, n_training)
+    return Section(name, checked)
 
 
 def with_defaults(kind: str, section: Any) -> Any:
@@ -224,16 +229,11 @@ def with_defaults(kind: str, section: Any) -> Any:
     section : Any
         The section; what is no mapping with a known name is returned unchanged.
     """
-    if not isinstance(section, Mapping) or section.get("name") not in TABLES[kind]:
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if not isinstance(name, str) or name not in TABLES[kind]:
         return section
-    known = options_of(find(kind, section["name"])).values()
+    known = options_of(find(kind, name)).values()
     return {**{each.name: plain(each.default) for each in known if not each.required}, **section}
-
-
-def refusal(component: Callable[..., Any], configuration: Any) -> str | None:
-    """Return why ``component`` does not go with a configuration; None if it does."""
-    refuse = getattr(component, "refuse", None)
-    return None if refuse is None else refuse(configuration)
 
 
 def plain(value: Any) -> Any:

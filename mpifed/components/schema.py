@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import operator
 import reprlib
 import types
@@ -21,10 +20,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from mpifed.components.values import LARGEST, plain_value, storable
 from mpifed.errors import InputError, closest, one_line, text_of
-
-LARGEST = 2**63 - 1
-"""The largest whole number of an option: arrays of counts are int64."""
 
 BOUNDS: Mapping[type, tuple[str, str]] = {
     Ge: ("ge", "at least"),
@@ -66,6 +63,8 @@ def options_of(component: Callable[..., Any]) -> dict[str, Option]:
     InputError
         If the parameters or annotations cannot be read, or have a bound that is not understood.
     """
+    # A function under a decorator has its own options.
+    component = inspect.unwrap(component)
     annotated: Any = component
     if inspect.isclass(component) and not dataclasses.is_dataclass(component):
         annotated = component.__init__
@@ -235,7 +234,7 @@ def _word(value: Any) -> str:
 def _convert(value: Any, annotation: Any, field: str) -> Any:
     origin = get_origin(annotation)
     if annotation is Any:
-        return _plain(value)
+        return storable(value)
     if origin is Annotated:
         base, *bounds = get_args(annotation)
         converted = _convert(value, base, field)
@@ -255,7 +254,7 @@ def _convert(value: Any, annotation: Any, field: str) -> Any:
     if dataclasses.is_dataclass(annotation) and isinstance(value, Mapping):
         section: Any = annotation
         return section(**check_options(section, value, field))
-    return _convert_plain(value, annotation)
+    return plain_value(value, annotation)
 
 
 def _holds(bound: Any, value: Any) -> bool:
@@ -272,48 +271,3 @@ def _convert_union(value: Any, parts: tuple[Any, ...], field: str) -> Any:
         except (TypeError, ValueError, OverflowError):
             continue
     raise ValueError
-
-
-def _plain(value: Any) -> Any:
-    """Return ``value`` if it reads back as stored; YAML also has dates, sets and bytes."""
-    if isinstance(value, str):
-        return _text(value)
-    if value is None or isinstance(value, (bool, int, float)):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError
-        return value
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _plain(item) for key, item in value.items()}
-    raise TypeError
-
-
-def _text(value: str) -> str:
-    """Return ``value`` if a file can hold it: UTF-8 has no lone surrogates."""
-    value.encode()
-    return value
-
-
-def _convert_plain(value: Any, kind: type) -> Any:
-    if kind is type(None):
-        if value is None:
-            return None
-        raise TypeError
-    if kind is float:
-        # YAML 1.1 reads "1e-3" as text; a user who types it means the number.
-        number = float(value) if isinstance(value, (int, float, str)) else None
-        if number is None or isinstance(value, bool) or not math.isfinite(number):
-            raise TypeError
-        if isinstance(value, str) and (not value.isascii() or "_" in value):
-            raise ValueError  # a number to Python alone
-        return number
-    if kind is int:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
-            raise TypeError
-        if abs(value) > LARGEST:
-            raise OverflowError
-        return int(value)
-    if isinstance(value, kind):
-        return _text(value) if isinstance(value, str) else value
-    raise TypeError

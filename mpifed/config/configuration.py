@@ -20,9 +20,9 @@ from mpifed.components.registry import (
     complete,
     find,
     find_algorithm,
+    find_exchange,
     named,
     plain,
-    refusal,
     with_defaults,
 )
 from mpifed.components.schema import check_options, check_value, options_of, shown
@@ -296,5 +296,5 @@ def _refusal(configuration: Configuration) -> str | None:
     reasons = [algorithm.refuse(configuration)]
     if algorithm.exchanges is None or exchange in algorithm.exchanges:
         # Further reasons against an exchange that must be replaced anyway do not help.
-        reasons.append(refusal(find("exchange", exchange), configuration))
+        reasons.append(find_exchange(exchange).refuse(configuration))
     return "; besides, ".join(filter(None, reasons)) or None

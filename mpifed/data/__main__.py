@@ -115,7 +115,8 @@ def _run(words: list[str]) -> int:
     known, unknown = _parser(name, component, options).parse_known_args(words[1:])
     if unknown:
         flags = ["--output", "--clients", "--seed", "--force", "--dtype", *map(_flag, options)]
-        raise InputError(f"{unknown[0]} is no option of {name}; {closest(unknown[0], set(flags))}")
+        near = closest(unknown[0], set(flags))
+        raise InputError(f"{unknown[0]} is not an option of {name}; {near}")
     given = vars(known)
     n_clients = check_value(_number(given["clients"]), Annotated[int, Ge(1)], "--clients")
     seed = 0

@@ -1,21 +1,22 @@
 """Clusters of equal size: k-means with constrained cluster sizes (Bradley et al. 2000).
 
 k-means alternates between means and assignments. With prescribed sizes the assignment is a
-transportation problem, solved exactly by successive shortest paths over the clusters. Points begin
-in the cluster that is cheapest for them. One at a time, they are moved along the cheapest chain
-from clusters with too many points to clusters with too few. The dual solution (a price per
-cluster) starts the next assignment, in which little is then left to move.
+transportation problem (``assignment``). Its dual solution (a price per cluster) starts the next
+assignment, in which little is then left to move.
+
+Libraries lower the sum of squares by less than 1 %, and would add 180 MB to what experiments need;
+their version would decide who the clients are. ``scripts/bench clusters_ratings`` compares them.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from mpifed.data.assignment import assign
 from mpifed.errors import InputError
 from mpifed.memory import check_memory
 
@@ -26,10 +27,8 @@ STARTS = 4
 MOST_STEPS = 100
 """Steps of one k-means, if it has not settled before."""
 
-MOST_SWEEPS = 20
-"""Passes over the clusters that bring prices close to those of an assignment, at most."""
 
-TOLD = 1e8
+REPORTED = 1e8
 """Points times squared clusters above which the log reports progress."""
 
 log = logging.getLogger("mpifed")
@@ -82,7 +81,7 @@ def equal_clusters(
 def _best_of_starts(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
     found: list[Clusters] = []
     for start in range(STARTS):
-        if len(points) * n_clusters**2 > TOLD:
+        if len(points) * n_clusters**2 > REPORTED:
             what = f"k-means of {len(points)} samples into {n_clusters} clusters of equal size"
             log.info(f"{what}: start {start + 1} of {STARTS}, of at most {MOST_STEPS} steps each")
         found.append(kmeans(points, n_clusters, rng))
@@ -104,8 +103,7 @@ def kmeans(
     for _ in range(steps):
         centres = _means(points, owner, n_clusters)
         moved, prices = assign(_costs(points, centres), sizes, prices)
-        settled = np.array_equal(moved, owner)
-        owner = moved
+        settled, owner = np.array_equal(moved, owner), moved
         if settled:
             break
     return Clusters(owner, centres, prices, _inertia(points, centres, owner))
@@ -140,142 +138,6 @@ def equal_sizes(counts: np.ndarray) -> np.ndarray:
     sizes = np.full(len(counts), smallest)
     sizes[np.argsort(-counts, kind="stable")[:larger]] += 1
     return sizes
-
-
-def assign(
-    costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cheapest assignment of points to clusters of given ``sizes``, and its prices.
-
-    ``costs`` is float64 (points, clusters); ``sizes``, int64 (clusters,), sums to the number of
-    points. ``prices``, (clusters,), is a first guess, or zeros. It decides how long this takes and
-    which of several cheapest assignments is found, nothing else. The result is the cluster of each
-    point, int64 (points,), and dual prices, float64 (clusters,), from the interior of the set of
-    all dual prices: points lie off the borders of cells wherever they can.
-    """
-    owner = (costs - _nearly_right(costs, sizes, prices)).argmin(axis=1)
-    counts = np.bincount(owner, minlength=len(sizes))
-    moves = _Moves(costs, owner)
-    while (counts > sizes).any():
-        chain = moves.cheapest_chain(counts > sizes, counts < sizes)
-        moves.hand_on(chain)
-        counts[chain[0]] -= 1
-        counts[chain[-1]] += 1
-    return owner, moves.dual_prices()
-
-
-def _nearly_right(costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray) -> np.ndarray:
-    """Prices that leave few points to move, by coordinate ascent: cheaper than ``hand_on``."""
-    prices, ranking = prices.copy(), None
-    for _ in range(MOST_SWEEPS):
-        if ranking is None:
-            counts = np.bincount((costs - prices).argmin(axis=1), minlength=len(sizes))
-        else:
-            counts = np.bincount(ranking.first, minlength=len(sizes))
-        if np.abs(counts - sizes).sum() <= len(sizes):
-            break
-        ranking = ranking or _Ranking(costs - prices)
-        for cluster in np.argsort(-np.abs(counts - sizes)):
-            size = int(sizes[cluster])
-            if not 0 < size < len(costs):
-                continue
-            margin = costs[:, cluster] - ranking.least_of_others(cluster)
-            prices[cluster] = np.partition(margin, (size - 1, size))[size - 1 : size + 1].mean()
-            ranking.replace(cluster, costs[:, cluster] - prices[cluster])
-    return prices
-
-
-class _Ranking:
-    """The two clusters of least ``values`` (points, clusters) for each point, as columns change."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        self.values = values
-        self.first, self.second = np.empty((2, len(values)), np.int64)
-        self.least, self.next = np.empty((2, len(values)))
-        self._rank(np.arange(len(values)))
-
-    def _rank(self, points: np.ndarray) -> None:
-        rows, every = self.values[points], np.arange(len(points))
-        self.first[points] = first = rows.argmin(axis=1)
-        self.least[points] = rows[every, first]
-        rows[every, first] = np.inf
-        self.second[points] = second = rows.argmin(axis=1)
-        self.next[points] = rows[every, second]
-
-    def least_of_others(self, cluster: int) -> np.ndarray:
-        """The least value of each point without that of ``cluster``, (points,)."""
-        return np.where(self.first == cluster, self.next, self.least)
-
-    def replace(self, cluster: int, column: np.ndarray) -> None:
-        """``column`` (points,) becomes that of ``cluster``."""
-        self.values[:, cluster] = column
-        ranked = (self.first == cluster) | (self.second == cluster)
-        better = (column < self.next) | ((column == self.next) & (cluster < self.second))
-        self._rank(np.flatnonzero(ranked | better))
-
-
-class _Moves:
-    """Least cost ``price`` of moving a point between two clusters (square), and which ``point``."""
-
-    def __init__(self, costs: np.ndarray, owner: np.ndarray) -> None:
-        self.costs, self.owner = costs, owner
-        n_clusters = costs.shape[1]
-        self.price = np.full((n_clusters, n_clusters), np.inf)
-        self.point = np.full((n_clusters, n_clusters), -1)
-        # Differences smaller than this are rounding, and must not make a path go round in circles.
-        self.tolerance = 1e-12 * float(np.abs(costs).max(initial=0))
-        for cluster in range(n_clusters):
-            self._renew(cluster)
-
-    def _renew(self, cluster: int) -> None:
-        members = np.flatnonzero(self.owner == cluster)
-        if len(members) == 0:
-            self.price[cluster], self.point[cluster] = np.inf, -1
-            return
-        differences = self.costs[members] - self.costs[members, cluster, None]
-        best = differences.argmin(axis=0)
-        self.price[cluster] = differences[best, np.arange(len(best))]
-        self.point[cluster] = members[best]
-
-    def distances(self, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bellman-Ford from ``sources`` (bool): cost to each cluster and the one before, or -1."""
-        every = np.arange(len(sources))
-        distance = np.where(sources, 0.0, np.inf)
-        before = np.full(len(sources), -1)
-        for _ in range(len(sources)):
-            through = distance[:, None] + self.price
-            best = through.argmin(axis=0)
-            found = through[best, every]
-            better = found < distance - self.tolerance
-            if not better.any():
-                break
-            distance[better], before[better] = found[better], best[better]
-        return distance, before
-
-    def dual_prices(self) -> np.ndarray:
-        """Prices by which no point gains by moving: the mean over clusters, to keep off borders."""
-        ways = self.price.copy()
-        np.fill_diagonal(ways, 0)
-        for via in range(len(ways)):
-            ways = np.minimum(ways, ways[:, via, None] + ways[via])
-        occupied = np.bincount(self.owner, minlength=len(ways)) > 0
-        return ways[occupied].mean(axis=0)
-
-    def cheapest_chain(self, sources: np.ndarray, targets: np.ndarray) -> list[int]:
-        """The clusters on the cheapest way from one of ``sources`` to one of ``targets``."""
-        distance, before = self.distances(sources)
-        chain = [int(np.where(targets, distance, np.inf).argmin())]
-        while before[chain[-1]] >= 0:
-            chain.append(int(before[chain[-1]]))
-        return chain[::-1]
-
-    def hand_on(self, chain: list[int]) -> None:
-        """Each cluster of ``chain`` hands its cheapest point to the next one."""
-        steps = list(itertools.pairwise(chain))
-        for point, target in [(self.point[a, b], b) for a, b in steps]:
-            self.owner[point] = target
-        for cluster in chain:
-            self._renew(cluster)
 
 
 def _costs(points: np.ndarray, centres: np.ndarray) -> np.ndarray:

@@ -129,11 +129,9 @@ def read_contents(path: Path) -> Contents:
     except FileNotFoundError:
         raise InputError(f"data.path is '{path}', but there is no such file") from None
     except OSError as error:
-        raise InputError(
-            f"data.path is '{path}', but that is no file that may be read: {error.strerror}"
-        ) from None
+        raise InputError(f"data.path is '{path}', which cannot be read: {error.strerror}") from None
     if not os.access(path, os.R_OK):
-        raise InputError(f"data.path is '{path}', but that is no file that may be read")
+        raise InputError(f"data.path is '{path}', which may not be read")
     with opened(path) as file:
         return _Reading(file, path).contents()
 
@@ -271,4 +269,5 @@ class _Reading:
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else kind(value)
 
     def _refusal(self, what: str) -> InputError:
-        return InputError(f"data.path is '{self.path}', which is no usable federated file: {what}")
+        said = f"data.path is '{self.path}', which is not a usable federated file"
+        return InputError(f"{said}: {what}")

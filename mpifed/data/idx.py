@@ -183,7 +183,7 @@ def _header(stream: Stream, path: Path, rank: int) -> list[int]:
     magic = int.from_bytes(head[:4], "big")
     if len(head) < 4 + 4 * rank or magic != 0x800 + rank:
         raise InputError(
-            f"'{path}' is no IDX file of {'images' if rank == 3 else 'labels'}: it begins with "
+            f"'{path}' is not an IDX file of {'images' if rank == 3 else 'labels'}: it begins with "
             f"{magic}, not {0x800 + rank}"
         )
     dimensions = np.frombuffer(head[4:], ">u4").tolist()
@@ -225,7 +225,7 @@ def _bytes(stream: Stream, path: Path, size: int, last: bool) -> np.ndarray:
     if len(data) < size:
         raise InputError(f"'{path}' is truncated: {size - len(data)} bytes are missing")
     if last and stream.read(1):
-        raise InputError(f"'{path}' goes on after the {size} bytes that its head announces")
+        raise InputError(f"'{path}' continues after the {size} bytes that its header announces")
     return np.frombuffer(data, np.uint8)
 
 

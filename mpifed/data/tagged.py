@@ -146,7 +146,7 @@ class _Reading:
         return array
 
     def _refusal(self, what: str) -> InputError:
-        return InputError(f"data.path is '{self.path}', which is no file of tags: {what}")
+        return InputError(f"data.path is '{self.path}', which is not a file of tags: {what}")
 
 
 def tf_idf(tagged: Tagged) -> csr_matrix:

@@ -230,7 +230,7 @@ def _listed(
     positions = {int(name): position for position, name in enumerate(tagged.names)}
     for name in listed:
         if positions.get(name) not in rows:
-            raise InputError(f"data.listed names {name}, which is no source with enough samples")
+            raise InputError(f"data.listed names {name}, which is not a source with enough samples")
     return np.array([positions[name] for name in listed], np.int64)
 
 

@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse
 
-from mpifed.exchange.reduction import Mixer, mix, mixer, off_diagonal_mixer
+from mpifed.exchange.mixer import Mixer, mix, mixer, off_diagonal_mixer
 from mpifed.federation.clients import Federation
 from topologies import MixingMatrix
 

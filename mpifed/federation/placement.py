@@ -82,7 +82,7 @@ def _fiedler(links: scipy.sparse.csr_array) -> np.ndarray:
     laplacian = scipy.sparse.csgraph.laplacian(scipy.sparse.csr_array(links, dtype=float))
     if n <= DENSE:
         return np.linalg.eigh(laplacian.toarray())[1][:, 1]
-    # Just below the eigenvalue 0 the shifted matrix is regular and the Fiedler vector stands out.
+    # Just below the eigenvalue 0 the shifted matrix is regular and the Fiedler vector dominates.
     shift = -1e-5 * float(laplacian.diagonal().max())
     start = np.linspace(-1, 1, n) ** 3
     found = scipy.sparse.linalg.eigsh(laplacian.tocsc(), k=2, sigma=shift, v0=start)

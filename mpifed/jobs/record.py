@@ -156,7 +156,7 @@ def read(directory: Path) -> tuple[Record, int | None]:
         return _record(directory, found), None
     path, above = _path_of(directory), found["part_of"]
     if not _is_place(above):
-        raise damaged(path, "part_of is no absolute path")
+        raise damaged(path, "part_of is not an absolute path")
     whole = _load(Path(above))
     if "part_of" in whole:
         raise damaged(path, "it is part of a run that is itself a part")
@@ -178,7 +178,7 @@ def _record(directory: Path, found: dict[str, Any]) -> Record:
     if not all(_is_within(run.directory, output) for run in runs):
         raise damaged(_path_of(directory), "a run is not in output")
     if not found["sweep"] and [run.directory for run in runs] != [output]:
-        raise damaged(_path_of(directory), "runs has others than output, but sweep is false")
+        raise damaged(_path_of(directory), "runs differs from output, but sweep is false")
     history = tuple(dict(item) for item in found["history"])
     if {task for item in history for task in item["tasks"]} != set(range(len(runs))):
         raise damaged(_path_of(directory), "history does not have every run")

@@ -222,7 +222,7 @@ def _prologue(options: JobOptions) -> str:
     for name, value in (options.environment or {}).items():
         lines.append(f"export {name}={shlex.quote(str(value))}")
     text = (folder("lib") / PROLOGUE).read_text(encoding="utf-8").rstrip()
-    _, _, text = text.partition("\n")  # what shellcheck is told of the file alone
+    _, _, text = text.partition("\n")  # a directive for shellcheck
     listening, _, rest = text.partition("\n\n")
     return f"{listening}\n{rest.replace('#@ lines', chr(10).join(lines))}" if lines else listening
 

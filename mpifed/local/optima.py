@@ -136,13 +136,13 @@ def local_optima(
     for i in range(len(clients)):
         alone = Clients(clients.federation, clients.shards, clients.rows[i : i + 1])
         objective = objective_of(model, alone, regulariser)
-        told = partial(search.at, left=len(clients) - i)
+        report = partial(search.at, left=len(clients) - i)
         if solver == "lbfgs":
-            found[i] = _lbfgs(objective, start[i], tolerance, most_iterations, told)
+            found[i] = _lbfgs(objective, start[i], tolerance, most_iterations, report)
         else:
             assert isinstance(model, Linear) and model.n_outputs == 1
             found[i] = _newton(
-                model, alone, regulariser, objective, start[i], tolerance, most_iterations, told
+                model, alone, regulariser, objective, start[i], tolerance, most_iterations, report
             )
     return found, row_norms(whole.gradients(found))
 
@@ -205,7 +205,7 @@ def _searched(
 
 
 def _lbfgs(
-    objective: Objective, start: Tensor, tolerance: float, most: int, told: Callable[..., None]
+    objective: Objective, start: Tensor, tolerance: float, most: int, report: Callable[..., None]
 ) -> Tensor:
     """L-BFGS of scipy for one client, from ``start`` (P,)."""
 
@@ -219,7 +219,7 @@ def _lbfgs(
     number = itertools.count(1)
 
     def iterated(w: np.ndarray) -> None:
-        told(next(number), norm=lambda: np.linalg.norm(value(w)[1]))
+        report(next(number), norm=lambda: np.linalg.norm(value(w)[1]))
 
     found = scipy.optimize.minimize(
         value,
@@ -240,7 +240,7 @@ def _newton(
     start: Tensor,
     tolerance: float,
     most: int,
-    told: Callable[..., None],
+    report: Callable[..., None],
 ) -> Tensor:
     """Newton's method, halving the step until f decreases.
 
@@ -259,7 +259,7 @@ def _newton(
     for iteration in range(most):
         if norm < tolerance:
             break
-        told(iteration, norm=partial(float, norm))
+        report(iteration, norm=partial(float, norm))
         curvature = hessian(model, split, row, x, regulariser)
         # Without strong convexity the Hessian may be singular; this is then the least-norm step.
         step = torch.linalg.lstsq(curvature, gradient[:, None], driver="gelsd").solution[:, 0]

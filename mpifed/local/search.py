@@ -29,7 +29,7 @@ class Search:
         self._count = len(clients)
         size = clients.federation.communicator.size
         self._where = f" of rank {clients.federation.communicator.rank}" if size > 1 else ""
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
 
     def at(self, iteration: int, left: int, norm: Callable[[], Any]) -> None:
         """Report an iteration; every iteration calls it.
@@ -50,10 +50,10 @@ class Search:
         """
         raise_if_stop_requested()
         now = time.monotonic()
-        if now - self._told < EVERY:
+        if now - self._reported < EVERY:
             return
-        self._told = now
+        self._reported = now
         log.info(
             f"local optima: {iteration} iterations, {left} of {self._count} clients{self._where} "
-            f"go on, largest gradient norm {float(norm()):.2e}"
+            f"not finished, largest gradient norm {float(norm()):.2e}"
         )

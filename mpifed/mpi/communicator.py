@@ -154,8 +154,8 @@ def check_size(size: int, expected: int | None, environment: dict[str, str], why
     """
     if expected is not None and expected != size:
         raise InputError(
-            f"--expect-ranks says {expected}, but MPI started {size}{why}: the launcher was told "
-            "another number, or it and the MPI library that mpi4py uses do not match: use the "
+            f"--expect-ranks says {expected}, but MPI started {size}{why}: the launcher was asked "
+            "for another number, or it and the MPI library that mpi4py uses do not match: use the "
             "mpirun of the same installation"
         )
     if size > 1 or expected is not None:

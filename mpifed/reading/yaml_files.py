@@ -34,7 +34,7 @@ class _Loader(yaml.SafeLoader):
         if len(texts) > len(set(texts)):
             repeated = next(text for text in texts if texts.count(text) > 1)
             raise yaml.constructor.ConstructorError(
-                None, None, f"the key '{repeated}' stands there twice", node.start_mark
+                None, None, f"the key '{repeated}' occurs twice", node.start_mark
             )
         return super().construct_mapping(node, deep)
 
@@ -64,7 +64,7 @@ def read_yaml(path: Path) -> Any:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path} is not valid YAML: it is no text in UTF-8") from None
+        raise InputError(f"{path} is not valid YAML: it is not text in UTF-8") from None
     try:
         return _parse(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:

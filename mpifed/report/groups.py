@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifed.report.labels import data_title, distinct_labels, leaves, method_title
+from mpifed.report.labels import comparable, data_title, distinct_labels, leaves, method_title
 from mpifed.report.reading import Run
 
 DATA_KEYS = ("data.", "clients")
@@ -167,7 +167,7 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
         The groups, data set by data set in the order of the runs, and notes about runs that are
         unfinished or left out.
     """
-    flat = [leaves(run.config) for run in runs]
+    flat = [leaves(comparable(run.config)) for run in runs]
     data_parts = [{k: v for k, v in f.items() if k.startswith(DATA_KEYS)} for f in flat]
     method_parts = [
         {k: v for k, v in f.items() if not k.startswith((*DATA_KEYS, *NO_DIFFERENCE))} for f in flat

@@ -81,6 +81,33 @@ def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
     return {prefix: tree if isinstance(tree, str) else json.dumps(tree, default=str)}
 
 
+def comparable(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration whose participation is a number wherever it is a fraction.
+
+    A fraction with unbiased weights is stored as a mapping, one without as a number.
+
+    Parameters
+    ----------
+    config : dict
+        The configuration of a run.
+
+    Returns
+    -------
+    dict
+        The same, but for ``participation``.
+
+    Examples
+    --------
+    >>> comparable({"participation": {"name": "uniform", "fraction": 0.2, "weights": "unbiased"}})
+    {'participation': 0.2, 'participation.weights': 'unbiased'}
+    """
+    given = config.get("participation")
+    if not isinstance(given, dict) or given.get("name") != "uniform":
+        return config
+    options = {f"participation.{key}": given[key] for key in given.keys() - {"name", "fraction"}}
+    return config | {"participation": given.get("fraction")} | options
+
+
 def distinct_labels(titles: list[str], parts: list[dict[str, str]]) -> list[str]:
     """Return titles, each with what distinguishes it from equal ones: 'FedEM, lr=0.1'.
 

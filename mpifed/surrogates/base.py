@@ -11,29 +11,37 @@ and iterate in s: a client computes means of S̄ (``statistics``), a server mixe
 back (``minimiser``). Psi, phi, S and T must be the same on every client. ``statistics`` with
 ``minimiser`` is then plain MM: s <- E S̄(Z, T(s)), which cannot increase f + g.
 
-Vectors are flat and float64. ``docs/surrogates.md`` shows how to add a problem. A surrogate may
-also have ``parts(theta)``, which names the parts of one theta; see ``parts_of``.
+Vectors are flat and float64. ``docs/surrogates.md`` shows how to add a problem.
 """
 
 from __future__ import annotations
 
+import functools
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.base import Contract
 from mpifed.local.invariance import LANES
 
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """What factorisations of torch raise; those of surrogates may raise ``RunError``."""
 
-Make = TypeVar("Make", bound=Callable[..., Any])
 
+class Surrogate(Contract, kind="surrogate"):
+    """Base class of problems in MM form.
 
-class Surrogate(Protocol):
-    """One problem in MM form, made by a function of the data's ``Description`` and its options.
+    A function of the data's ``Description`` and of its options makes one. A user's class may also
+    have these methods and attributes without deriving from it. ``psi`` and ``phi`` are for tests of
+    MM-1; a run does without.
+
+    A surrogate may need facts about all clients' training data before the run (``fact_blocks``).
+    The mean of ``facts`` over clients is then computed block by block, exactly; ``conclude``
+    derives from it what is needed, on one rank, and ``knowing`` returns a surrogate that has it.
 
     Attributes
     ----------
@@ -41,19 +49,29 @@ class Surrogate(Protocol):
         q, the length of s.
     n_parameters : int
         The length of theta.
+    fact_blocks : tuple of int
+        The length of ``facts`` in each block; none by default.
+    waits : bool
+        Whether it needs the facts before use; a run then keeps them in its state.
     """
 
-    @property
-    def size(self) -> int:
-        """The length q of s."""
+    if TYPE_CHECKING:  # read only: a field, an attribute or a property of the class
 
-    @property
-    def n_parameters(self) -> int:
-        """The length of theta."""
+        @property
+        def size(self) -> int: ...
 
+        @property
+        def n_parameters(self) -> int: ...
+
+    else:
+        size: int
+        n_parameters: int
+
+    @abstractmethod
     def init(self, generator: np.random.Generator) -> np.ndarray:
         """Return theta_0, float64 (n_parameters,)."""
 
+    @abstractmethod
     def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
         """Return each client's mean of S̄(z_j, theta).
 
@@ -75,55 +93,68 @@ class Surrogate(Protocol):
             The means.
         """
 
+    @abstractmethod
     def minimiser(self, s: Tensor) -> Tensor:
         """Return T(s), from (..., size) to (..., n_parameters), row by row."""
 
+    @abstractmethod
     def project(self, s: Tensor) -> Tensor:
         """Return the Euclidean projection on S of (..., size), row by row."""
 
+    def project_parameters(self, theta: Tensor) -> Tensor:
+        """Return the Euclidean projection on Theta of (..., n_parameters), row by row.
+
+        Theta is the closure of T(S), or the set where g is finite; by default all of R^n.
+        """
+        return theta
+
+    @abstractmethod
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
         """Return l(z_j, theta) of each sample, (samples,), for one theta (n_parameters,).
 
         A loss does not depend, to the bit, on the other samples.
         """
 
+    @abstractmethod
     def penalty(self, theta: Tensor) -> float:
         """Return g(theta) for one theta; infinite outside its domain."""
 
+    @abstractmethod
     def surrogate_of(self, theta: Tensor) -> Tensor:
         """Return an s in S, shape (size,), with T(s) = theta, for one theta."""
 
     def psi(self, theta: Tensor) -> Tensor:
         """Return psi for one theta, a scalar."""
+        raise NotImplementedError
 
     def phi(self, theta: Tensor) -> Tensor:
         """Return phi for one theta, shape (size,)."""
+        raise NotImplementedError
 
-    # A surrogate whose theta has a domain other than R^n has ``project_parameters`` as well:
-    # the Euclidean projection on it, (..., n_parameters), row by row. See ``onto_domain``.
+    def parts(self, theta: Tensor) -> dict[str, Tensor]:
+        """Return the parts of one theta by name, each in its own shape.
 
-
-@runtime_checkable
-class Asking(Protocol):
-    """A surrogate that needs facts about all clients' training data before the run.
-
-    The mean of ``facts`` over clients is computed block by block, exactly. ``conclude`` derives
-    from it what is needed, on one rank, and ``knowing`` returns a surrogate that has it.
-    """
+        They are what ``clients.h5`` shows as learnt; by default the whole as ``parameters``.
+        """
+        return {"parameters": theta}
 
     @property
     def fact_blocks(self) -> tuple[int, ...]:
         """The length of ``facts`` in each block."""
+        return ()
 
     @property
     def waits(self) -> bool:
-        """Whether it needs the facts before use; a run then keeps them in its state."""
+        """Whether it needs the facts before use."""
+        return False
 
     def facts(self, z: Tensor, block: int) -> Tensor:
         """Return one block of facts of one client's samples z (samples, dim)."""
+        raise NotImplementedError
 
     def conclude(self, means: Tensor) -> Tensor:
         """Return what follows from the means of all blocks, concatenated: float64 (k,)."""
+        return means
 
     def knowing(self, facts: Tensor) -> Surrogate:
         """Return the surrogate with known facts.
@@ -143,12 +174,32 @@ class Asking(Protocol):
         InputError
             If the data do not suit the surrogate.
         """
+        return self
 
     def remarks(self) -> list[str]:
         """Return lines for the log about the known facts."""
+        return []
 
 
-def with_target(make: Make) -> Make:
+class MadeWithTarget:
+    """A function that makes surrogates which learn from labelled samples; see ``with_target``.
+
+    Parameters
+    ----------
+    make : callable
+        The function.
+    """
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self.make = make
+        functools.update_wrapper(self, make)
+
+    def __call__(self, *data: Any, **options: Any) -> Any:
+        """Return what the function makes of the same arguments."""
+        return self.make(*data, **options)
+
+
+def with_target(make: Callable[..., Any]) -> MadeWithTarget:
     """Mark a function that makes surrogates as one that learns from labelled samples.
 
     A sample is then z = (x, target), and the function gets the ``Description`` of such samples with
@@ -156,57 +207,15 @@ def with_target(make: Make) -> Make:
 
     Parameters
     ----------
-    make : Make
+    make : callable
         The function.
 
     Returns
     -------
     callable
-        The same function.
+        The same function with the mark.
     """
-    make.takes_target = True  # type: ignore[attr-defined]
-    return make
-
-
-def onto_domain(surrogate: Surrogate, theta: Tensor) -> Tensor:
-    """Return theta projected on the surrogate's domain Theta.
-
-    Theta is the closure of T(S), or the set where g is finite. Where the surrogate has no
-    ``project_parameters`` it is R^n.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-        The surrogate.
-    theta : Tensor, shape (..., n_parameters)
-        One theta or several.
-
-    Returns
-    -------
-    Tensor, shape (..., n_parameters)
-        The projections.
-    """
-    onto: Callable[[Tensor], Tensor] | None = getattr(surrogate, "project_parameters", None)
-    return theta if onto is None else onto(theta)
-
-
-def parts_of(surrogate: Surrogate, theta: Tensor) -> dict[str, Tensor]:
-    """Return the parts of theta by name, each in its own shape.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-        The surrogate.
-    theta : Tensor, shape (n_parameters,)
-        One theta.
-
-    Returns
-    -------
-    dict of str to Tensor
-        ``surrogate.parts(theta)``, or the whole as ``parameters`` without such a method.
-    """
-    parts = getattr(surrogate, "parts", None)
-    return {"parameters": theta} if parts is None else dict(parts(theta))
+    return MadeWithTarget(make)
 
 
 def client_means(

@@ -17,7 +17,6 @@ from torch import Tensor
 from mpifed.errors import InputError, RunError, in_words
 from mpifed.surrogates.base import LinAlgError, Surrogate
 
-SIZES = ("size", "n_parameters")
 RETURNED = {
     "init": "(n_parameters,)",
     "statistics": "(clients, size)",
@@ -30,33 +29,27 @@ RETURNED = {
 """The methods that a run calls, and the documented shapes; psi and phi are for tests."""
 
 
-def check_methods(surrogate: Surrogate) -> None:
-    """Check that a surrogate has all that a run needs.
+def as_surrogate(made: Any) -> Surrogate:
+    """Return a user's object as a surrogate that has all that a run needs.
 
     Parameters
     ----------
-    surrogate : Surrogate
-        The surrogate.
+    made : Any
+        The object.
 
     Raises
     ------
     InputError
-        If a method is missing, or a size is not a positive integer.
+        If a method is missing or misspelt, or a size is not a positive integer.
     """
-    kind = type(surrogate).__name__
-    for name in (*SIZES, *RETURNED):
-        if not hasattr(surrogate, name):
-            raise InputError(
-                f"algorithm.surrogate: {kind} has no '{name}'; a surrogate has "
-                f"{', '.join((*SIZES, *RETURNED))}"
-            )
-    for name in SIZES:
-        size = getattr(surrogate, name)
+    said = f"algorithm.surrogate makes a {type(made).__name__}"
+    surrogate = Surrogate.adopt(made, said)
+    for name, size in (("size", surrogate.size), ("n_parameters", surrogate.n_parameters)):
         if not isinstance(size, int | np.integer) or size < 1:
             raise InputError(
-                f"algorithm.surrogate: {kind}.{name} is {size!r}; it must be a whole number, at "
-                "least 1"
+                f"{said}, whose {name} is {size!r}; it must be a whole number, at least 1"
             )
+    return surrogate
 
 
 def check_returns(surrogate: Surrogate, z: Tensor, generator: np.random.Generator) -> None:

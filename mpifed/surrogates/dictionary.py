@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mpifed.data.base import Description
 from mpifed.surrogates import lasso
-from mpifed.surrogates.base import each_row, padded
+from mpifed.surrogates.base import Surrogate, each_row, padded
 from mpifed.surrogates.projections import (
     cholesky,
     columns_in_unit_ball,
@@ -35,7 +35,7 @@ Codes = Literal["lasso", "ridge", "nonnegative"]
 
 
 @dataclass(frozen=True)
-class Dictionary:
+class Dictionary(Surrogate):
     """Dictionary learning; theta (p, K) and s = (s1 (K, K), s2 (p, K)), flat, row by row.
 
     Attributes

@@ -28,36 +28,17 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed.data.base import Description
-from mpifed.errors import InputError
-from mpifed.surrogates.base import client_means, each_row, padded
+from mpifed.surrogates.base import Surrogate, client_means, each_row, padded
+from mpifed.surrogates.mixture import Mixture, covariances_of, weights_of
 from mpifed.surrogates.moments import semidefinite_with_shares
-from mpifed.surrogates.projections import simplex
+from mpifed.surrogates.projections import eigenvalues_at_least, simplex
 
 WEIGHT_FLOOR = 1e-9
 """Each component's weight in s is at least this, so that T is unique."""
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """The parameters of a Gaussian mixture.
-
-    Attributes
-    ----------
-    means : Tensor, shape (L, p)
-        The means.
-    covariances : Tensor, shape (L, p, p)
-        The covariances.
-    weights : Tensor, shape (L,)
-        The weights, with sum 1.
-    """
-
-    means: Tensor
-    covariances: Tensor
-    weights: Tensor
-
-
-@dataclass(frozen=True)
-class GaussianMixture:
+class GaussianMixture(Surrogate):
     """A Gaussian mixture in MM form.
 
     theta has the means and, with ``learn_all``, the covariances and weights, flat in that order.
@@ -133,25 +114,9 @@ class GaussianMixture:
         first, second, third = s.split([count * p, count, len(s) - count * (p + 1)])
         return first.view(count, p), second, third.view(-1, p, p)
 
-    def log_joint(self, z: Tensor, theta: Tensor) -> Tensor:
-        """Return ln weight + ln density of each component, (samples, L)."""
-        mixture = self.split(theta)
-        columns = []
-        for mean, covariance, weight in zip(
-            mixture.means, mixture.covariances, mixture.weights, strict=True
-        ):
-            factor = torch.linalg.cholesky(covariance)
-            identity = torch.eye(len(factor), dtype=factor.dtype)
-            whitening = torch.linalg.solve_triangular(factor, identity, upper=False)
-            white = (z - mean) @ whitening.T
-            constant = torch.log(weight) + whitening.diagonal().log().sum()
-            columns.append(constant - 0.5 * (white * white).sum(1))
-        return torch.stack(columns, 1) - 0.5 * self.dimension * math.log(2 * math.pi)
-
     def responsibilities(self, z: Tensor, theta: Tensor) -> Tensor:
         """Return r_l(z), the posterior probabilities, (samples, L)."""
-        joint = self.log_joint(z, theta)
-        return torch.exp(joint - torch.logsumexp(joint, 1, keepdim=True))
+        return self.split(theta).responsibilities(z)
 
     def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
         """Return each client's mean of S̄; see ``Surrogate.statistics``."""
@@ -189,11 +154,7 @@ class GaussianMixture:
         return self.join(Mixture(means, torch.stack(covariances), second / second.sum()))
 
     def _floored(self, covariance: Tensor) -> Tensor:
-        values, vectors = torch.linalg.eigh(covariance)
-        if values[0] >= self.covariance_floor:
-            return covariance
-        raised = (vectors * values.clamp(min=self.covariance_floor)) @ vectors.T
-        return (raised + raised.T) / 2
+        return eigenvalues_at_least(self.covariance_floor, covariance)
 
     def project(self, s: Tensor) -> Tensor:
         """Return the projection on S, row by row.
@@ -232,7 +193,7 @@ class GaussianMixture:
 
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
         """Return the negative log-likelihood -ln p(z) of each sample, (samples,)."""
-        return -torch.logsumexp(self.log_joint(padded(z.double()), theta), 1)[: len(z)]
+        return -torch.logsumexp(self.split(theta).log_joint(padded(z.double())), 1)[: len(z)]
 
     def penalty(self, theta: Tensor) -> float:
         """Return g(theta); infinite where a learnt covariance has an eigenvalue below the floor."""
@@ -330,27 +291,5 @@ def gaussian_mixture(
         If weights or covariances have another form.
     """
     p = math.prod(data.input_shape)
-    w = np.full(components, 1 / components) if weights is None else np.array(weights, float)
-    if w.shape != (components,) or abs(w.sum() - 1) > 1e-9:
-        raise InputError(
-            f"algorithm.surrogate.weights is {weights}; it must be {components} numbers with sum 1"
-        )
-    known = torch.eye(p, dtype=torch.float64).repeat(components, 1, 1)
-    if covariances is not None:
-        known = _covariances(covariances, components, p)
-    return GaussianMixture(
-        p, torch.from_numpy(w), known, ridge, learn == "all", covariance_floor, init_scale
-    )
-
-
-def _covariances(given: list[list[list[float]]], components: int, p: int) -> Tensor:
-    wanted = f"{components} symmetric positive definite matrices of {p} x {p}"
-    try:
-        found = torch.tensor(given, dtype=torch.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"covariances has rows of unequal length; it must be {wanted}") from None
-    if found.shape != (components, p, p):
-        raise InputError(f"covariances has shape {tuple(found.shape)}; it must be {wanted}")
-    if not torch.equal(found, found.mT) or float(torch.linalg.eigvalsh(found).min()) <= 0:
-        raise InputError(f"covariances has another kind of matrix; it must be {wanted}")
-    return found
+    w, known = weights_of(weights, components), covariances_of(covariances, components, p)
+    return GaussianMixture(p, w, known, ridge, learn == "all", covariance_floor, init_scale)

@@ -23,14 +23,14 @@ from torch import Tensor
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.surrogates.base import client_means, each_row
+from mpifed.surrogates.base import Surrogate, client_means, each_row
 
 FLOOR = 1e-12
 """S is open; projections stop here."""
 
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(Surrogate):
     """Poisson counts in MM form; theta is a scalar and s = (E Z, -E exp(h)).
 
     With ``mean`` = E Z over all clients, s has only the second entry, psi = -mean theta and

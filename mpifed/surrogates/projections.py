@@ -106,3 +106,25 @@ def cholesky(matrix: Tensor) -> Tensor:
             "training diverged"
         )
     return factor
+
+
+def eigenvalues_at_least(floor: float, matrix: Tensor) -> Tensor:
+    """Return the nearest symmetric matrix, in Frobenius norm, whose eigenvalues reach a floor.
+
+    Parameters
+    ----------
+    floor : float
+        The least eigenvalue.
+    matrix : Tensor of float64, shape (n, n)
+        A symmetric matrix.
+
+    Returns
+    -------
+    Tensor, shape (n, n)
+        The same matrix, to the bit, where its eigenvalues are large enough.
+    """
+    values, vectors = torch.linalg.eigh(matrix)
+    if values[0] >= floor:
+        return matrix
+    raised = (vectors * values.clamp(min=floor)) @ vectors.T
+    return (raised + raised.T) / 2

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.surrogates.base import client_means
+from mpifed.surrogates.base import Surrogate, client_means
 
 FLOOR = 1e-12
 """S and Theta are open; projections stop here."""
 
 
 @dataclass(frozen=True)
-class RemarkOne:
+class RemarkOne(Surrogate):
     """The example in MM form, with one parameter and one statistic.
 
     Attributes

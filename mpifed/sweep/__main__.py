@@ -2,18 +2,18 @@
 
     python -m mpifed.sweep synthetic-fedem algorithm=[fedem,fedavg] seed=[0,1,2] rounds=100
 
-A value that is a list is what is swept over; any other value holds for every run. Where the value
-itself is a list, the outer brackets sweep and the inner ones are the value:
-model.hidden=[[64],[64,32]] is two runs, and model.hidden=[[64]] holds for every run.
+A list gives the values of one key, one run for each; any other value is the same in all runs. For
+an option whose value is a list, add a pair of brackets: model.hidden=[[64],[64,32]] makes two runs,
+and model.hidden=[[64]] is the same in all runs.
 
     python -m mpifed.sweep flix-sine "algorithm.flix_alpha=[0,1]" "algorithm.start_from={previous}"
 
-{previous} is the directory of the run with the value before in the last list, all else equal, and
-{first} that with the first value of the last list. In the run with the first value an override that
-has one of them is left out. A run whose other run has failed is not begun.
+{previous} is replaced by the directory of the run that has the preceding value of the last list
+and otherwise the same values, {first} by that of the run with its first value. The run with the
+first value has no such override. A run is not started if the run that it refers to has failed.
 
-The runs go one after the other, each in a process of its own. Those that are finished are skipped
-and those that were interrupted go on, so that the same command can be given until all are done.
+The runs are executed one after the other, each in its own process. A repeated command skips
+finished runs and resumes interrupted ones.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return execute(runs, commands)
     except KeyboardInterrupt:
-        complain("mpifed.sweep", "interrupted; the same command goes on")
+        complain("mpifed.sweep", "interrupted; the same command continues")
         return EXIT_FAILED
 
 
@@ -118,7 +118,7 @@ def execute(runs: Sequence[Planned], commands: Sequence[Sequence[str]]) -> int:
         missing = run.waits_for()
         if missing is not None:
             failed += 1
-            said = f"not begun, since {missing.name}, which it would go on from, is not finished"
+            said = f"not started, since {missing.name}, from which it would start, is not finished"
             print(f"{name}: {said}", file=sys.stderr, flush=True)
             continue
         print(f"{name}: started", flush=True)
@@ -126,7 +126,8 @@ def execute(runs: Sequence[Planned], commands: Sequence[Sequence[str]]) -> int:
         code = _run(command)
         took = f"{time.perf_counter() - start:.1f} s"
         if code == EXIT_STOPPED:
-            print(f"{name}: stopped on request after {took}; the same command goes on", flush=True)
+            said = f"stopped on request after {took}; the same command continues"
+            print(f"{name}: {said}", flush=True)
             return EXIT_STOPPED
         if run.finished():
             print(f"{name}: finished in {took}{_result(run)}", flush=True)

@@ -1,17 +1,21 @@
-"""What the theorems of FLIX say of a run, from its newest checkpoint, as one JSON object.
+"""What the theorems of FLIX predict for a run, from its newest checkpoint, as one JSON object.
 
     python -m mpifed.theory variance RUN_DIR
     python -m mpifed.theory one-shot RUN_DIR --accuracy E
     python -m mpifed.theory rounds RUN_DIR --accuracy E [--alpha A]
     python -m mpifed.theory alpha RUN_DIR --accuracy E --rounds R
 
-RUN_DIR is a run of flix, dcgd or diana. variance checks Proposition 3, Var(T_i(x)) =
-(1 - alpha)^2 Var(x_i). one-shot gives the largest alpha for which the average of Theorem 1 alone is
-within E of the minimum, and how far from it that average is at most with the alpha of the run.
-rounds says how many communications gradient descent needs to get there (Theorem 2), alpha the
-largest alpha that R communications bring there; both are for runs of flix with whole messages of
-all clients, and the log of a run of dcgd or diana has its own theorem. Answers explain their
-numbers.
+RUN_DIR is a run of flix, dcgd or diana.
+
+variance  checks Proposition 3, Var(T_i(x)) = (1 - alpha)^2 Var(x_i).
+one-shot  gives the largest alpha with which the one-shot average (Theorem 1) is within E of the
+          minimum, and a bound on its distance from the minimum with the alpha of the run.
+rounds    gives the number of communications after which gradient descent is within E of the
+          minimum (Theorem 2).
+alpha     gives the largest alpha with which R communications are enough for that (Theorem 2).
+
+rounds and alpha need a run of flix in which all clients send uncompressed messages; the log of a
+run of dcgd or diana has the prediction of its own theorem. The output explains each number.
 """
 
 from __future__ import annotations

@@ -150,6 +150,6 @@ def of_all(error: Diverged) -> Diverged:
     """
     return Diverged(
         f"{error} (nor have the others that take part finite numbers, so on_divergence=drop leaves "
-        "nobody to go on with)",
+        "no client to continue with)",
         error.clients,
     )

@@ -114,15 +114,15 @@ def train(
         every = communicator.gather_object(heard)
         summary = _summary(setup, engine, status)
         if recorder is not None and progress is not None and every is not None:
-            told = [
+            said = [
                 f"warning on rank {rank}: {line}"
                 for rank, lines in enumerate(every)
                 for line in dict.fromkeys(lines)
             ]
-            for line in told:
+            for line in said:
                 recorder.log(line)
             recorder.finish(summary)
-            count = f" ({len(told)} warning{'s' * (len(told) > 1)} in log.txt)" if told else ""
+            count = f" ({len(said)} warning{'s' * (len(said) > 1)} in log.txt)" if said else ""
             progress.say(f"{status}: {task.output}{count}")
         communicator.barrier()
     return status

@@ -17,7 +17,8 @@ from mpifed.data.many_clusters import equal_parts
 from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
-from mpifed.transport.benchmark import Name, Variance, automatic, find_benchmark
+from mpifed.transport.benchmark import Variance
+from mpifed.transport.catalogue import Name, automatic, find_benchmark
 
 
 class Transport(Dataset):
@@ -27,7 +28,7 @@ class Transport(Dataset):
     ----------
     benchmark : {'auto', 'gaussian', 'random_icnn', 'mix3tomix10'}
         A pair (P, Q) whose optimal map is known. ``mix3tomix10`` has trained potentials; ``auto``
-        is it where they are at hand, else ``random_icnn``. A configuration keeps which it was.
+        is it where they are available, else ``random_icnn``. A configuration keeps which it was.
     dimension : int
         Length of a sample.
     raw : str, optional

@@ -18,6 +18,7 @@ from mpifed.mpi.communicator import Communicator
 
 MODULES = (
     "mpifed.exchange.reduction",
+    "mpifed.exchange.mixer",
     "mpifed.models.stacked",
     "mpifed.models.linear",
     "mpifed.models.mlp",

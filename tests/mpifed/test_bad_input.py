@@ -162,9 +162,9 @@ WRONG_FILES = {
     "a text": ("hello", "does not hold a mapping"),
     "nothing": ("", "does not hold a mapping"),
     "keys that are no texts": ("1: 2", "does not hold a mapping"),
-    "a key twice": ("rounds: 2\nclients: 3\nrounds: 4", "'rounds' stands there twice"),
+    "a key twice": ("rounds: 2\nclients: 3\nrounds: 4", "'rounds' occurs twice"),
     "code": ("rounds: !!python/object/apply:os.system ['touch here']", "is not valid YAML"),
-    "not UTF-8": (b"rounds: \xff\xfe", "no text in UTF-8"),
+    "not UTF-8": (b"rounds: \xff\xfe", "not text in UTF-8"),
     "a tab": ("local:\n\tlr: 1", "line 2 is not valid YAML"),
     "an impossible date": ("rounds: 2024-13-45", "is not valid YAML"),
     "too deep": ("rounds: " + "[" * 1500, "is not valid YAML"),
@@ -462,16 +462,16 @@ def test_checkpoints_that_cannot_be_gone_on_from(tmp_path, capfd):
         (whole + b"\0", "is damaged"),
         (flipped, "is damaged"),
         (future, "has checkpoint format 9; this mpifed reads 1"),
-        (b"", "is no mpifed checkpoint"),
-        (b"mpifed", "is no mpifed checkpoint"),
-        (whole[512:], "is no mpifed checkpoint"),
+        (b"", "is not an mpifed checkpoint"),
+        (b"mpifed", "is not an mpifed checkpoint"),
+        (whole[512:], "is not an mpifed checkpoint"),
     ):
         wrong.write_bytes(content)
         words = [*TINY, "--resume", wrong, "--output", target]
         refused(call(words, capfd), expected, target)
     with h5py.File(wrong, "w") as file:
         file["x"] = 3
-    refused(call([*TINY, "--resume", wrong, "--output", target], capfd), "is no mpifed", target)
+    refused(call([*TINY, "--resume", wrong, "--output", target], capfd), "is not an mpifed", target)
     (tmp_path / "empty").mkdir()
     words = ["--resume", tmp_path / "empty", "--output", target]
     refused(call(words, capfd), "the directory holds no intact checkpoint", target)

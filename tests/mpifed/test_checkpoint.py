@@ -165,7 +165,7 @@ def test_every_truncation_is_recognised(written, tmp_path):
     lengths = {*range(600), *range(600, len(whole), 7), *range(len(whole) - 300, len(whole))}
     for length in sorted(lengths, reverse=True):
         os.truncate(cut, length)
-        with pytest.raises(Damaged, match=r"is damaged|is no mpifed checkpoint"):
+        with pytest.raises(Damaged, match=r"is damaged|is not an mpifed checkpoint"):
             seal.verify(cut)
 
 
@@ -193,7 +193,7 @@ def test_foreign_files_are_recognised(tmp_path):
     path = tmp_path / "round-000001.h5"
     with h5py.File(path, "w", userblock_size=512) as file:
         file.create_group("meta").attrs["round"] = 1
-    with pytest.raises(Damaged, match="is no mpifed checkpoint"):
+    with pytest.raises(Damaged, match="is not an mpifed checkpoint"):
         checkpoint.read_meta(path)
     # Sealed, but without anything that a checkpoint has.
     seal.seal(path)
@@ -204,6 +204,17 @@ def test_foreign_files_are_recognised(tmp_path):
     path.mkdir()
     with pytest.raises(Damaged, match="Is a directory"):
         checkpoint.read_meta(path)
+
+
+def test_what_is_left_is_what_a_resumed_run_would_take(tmp_path):
+    path = checkpoint.path_of(tmp_path, 5)
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file.create_group("meta").attrs["round"] = 1
+    seal.seal(path)  # whole, but without anything that a checkpoint has
+    assert checkpoint.what_is_left(tmp_path) == "there is no checkpoint to continue from"
+    value = Inner(torch.zeros(2, 3), torch.zeros(2))
+    write(checkpoint.path_of(tmp_path, 3), meta(3), value, False, {}, alone(2))
+    assert checkpoint.what_is_left(tmp_path).startswith("round-000003.h5 is intact")
 
 
 def test_a_state_of_another_form_is_not_read(written):

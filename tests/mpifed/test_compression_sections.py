@@ -9,7 +9,7 @@ from commands import TINY, call
 
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
-from mpifed.exchange.compression import build
+from mpifed.exchange.compression import Compressor, build
 from mpifed.federation.clients import Draws
 
 
@@ -29,7 +29,7 @@ from mpifed.federation.clients import Draws
         ({"name": "composition", "outer": "bernoulli"}, "gate goes around"),
         (
             {"name": "test_compression_sections:signs_of"},
-            "cannot be used as a compressor: it lacks omega",
+            "cannot be used as a compressor: it lacks __call__, bits",
         ),
         ({"name": "composition", "outer": "test_compression_sections:Sign"}, "is biased"),
     ],
@@ -82,6 +82,37 @@ def test_a_users_own_compressor_works_alone_and_inside():
     assert not gated.unbiased and gated.contraction(2) == 0.25
 
 
+class Misspelt(Sign):
+    """The same, but for a name that is not one of a compressor's."""
+
+    complete_option = staticmethod(lambda options, n_training: options)
+
+
+class Derived(Compressor):
+    """A compressor that is only begun."""
+
+    unbiased = True
+
+
+class Undecided(Sign):
+    """The same, with an attribute of another type."""
+
+    unbiased = "no"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Misspelt", "has 'complete_option'; did you mean 'complete_options'"),
+        ("Derived", "compressor 'Derived' lacks __call__, bits, contraction, floats, omega"),
+        ("Undecided", "whose unbiased is 'no'; allowed: true, false"),
+    ],
+)
+def test_a_users_own_compressor_is_checked(name, words):
+    with pytest.raises(InputError, match=words):
+        build({"name": f"test_compression_sections:{name}"})
+
+
 def test_configurations_spell_out_the_options_inside():
     configuration = resolve({"compression": {"name": "composition", "inner": {"k": 5}}})
     section = to_mapping(configuration)["compression"]
@@ -106,7 +137,7 @@ def test_the_command_lists_them_and_refuses_what_is_wrong(tmp_path, capfd):
         (["compression=rand_k", "compression.k=400"], "compression.k is 400; it must be at most"),
         (
             ["compression=test_compression_sections:signs_of"],
-            "cannot be used as a compressor: it lacks omega",
+            "cannot be used as a compressor: it lacks __call__, bits",
         ),
     ]:
         outcome = call([*TINY, *options, "--output", tmp_path / "run"], capfd)

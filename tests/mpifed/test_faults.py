@@ -417,5 +417,5 @@ def test_a_checkpoint_s_writer_that_fails_is_heard_at_the_next_round(tmp_path):
             (line,) = outcome.messages if ranks else outcome.err.splitlines()
             assert outcome.code == 1
             assert "No space left on device; round-0" in line
-            assert "is intact, and --resume goes on from it" in line
+            assert "is intact, and --resume continues from it" in line
             assert not list((place / "run" / "checkpoints").glob(".*"))

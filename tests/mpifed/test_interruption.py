@@ -438,7 +438,7 @@ def test_damaged_checkpoints_are_named_and_passed_over(tmp_path, capfd):
     assert "has no intact checkpoint; the run starts afresh" in outcome.out
     same_run(target, whole)
     log = (target / "log.txt").read_text()
-    assert log.count("is no mpifed checkpoint") == 4
+    assert log.count("is not an mpifed checkpoint") == 4
 
 
 def test_a_run_goes_on_from_where_it_is_told_to(tmp_path, capfd):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import h5py
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from mpifed.data.base import Description
 from mpifed.federation.clients import Draws
 from mpifed.models.icnn import dense_icnn
 from mpifed.mpi.communicator import Alone
-from mpifed.surrogates.base import parts_of
 from mpifed.transport.dataset import Transport
 from mpifed.transport.metrics import SCORED, l2_uvp
 
@@ -53,7 +50,7 @@ def test_theta_comes_in_its_parts(tmp_path, name, method):
     kept = state_of(result)["surrogate"]
     made = assembled(result, surrogate, name)
     theta = kept if method == "fedmm_theta" else made.minimiser(kept)
-    for part, values in parts_of(made, theta).items():
+    for part, values in made.parts(theta).items():
         assert np.array_equal(result.learnt[part], values.numpy())
 
 
@@ -110,8 +107,3 @@ def test_results_of_clients_stay_as_they_are(tmp_path):
     result = mpifed.run("synthetic-fedem", output=tmp_path / "run", **few)
     assert result.learnt == {}
     assert {len(values) for values in result.clients.values()} == {4}
-
-
-def test_a_surrogate_that_names_no_parts_has_its_parameters():
-    theta = torch.arange(3.0)
-    assert list(parts_of(SimpleNamespace(), theta)) == ["parameters"]

@@ -12,7 +12,8 @@ from hypothesis.extra import numpy as hnp
 
 from mpifed.errors import RunError
 from mpifed.exchange import reduction
-from mpifed.exchange.reduction import mixer, weighted_sum
+from mpifed.exchange.mixer import mixer
+from mpifed.exchange.reduction import weighted_sum
 from mpifed.mpi.communicator import Alone
 
 finite = st.floats(-(2.0**99), 2.0**99, allow_nan=False, width=32)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from mpifed.exchange.reduction import Mixer
+from mpifed.exchange.mixer import Mixer
 from mpifed.exchange.routes import Route, traffic
 from mpifed.federation.clients import Federation
 from mpifed.federation.placement import partitioned_owners, rows_sent, spectral_order

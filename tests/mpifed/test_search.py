@@ -59,12 +59,12 @@ def test_every_solver_tells_how_far_it_is(solver, monkeypatch, caplog):
     last = [line for line in said if line.startswith(begin)][-1]
     norm = float(last.rsplit(" ", 1)[1])
     if solver in ("gd", "published_code"):
-        assert last.startswith(f"{begin}6 of 6 clients go on, largest gradient norm ")
+        assert last.startswith(f"{begin}6 of 6 clients not finished, largest gradient norm ")
         # One step more has been taken since.
         assert norm > float(run.flix.gradient_norm.max()) > 0.5 * norm
     else:
         # One after the other.
-        assert last.startswith(f"{begin}1 of 6 clients go on, largest gradient norm ")
+        assert last.startswith(f"{begin}1 of 6 clients not finished, largest gradient norm ")
         assert norm >= float(run.flix.gradient_norm[-1])
 
 

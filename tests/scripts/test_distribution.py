@@ -135,7 +135,10 @@ def test_shell_scripts_parse(script: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "part"),
-    [(["fedem"], "'fedem' is no override"), (["rounds=1", "--fast"], "'--fast' is no override")],
+    [
+        (["fedem"], "'fedem' is not an override"),
+        (["rounds=1", "--fast"], "'--fast' is not an override"),
+    ],
 )
 def test_quickstart_refuses_what_it_does_not_know(words: list[str], part: str) -> None:
     answer = subprocess.run(

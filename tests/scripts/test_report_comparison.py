@@ -96,6 +96,21 @@ def test_participation_by_name_and_by_number_stay_apart(tmp_path: Path) -> None:
     ]
 
 
+def test_a_fraction_with_unbiased_weights_is_named_by_these(tmp_path: Path) -> None:
+    def unbiased(fraction: float) -> dict[str, Any]:
+        return {"name": "uniform", "fraction": fraction, "weights": "unbiased"}
+
+    write_run(tmp_path / "a", participation=0.2)
+    write_run(tmp_path / "b", participation=unbiased(0.2))
+    assert _methods(groups_in(tmp_path)) == ["FedEM", "FedEM, weights=unbiased"]
+    write_run(tmp_path / "c", participation=unbiased(0.5))
+    assert _methods(groups_in(tmp_path)) == [
+        "FedEM, participation=0.2",
+        "FedEM, participation=0.2, weights=unbiased",
+        "FedEM, participation=0.5, weights=unbiased",
+    ]
+
+
 def runs_of_three_seeds(place: Path) -> list[Group]:
     """FedEM at 0.7, 0.8 and 0.75 at the end, gossip above it by 1, 2 and 3 points on two seeds."""
     for seed, final in enumerate((0.7, 0.8, 0.75)):

@@ -225,7 +225,7 @@ def test_a_chain_hands_on_and_ends_where_a_run_fails(tmp_path: Path) -> None:
     broken = run_sweep(*STILL, "--output", tmp_path)
     assert broken.returncode == 1
     assert "[2/3] seed=1: failed with exit code 2" in broken.stderr
-    assert "[3/3] seed=2: not begun, since seed=1, which it would go on from" in broken.stderr
+    assert "[3/3] seed=2: not started, since seed=1, from which it would start" in broken.stderr
     assert "1 of 3 runs are finished" in broken.stdout
     assert not (tmp_path / "seed=2").exists()
 

@@ -237,7 +237,7 @@ def one_too_many(n):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Misspelt", "returned Misspelt, which is not a schedule: it lacks symmetric"),
+        ("Misspelt", "Misspelt, which is not a schedule: it lacks symmetric .it has 'symetric'"),
         ("one_too_many", "returned a schedule of 5 nodes, not of 4"),
     ],
 )

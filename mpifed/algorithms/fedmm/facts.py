@@ -15,7 +15,8 @@ from torch import Tensor
 from mpifed import state
 from mpifed.exchange.measuring import computed_once, total
 from mpifed.federation.clients import Clients
-from mpifed.surrogates.base import Asking, Surrogate
+from mpifed.surrogates.base import Surrogate
+from mpifed.surrogates.contract import as_surrogate
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Known:
 
 
 def find_facts(
-    surrogate: Asking,
+    surrogate: Surrogate,
     clients: Clients,
     weights: Tensor,
     samples_of: Callable[[int], Tensor],
@@ -41,7 +42,7 @@ def find_facts(
 
     Parameters
     ----------
-    surrogate : Asking
+    surrogate : Surrogate
         The surrogate; its ``conclude`` is applied to the weighted means of its ``facts``.
     clients : Clients
         The clients hosted here.
@@ -78,14 +79,15 @@ def with_facts(
     known : Known or Nothing
         The facts, where the state must keep them.
     """
-    if not isinstance(surrogate, Asking) or not surrogate.fact_blocks:
+    if not surrogate.fact_blocks:
         return surrogate, state.Nothing()
     facts = find_facts(surrogate, clients, weights, samples_of)
-    return surrogate.knowing(facts), Known(facts) if surrogate.waits else state.Nothing()
+    known = as_surrogate(surrogate.knowing(facts))
+    return known, Known(facts) if surrogate.waits else state.Nothing()
 
 
 def restore_facts(surrogate: Surrogate, known: Known | state.Nothing) -> Surrogate:
     """Return the surrogate with the facts that the state of a run has kept, if any."""
-    if isinstance(known, Known) and isinstance(surrogate, Asking):
-        return surrogate.knowing(known.facts)
+    if isinstance(known, Known):
+        return as_surrogate(surrogate.knowing(known.facts))
     return surrogate

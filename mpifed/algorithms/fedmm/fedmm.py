@@ -13,21 +13,33 @@ fixed point sum mu_i S_i equals the clients' statistics, weighted alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, step_scale
+from mpifed.algorithms.fedmm.control_variates import largest_rate, refuse_under_gossip
 from mpifed.algorithms.fedmm.facts import restore_facts, with_facts
 from mpifed.algorithms.fedmm.failures import at_the_server, bounded, rows_or_nan, statistics_or_nan
 from mpifed.algorithms.fedmm.measures import test_objective, training_objective
-from mpifed.algorithms.fedmm.samples import few_of, inputs_of, sample_of, shard_of, shards_of
-from mpifed.algorithms.fedmm.step_rule import DEFAULT_STEP, StepRule, gamma_of, refuse_long_steps
+from mpifed.algorithms.fedmm.samples import (
+    few_of,
+    inputs_of,
+    sample_of,
+    samples_of_round,
+    shard_of,
+)
+from mpifed.algorithms.fedmm.state import FedMMState
+from mpifed.algorithms.fedmm.step_rule import (
+    DEFAULT_STEP,
+    StepRule,
+    describe_steps,
+    gamma_of,
+    refuse_long_steps,
+)
 from mpifed.algorithms.server_messages import message_variance, refuse_biased
 from mpifed.components.registry import complete, find
 from mpifed.components.schema import ComponentOf
@@ -35,28 +47,12 @@ from mpifed.data.base import Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.sampling import batches, chosen
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import NoModel
-from mpifed.surrogates.base import Asking, Surrogate, parts_of
-from mpifed.surrogates.contract import check_methods, check_returns
+from mpifed.surrogates.base import MadeWithTarget
+from mpifed.surrogates.contract import as_surrogate, check_returns
 
 SECTION = "algorithm.surrogate"
-
-
-@dataclass(frozen=True)
-class FedMMState:
-    """``surrogate`` S (q,), the one before it, control variates V_i (clients, q) and V (q,).
-
-    All float64; under gossip S has a row for each client. ``previous`` is for metrics.csv;
-    ``known`` are facts about the data without which the surrogate cannot compute.
-    """
-
-    surrogate: Tensor = state.shared()
-    previous: Tensor = state.follows()
-    variates: Tensor = state.client()
-    variate: Tensor = state.server()
-    known: Any = field(default_factory=state.Nothing, metadata={"owner": "server"})
 
 
 class FedMM(Algorithm[Channel]):
@@ -106,23 +102,17 @@ class FedMM(Algorithm[Channel]):
     ) -> None:
         asked = complete("surrogate", surrogate, SECTION)
         make = find("surrogate", asked.name)
-        self.with_target = getattr(make, "takes_target", False)
-        self.surrogate: Surrogate = make(sample_of(model.data, self.with_target), **asked.options)
-        check_methods(self.surrogate)
-        self.unused = []
+        self.with_target = isinstance(make, MadeWithTarget)
+        self.surrogate = as_surrogate(
+            make(sample_of(model.data, self.with_target), **asked.options)
+        )
+        self.step_rule, self.step = step_rule, step
+        self.step_option, self.unused = describe_steps(step_rule, step)
         if model.data.task != "unlabelled" and not self.with_target:
             self.unused.append(
                 f"surrogate {asked.name} describes the inputs alone: the targets of "
                 f"'{model.data.source}' are not used"
             )
-        self.step_rule, self.step = step_rule, step
-        self.step_option = "algorithm.step"
-        if step_rule.startswith("inverse"):
-            self.step_option += ", with step_rule constant or sqrt,"
-            if step != DEFAULT_STEP:
-                self.unused.append(
-                    f"algorithm.step={step:g} changes nothing: step_rule {step_rule} has no step"
-                )
         self.rate, self.batch, self.online = control_variate_rate, batch, online
         self.by_samples = client_weights == "samples"
         if model.data.n_test.any():
@@ -136,12 +126,7 @@ class FedMM(Algorithm[Channel]):
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
         if configuration.exchange.name == "gossip":
-            if configuration.algorithm.options["control_variate_rate"]:
-                return (
-                    "algorithm.control_variate_rate is above 0, but control variates belong to a "
-                    "server; allowed with gossip: 0"
-                )
-            return None
+            return refuse_under_gossip(configuration)
         return refuse_biased(configuration)
 
     # -- state
@@ -150,7 +135,10 @@ class FedMM(Algorithm[Channel]):
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedMMState:
         self.surrogate, known = with_facts(
-            self.surrogate, clients, self.weights(clients), partial(self.own_samples, clients)
+            self.surrogate,
+            clients,
+            self.weights(clients),
+            lambda i: inputs_of(shard_of(clients.shards.train, clients.rows[i]), self.with_target),
         )
         if len(clients):
             few = inputs_of(few_of(clients), self.with_target)
@@ -230,17 +218,8 @@ class FedMM(Algorithm[Channel]):
         return statistics_or_nan(self.surrogate, z, theta, split.offsets)
 
     def samples(self, clients: Clients, draws: Draws) -> Split:
-        """Return what each client sees this round: its shard, a batch of it, or fresh samples."""
-        if self.online:
-            assert clients.shards.fresh is not None
-            return clients.shards.fresh(clients.ids, draws.round, self.batch or 1)
-        if self.batch is None:
-            return shards_of(clients)
-        return chosen(clients.shards.train, batches(clients, draws, "samples", self.batch))
-
-    def own_samples(self, clients: Clients, i: int) -> Tensor:
-        """Return z of all training samples of the i-th of ``clients``, (samples, dim)."""
-        return inputs_of(shard_of(clients.shards.train, clients.rows[i]), self.with_target)
+        """Return what each client sees this round."""
+        return samples_of_round(clients, draws, self.batch, self.online)
 
     def project(self, s: Tensor) -> Tensor:
         """Return ``onto`` of s; s itself where it has no rows or is not finite."""
@@ -264,20 +243,12 @@ class FedMM(Algorithm[Channel]):
         if exchange.shared_is_rows:
             return ["fedmm by gossip is a variant of mpifed's own, not of the paper", *about]
         omega = message_variance(exchange.compressor, clients.federation, self.message_size())
-        largest = 1 / (1 + omega)
-        lines = [
-            f"messages vary with omega_p {omega:.4g}; Theorem 1 asks for a control_variate_rate of "
-            f"at most {largest:.4g}"
-        ]
-        if self.rate > largest:
-            lines.append(f"warning: algorithm.control_variate_rate is {self.rate:g}, above that")
-        return [*lines, *about]
+        return [*largest_rate(self.rate, omega), *about]
 
     def about(self, state: FedMMState) -> list[str]:
         """Return lines for the log on the facts about the data, and on what is not used."""
         self.recall(state)
-        known = self.surrogate.remarks() if isinstance(self.surrogate, Asking) else []
-        return [*self.unused, *known]
+        return [*self.unused, *self.surrogate.remarks()]
 
     # -- what is measured
 
@@ -293,7 +264,7 @@ class FedMM(Algorithm[Channel]):
     def learnt(self, state: FedMMState, exchange: Exchange) -> dict[str, Tensor]:
         """theta, under gossip that of sum mu_i S_i, in the parts that the surrogate names."""
         self.recall(state)
-        return parts_of(self.surrogate, self.parameters(self.mean(state.surrogate, exchange)))
+        return self.surrogate.parts(self.parameters(self.mean(state.surrogate, exchange)))
 
     def measure(
         self, state: FedMMState, clients: Clients, exchange: Exchange, draws: Draws

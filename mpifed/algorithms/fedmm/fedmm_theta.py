@@ -14,7 +14,6 @@ from mpifed.algorithms.fedmm.fedmm import FedMM
 from mpifed.algorithms.fedmm.samples import shards_of
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
-from mpifed.surrogates.base import onto_domain
 
 
 class FedMMTheta(FedMM):
@@ -40,8 +39,8 @@ class FedMMTheta(FedMM):
         return rows_or_nan(self.surrogate.minimiser, found, self.message_size())
 
     def onto(self, s: Tensor) -> Tensor:
-        """Return the nearest point of Theta, where the surrogate has one; see ``onto_domain``."""
-        return onto_domain(self.surrogate, s)
+        """Return the nearest point of Theta, where the surrogate has one."""
+        return self.surrogate.project_parameters(s)
 
     def parameters(self, s: Tensor) -> Tensor:
         """theta of what is iterated, which is theta."""

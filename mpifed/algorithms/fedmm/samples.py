@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Description, Split
-from mpifed.federation.clients import Clients
-from mpifed.local.sampling import chosen
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.sampling import batches, chosen
 
 FEW = 8
 """Samples on which a surrogate is tried before the run begins."""
@@ -46,6 +46,33 @@ def shards_of(clients: Clients) -> Split:
         return train
     spans = zip(clients.starts, clients.starts + clients.n_train, strict=True)
     return chosen(train, [np.arange(first, last) for first, last in spans])
+
+
+def samples_of_round(clients: Clients, draws: Draws, batch: int | None, online: bool) -> Split:
+    """Return what each of ``clients`` sees in a round.
+
+    Parameters
+    ----------
+    clients : Clients
+        The participants hosted here.
+    draws : Draws
+        The random numbers of the round.
+    batch : int or None
+        Samples of each client; None for its whole shard.
+    online : bool
+        Whether the batch is drawn anew from the data set's distribution.
+
+    Returns
+    -------
+    Split
+        The samples, client after client.
+    """
+    if online:
+        assert clients.shards.fresh is not None
+        return clients.shards.fresh(clients.ids, draws.round, batch or 1)
+    if batch is None:
+        return shards_of(clients)
+    return chosen(clients.shards.train, batches(clients, draws, "samples", batch))
 
 
 def few_of(clients: Clients) -> Split:

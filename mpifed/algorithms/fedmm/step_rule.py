@@ -75,3 +75,27 @@ def refuse_long_steps(federation: Federation, gamma: float, option: str) -> None
             f"gamma n mu_i, here up to {longest:.4g} in round 1; allowed: at most 1, by a "
             f"smaller {option} or client_weights uniform"
         )
+
+
+def describe_steps(rule: StepRule, beta: float) -> tuple[str, list[str]]:
+    """Return what makes a step smaller, for messages, and lines about what is not read.
+
+    Parameters
+    ----------
+    rule : {'constant', 'sqrt', 'inverse', 'inverse_kept'}
+        The step rule.
+    beta : float
+        The option ``step``.
+
+    Returns
+    -------
+    option : str
+        Name of the option, with the rules that read it.
+    unread : list of str
+        At most one line for the log.
+    """
+    if not rule.startswith("inverse"):
+        return "algorithm.step", []
+    unread = f"algorithm.step={beta:g} changes nothing: step_rule {rule} has no step"
+    option = "algorithm.step, with step_rule constant or sqrt,"
+    return option, [unread] if beta != DEFAULT_STEP else []

@@ -46,7 +46,7 @@ class Minimum:
     value : float
         f~(x).
     unique : bool
-        Whether x is the only minimiser. Where it is not, as for classes that can be told apart
+        Whether x is the only minimiser. Where it is not, as for separable classes
         without error, there are several or none, and a distance from x means nothing; ``value`` is
         the infimum all the same.
     """

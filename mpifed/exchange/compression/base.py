@@ -12,13 +12,16 @@ unbiased and C' = C if not (Koloskova et al. 2019, Assumption 1).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from mpifed.components.base import Component
 from mpifed.components.registry import complete, find
+from mpifed.components.schema import shown
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
@@ -30,8 +33,10 @@ NUMBERS = 1 << 15
 """Numbers compressed at a time, so that what is drawn for them stays in a core's cache."""
 
 
-class Compressor(Protocol):
-    """Protocol of compressors, also of a user's own ``package.module:object``.
+class Compressor(Component, kind="compressor"):
+    """Base class of compressors; its keyword-only parameters are its options.
+
+    A user's class may also have its methods and its attribute without deriving from it.
 
     Attributes
     ----------
@@ -41,12 +46,15 @@ class Compressor(Protocol):
 
     unbiased: bool
 
+    @abstractmethod
     def omega(self, size: int) -> float:
         """Return the least known omega for rows of ``size`` numbers; ``ValueError`` if biased."""
 
+    @abstractmethod
     def contraction(self, size: int) -> float:
         """Return the largest known delta for rows of ``size`` numbers."""
 
+    @abstractmethod
     def __call__(
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> Tensor:
@@ -70,6 +78,7 @@ class Compressor(Protocol):
             As ``rows`` in shape and type.
         """
 
+    @abstractmethod
     def bits(
         self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
@@ -85,6 +94,7 @@ class Compressor(Protocol):
             As of the call that compresses the message.
         """
 
+    @abstractmethod
     def floats(
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
@@ -94,10 +104,7 @@ class Compressor(Protocol):
         """
 
 
-VERBS = ("omega", "contraction", "bits", "floats", "__call__")
-
-
-class Identity:
+class Identity(Compressor):
     """No compression: every number is sent as it is."""
 
     unbiased = True
@@ -145,14 +152,11 @@ def build(section: Any, path: str = "compression") -> Compressor:
     4.0
     """
     asked = complete("compression", section, path)
-    made = find("compression", asked.name)(**asked.options)
-    missing = [verb for verb in VERBS if not hasattr(made, verb)]
-    if missing or not isinstance(getattr(made, "unbiased", None), bool):
-        raise InputError(
-            f"{path}.name is '{asked.name}', which cannot be used as a compressor: it lacks "
-            f"{', '.join(missing) or 'unbiased, which must be true or false'}"
-        )
-    return cast(Compressor, made)
+    said = f"{path}.name is '{asked.name}'"
+    made = Compressor.adopt(find("compression", asked.name)(**asked.options), said)
+    if not isinstance(made.unbiased, bool):
+        raise InputError(f"{said}, whose unbiased is {shown(made.unbiased)}; allowed: true, false")
+    return made
 
 
 def random_bits(draws: Draws, purpose: str, ids: np.ndarray, size: int) -> np.ndarray:

@@ -12,12 +12,12 @@ from torch import Tensor
 from mpifed.components.registry import named
 from mpifed.components.schema import ComponentOf
 from mpifed.errors import InputError
-from mpifed.exchange.compression.base import PURPOSE, build, chunks, random_bits
+from mpifed.exchange.compression.base import PURPOSE, Compressor, build, chunks, random_bits
 from mpifed.exchange.compression.sparse import Sparsifier
 from mpifed.federation.clients import Draws
 
 
-class Bernoulli:
+class Bernoulli(Compressor):
     """A gate: with probability p what inner makes, over p, else nothing is sent.
 
     omega = (1 + omega_inner) / p - 1, which is 1 / p - 1 alone. Before a biased ``inner`` the gate
@@ -77,7 +77,7 @@ class Bernoulli:
         return np.where(self.open(draws, ids, purpose), sent, 0)
 
 
-class Composition:
+class Composition(Compressor):
     """Outer after inner: the coordinates that inner keeps, as outer writes them.
 
     omega = (1 + omega_inner(d)) (1 + omega_outer(k)) - 1, k being what inner keeps of d. After a

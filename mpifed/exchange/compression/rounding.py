@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from mpifed.exchange.compression.base import PURPOSE, chunks, random_bits
+from mpifed.exchange.compression.base import PURPOSE, Compressor, chunks, random_bits
 from mpifed.exchange.reduction import largest_of_rows
 from mpifed.federation.clients import Draws
 
@@ -21,7 +21,7 @@ FORMATS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
 """The integer as wide as a float, and its bits of fraction."""
 
 
-class Quantise:
+class Quantise(Compressor):
     """Each number as one of 2 s + 1 levels of its block's largest, rounded without bias.
 
     With r = max|x_j| over a block of B numbers and u = s |x_j| / r, number j becomes sign(x_j) l r
@@ -174,7 +174,7 @@ class Quantise:
         return arrived.to(rows)
 
 
-class Natural:
+class Natural(Compressor):
     """Each number as a power of two, the one below or above, without bias: omega = 1 / 8.
 
     Natural compression (Horvath et al. 2019, section 2): x with 2^a <= |x| < 2^(a + 1) becomes

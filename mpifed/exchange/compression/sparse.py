@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import lru_cache
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -21,8 +22,7 @@ FEW = 0.25
 """Share of the coordinates up to which they are handled one by one, not as rows with zeros."""
 
 
-@runtime_checkable
-class Sparsifier(Compressor, Protocol):
+class Sparsifier(Compressor, kind="compressor"):
     """A compressor C(v) = scale (mask v) whose mask has ``kept(size)`` ones in every row.
 
     Attributes
@@ -33,12 +33,15 @@ class Sparsifier(Compressor, Protocol):
 
     index_bits: int
 
+    @abstractmethod
     def kept(self, size: int) -> int:
         """Return k, how many coordinates are sent; ``InputError`` if it is above ``size``."""
 
+    @abstractmethod
     def scale(self, size: int) -> float:
         """Return what the kept coordinates are multiplied by."""
 
+    @abstractmethod
     def select(self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str) -> np.ndarray:
         """Return which coordinates are kept: bool (clients, size), ``kept(size)`` of each row.
 
@@ -46,7 +49,7 @@ class Sparsifier(Compressor, Protocol):
         """
 
 
-class _Counted:
+class _Counted(Sparsifier):
     """How many coordinates are kept: ``k`` of them, or a ``fraction`` where k is null."""
 
     index_bits = INDEX_BITS

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from mpifed.data import clustering, many_clusters
-from mpifed.data.clustering import assign, equal_clusters, equal_sizes
+from mpifed.data import assignment, many_clusters
+from mpifed.data.assignment import assign
+from mpifed.data.clustering import equal_clusters, equal_sizes
 from mpifed.data.dictionary import Dictionary
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
@@ -119,7 +120,7 @@ def test_many_clusters_are_parted_again_and_again_and_are_equal_too(n, k, monkey
 def test_the_ranking_is_that_of_the_whole_table(problem):
     """``_Ranking`` after changes of columns, against sorting."""
     values, _, _ = problem
-    ranking = clustering._Ranking(values.copy())
+    ranking = assignment._Ranking(values.copy())
     rng = np.random.default_rng(len(values))
     for _ in range(5):
         cluster = int(rng.integers(values.shape[1]))

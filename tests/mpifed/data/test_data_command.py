@@ -173,7 +173,7 @@ BAD = {
     "digits --output OUT --clients 3 --min-samples 1": "--min-samples is 1",
     "digits --output OUT --clients 3 --partition pathological": "at least 4",
     "digits --output OUT --clients 9 --partition iid --min-samples 200": "at most 8 clients",
-    "digits --output OUT --clients 3 --raw here": "--raw is no option of digits",
+    "digits --output OUT --clients 3 --raw here": "--raw is not an option of digits",
     "digits --output OUT --clients 3 --dtype float16": "float16",
     "digits --output OUT/nowhere/a.h5 --clients 3": "there is no directory",
     "digits --output . --clients 3": "is a directory",

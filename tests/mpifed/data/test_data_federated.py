@@ -153,7 +153,7 @@ def cut(path: Path) -> None:
 
 BAD = {
     "no file": (lambda path: path.unlink(), "no such file"),
-    "a directory": (lambda path: (path.unlink(), path.mkdir()), "no file that may be read"),
+    "a directory": (lambda path: (path.unlink(), path.mkdir()), "which cannot be read"),
     "empty": (lambda path: path.write_bytes(b""), "truncated"),
     "another format": (no_hdf5, "no HDF5"),
     "truncated": (cut, "truncated"),

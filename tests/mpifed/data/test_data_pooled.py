@@ -157,9 +157,9 @@ BAD = {
     "images missing": (lambda d: (d / TRAIN).unlink(), "no file 'train-images-idx3-ubyte'"),
     "labels missing": (lambda d: (d / LABELS).unlink(), "no file 'train-labels-idx1-ubyte'"),
     "labels for images": (swap, "begins with 2049, not 2051"),
-    "empty": (change(LABELS, lambda data: b""), "is no IDX file of labels"),
+    "empty": (change(LABELS, lambda data: b""), "is not an IDX file of labels"),
     "labels truncated": (change(LABELS, lambda data: data[:-1]), "truncated: 1 bytes"),
-    "labels too many": (change(LABELS, lambda data: data + b"1"), "goes on after"),
+    "labels too many": (change(LABELS, lambda data: data + b"1"), "continues after"),
     "counts differ": (
         change(LABELS, lambda data: data[:4] + b"\0\0\0\x07" + data[8:15]),
         "has 7 labels, but .* 300 images",
@@ -170,7 +170,7 @@ BAD = {
     ),
     "images too many": (
         change(TEST, lambda data: gzip.compress(gzip.decompress(data) + b"1")),
-        "goes on after",
+        "continues after",
     ),
     "xz truncated": (change(TRAIN, lambda data: data[:-200]), "cannot be read"),
     "gz truncated": (change(TEST, lambda data: data[:-200]), "cannot be read"),

@@ -12,7 +12,6 @@ from surrogate_problems import PROBLEMS, everyone, mean_statistic, mm, objective
 
 from mpifed.components.registry import find, summary
 from mpifed.errors import InputError
-from mpifed.surrogates.base import onto_domain
 from mpifed.surrogates.projections import columns_in_unit_ball
 
 SEEDS = st.integers(0, 10_000)
@@ -197,17 +196,17 @@ def test_parameters_are_projected_on_where_the_penalty_is_finite(name, seed):
     surrogate = PROBLEMS[name].make()
     generator = torch.Generator().manual_seed(seed)
     inside = start(surrogate, seed)
-    assert torch.allclose(onto_domain(surrogate, inside), inside, rtol=0, atol=1e-12)
+    assert torch.allclose(surrogate.project_parameters(inside), inside, rtol=0, atol=1e-12)
     out = inside + 2 * torch.randn(4, len(inside), generator=generator, dtype=torch.float64)
-    once = onto_domain(surrogate, out)
+    once = surrogate.project_parameters(out)
     assert once.shape == out.shape
-    assert torch.allclose(onto_domain(surrogate, once), once, rtol=0, atol=1e-12)
+    assert torch.allclose(surrogate.project_parameters(once), once, rtol=0, atol=1e-12)
     assert all(surrogate.penalty(row) < np.inf for row in once)
     # The nearest point of a convex set sees every other at an obtuse angle.
-    others = onto_domain(surrogate, inside + 0.5 * (out.flip(0) - inside))
+    others = surrogate.project_parameters(inside + 0.5 * (out.flip(0) - inside))
     for other in (inside, once.flip(0), others):
         assert (((out - once) * (other - once)).sum(-1) <= 1e-9).all()
-    assert torch.equal(onto_domain(surrogate, out[1]), once[1])
+    assert torch.equal(surrogate.project_parameters(out[1]), once[1])
 
 
 DOMAINS = ["squares_box", "squares_ball", "mixture_all", "balls", "remark_one", "poisson_known"]
@@ -219,4 +218,4 @@ def test_these_parameters_have_a_domain(name):
     far = start(surrogate, 0) + 100 * torch.tensor([(-1.0) ** k for k in range(64)])[
         : surrogate.n_parameters
     ].double() * (1 if name == "poisson_known" else -1)
-    assert not torch.equal(onto_domain(surrogate, far), far)
+    assert not torch.equal(surrogate.project_parameters(far), far)

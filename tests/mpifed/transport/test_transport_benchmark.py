@@ -16,7 +16,13 @@ import torch
 from mpifed.errors import InputError
 from mpifed.models.icnn import dense_icnn
 from mpifed.random import stream
-from mpifed.transport import benchmark as benchmarks
+from mpifed.transport.catalogue import find_benchmark
+from mpifed.transport.gaussian_benchmarks import (
+    gaussian_benchmark,
+    plane_gaussians,
+    random_gaussians,
+)
+from mpifed.transport.icnn_benchmarks import random_icnn_benchmark
 from mpifed.transport.metrics import cosine, l2_uvp
 from mpifed.transport.mixtures import random_mixture
 from mpifed.transport.potentials import read_potential
@@ -34,7 +40,7 @@ def published(monkeypatch) -> Path:
 
 
 def test_two_gaussians_have_the_closed_form():
-    bench = benchmarks.plane_gaussians()
+    bench = plane_gaussians()
     eye = torch.eye(2, dtype=torch.float64)
     origin = bench.true_map(torch.zeros(1, 2, dtype=torch.float64))
     assert origin.tolist() == [[1.0, -1.0]]
@@ -57,7 +63,7 @@ def test_two_gaussians_have_the_closed_form():
 
 @pytest.mark.parametrize("dimension", [1, 5])
 def test_gaussian_maps_are_symmetric_and_carry_the_moments(dimension):
-    bench = benchmarks.random_gaussians(dimension, 3)
+    bench = random_gaussians(dimension, 3)
     zero = torch.zeros(1, dimension, dtype=torch.float64)
     shift = bench.true_map(zero)
     matrix = (bench.true_map(torch.eye(dimension, dtype=torch.float64)) - shift).T.numpy()
@@ -76,9 +82,9 @@ def test_bad_covariances_are_refused():
     good, mean = np.eye(2), np.zeros(2)
     for bad in ([[1.0, 2.0], [2.0, 1.0]], [[1.0, 0.5], [0.0, 1.0]], np.zeros((2, 2))):
         with pytest.raises(InputError, match="positive definite"):
-            benchmarks.gaussian_benchmark(mean, np.array(bad), mean, good)
+            gaussian_benchmark(mean, np.array(bad), mean, good)
         with pytest.raises(InputError, match="positive definite"):
-            benchmarks.gaussian_benchmark(mean, good, mean, np.array(bad))
+            gaussian_benchmark(mean, good, mean, np.array(bad))
 
 
 def test_random_mixtures_have_their_moments():
@@ -110,7 +116,7 @@ def check_standardised(bench, dimension):
 
 @pytest.mark.parametrize("dimension", [2, 16])
 def test_the_frozen_random_network_is_standardised_monotone_and_bends(dimension):
-    bench = benchmarks.random_icnn_benchmark(dimension, 0)
+    bench = random_icnn_benchmark(dimension, 0)
     check_standardised(bench, dimension)
     x = bench.sample_source(stream(6, "fit"), 1 << 13, torch.float64)
     ones = torch.ones(len(x), 1, dtype=torch.float64)
@@ -120,9 +126,9 @@ def test_the_frozen_random_network_is_standardised_monotone_and_bends(dimension)
 
 
 def test_samples_are_a_function_of_their_generator():
-    bench = benchmarks.random_icnn_benchmark(4, 1)
-    again = benchmarks.random_icnn_benchmark(4, 1)
-    other = benchmarks.random_icnn_benchmark(4, 2)
+    bench = random_icnn_benchmark(4, 1)
+    again = random_icnn_benchmark(4, 1)
+    other = random_icnn_benchmark(4, 2)
     for sample in ("sample_source", "sample_target"):
         first = getattr(bench, sample)(stream(0, "x", 3, 7), 65)
         assert first.shape == (65, 4) and first.dtype == torch.float32
@@ -140,10 +146,10 @@ LINEAR = {2: 14.1, 16: 41.6, 64: 63.9}
 
 @pytest.mark.parametrize("dimension", LINEAR)
 def test_the_trained_potentials_give_the_published_pair(published, dimension):
-    bench = benchmarks.find_benchmark(0, dimension=dimension)
+    bench = find_benchmark(0, dimension=dimension)
     assert bench.name == "mix3tomix10"
     check_standardised(bench, dimension)
-    linear = benchmarks.gaussian_benchmark(
+    linear = gaussian_benchmark(
         np.zeros(dimension), bench.source.covariance(), bench.target_mean, bench.target_covariance
     )
     x = bench.sample_source(stream(1, "score"), 1 << 14, torch.float64)
@@ -152,21 +158,21 @@ def test_the_trained_potentials_give_the_published_pair(published, dimension):
 
 def test_names_find_benchmarks(monkeypatch, tmp_path):
     monkeypatch.delenv("MPIFED_DATA", raising=False)
-    assert benchmarks.find_benchmark(0, dimension=3).name == "random_icnn"
-    assert benchmarks.find_benchmark(0, benchmark="gaussian", dimension=2).cost < 2.78
-    assert benchmarks.find_benchmark(0, benchmark="gaussian", dimension=3).dimension == 3
+    assert find_benchmark(0, dimension=3).name == "random_icnn"
+    assert find_benchmark(0, benchmark="gaussian", dimension=2).cost < 2.78
+    assert find_benchmark(0, benchmark="gaussian", dimension=3).dimension == 3
     with pytest.raises(InputError, match="MPIFED_DATA is not set"):
-        benchmarks.find_benchmark(0, benchmark="mix3tomix10", dimension=2)
+        find_benchmark(0, benchmark="mix3tomix10", dimension=2)
     with pytest.raises(InputError, match=r"data\.dimension is 3"):
-        benchmarks.find_benchmark(0, benchmark="mix3tomix10", dimension=3)
+        find_benchmark(0, benchmark="mix3tomix10", dimension=3)
     with pytest.raises(InputError, match="no such file"):
-        benchmarks.find_benchmark(0, dimension=2, raw=str(tmp_path / "none"))
+        find_benchmark(0, dimension=2, raw=str(tmp_path / "none"))
     monkeypatch.setenv("MPIFED_DATA", str(tmp_path))
     with pytest.raises(InputError, match="there is no directory"):
-        benchmarks.find_benchmark(0, benchmark="mix3tomix10", dimension=2)
+        find_benchmark(0, benchmark="mix3tomix10", dimension=2)
     (tmp_path / "w2-benchmark").mkdir()
     with pytest.raises(InputError, match=r"neither a file '2_v1\.pt' nor one"):
-        benchmarks.find_benchmark(0, dimension=2)
+        find_benchmark(0, dimension=2)
 
 
 def state_of(model, generator):

@@ -1,0 +1,167 @@
+"""Products W X of a mixing matrix that do not depend on how clients are grouped into ranks.
+
+As in ``reduction``, every term of a sum is rounded once to a multiple of one power of two. The
+multiples are integer-valued float64 matrices with so few bits that every partial sum of their
+products is below 2**53 and hence exact, in whatever order BLAS adds (the idea of Ozaki et al.
+2012). Gossip is then as fast as a matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse
+
+from mpifed.exchange.reduction import shifted
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64
+
+BLOCK = 1 << 15
+"""Numbers mixed at a time: few enough that all that is made of them stays in a core's cache."""
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """Some rows and columns of a mixing matrix as integers, ready to multiply.
+
+    ``limbs`` are float64 matrices of integers (dense or CSR), most significant first, with
+    W = sum_k limbs[k] 2**(-bits (k + 1)); each full row of W sums to one exactly.
+    """
+
+    limbs: list[np.ndarray | scipy.sparse.csr_array]
+    bits: int
+
+    def products(
+        self, x: Float[np.ndarray, "columns width"], exponent: int
+    ) -> Float64[np.ndarray, "orders rows width"]:
+        """Return the integers that make up W X, float64 (2 limbs - 1, rows, width).
+
+        ``x`` is (columns, width) with |x| < 2**exponent. The integers are exact, and so are sums of
+        the products of several blocks of columns, in any order: a row of W X may be added up from
+        the products of different ranks.
+        """
+        count = len(self.limbs)
+        totals = np.zeros((2 * count - 1, self.limbs[0].shape[0], x.shape[1]))
+        for part in _blocks(x.shape[1], max(self.limbs[0].shape)):
+            scaled = shifted(x[:, part].astype(np.float64), -exponent)
+            for j, x_limb in enumerate(_split(scaled, self.bits, count)):
+                for k, limb in enumerate(self.limbs):
+                    totals[j + k, :, part] += limb @ x_limb
+        return totals
+
+    def combine(
+        self, products: Float64[np.ndarray, "orders rows width"], exponent: int
+    ) -> Float64[np.ndarray, "rows width"]:
+        """Return W X in float64, (rows, width), from the sum of all its ``products``."""
+        total = np.zeros(products.shape[1:])
+        # Least significant first, so that the sum is rounded as late as possible.
+        for order in reversed(range(len(products))):
+            total += shifted(products[order], exponent - self.bits * (order + 2))
+        return total
+
+    def __call__(
+        self, x: Float[np.ndarray, "columns width"], exponent: int
+    ) -> Float[np.ndarray, "rows width"]:
+        """Return W X in the type of ``x``, (rows, width), where all columns are here."""
+        mixed = np.empty((self.limbs[0].shape[0], x.shape[1]), x.dtype)
+        mix([(self, x)], exponent, mixed)
+        return mixed
+
+    def of(self, columns: np.ndarray) -> Mixer:
+        """Return the same with these columns only, in this order."""
+        return Mixer([_as_dense_as_it_is(limb[:, columns]) for limb in self.limbs], self.bits)
+
+
+def mix(
+    parts: Sequence[tuple[Mixer, np.ndarray]],
+    exponent: int,
+    mixed: np.ndarray,
+    elsewhere: Iterable[tuple[np.ndarray, np.ndarray]] = (),
+) -> None:
+    """Fill ``mixed``, (rows, width), by W X, from the blocks of columns that W and X are cut into.
+
+    Each of ``parts`` is a block of W and the rows of X that it multiplies, (columns, width), all
+    below 2**exponent. ``elsewhere`` are products from other ranks, each with the rows it adds to,
+    int64 (k,): float64 (2 limbs - 1, k, width).
+    """
+    mixers = [mixer for mixer, _ in parts]
+    rows, width = mixed.shape
+    for part in _blocks(width, max(rows, *(mixer.limbs[0].shape[1] for mixer in mixers))):
+        products = parts[0][0].products(parts[0][1][:, part], exponent)
+        for more, x in parts[1:]:
+            products += more.products(x[:, part], exponent)
+        for places, sums in elsewhere:
+            products[:, places] += sums[:, :, part]
+        mixed[:, part] = mixers[0].combine(products, exponent)
+
+
+def _blocks(width: int, rows: int) -> Iterator[slice]:
+    """Columns of ``rows`` rows that are mixed at a time."""
+    step = max(1, BLOCK // max(1, rows))
+    for start in range(0, width, step):
+        yield slice(start, min(start + step, width))
+
+
+def mixer(
+    rows: scipy.sparse.csr_array,
+    own: np.ndarray,
+    longest: int,
+    limbs: int,
+) -> Mixer:
+    """Return full rows of a mixing matrix in fixed point.
+
+    ``own`` gives the column of each row's own client; its weight is set to one minus the others, so
+    that constants are preserved exactly. ``longest`` bounds the entries in a row over the whole
+    matrix, the same on every rank.
+    """
+    bits = _bits(longest, limbs)
+    coo = rows.tocoo()
+    row, column = coo.row, coo.col
+    others = column != own[row]
+    row, column, values = row[others], column[others], coo.data[others]
+    made = []
+    for k, part in enumerate(_split(values, bits, limbs)):
+        rest = np.bincount(row, part, minlength=len(own))
+        diagonal = (float(1 << bits) if k == 0 else 0.0) - rest
+        data = np.concatenate([part, diagonal])
+        places = (np.append(row, np.arange(len(own))), np.append(column, own))
+        made.append(scipy.sparse.csr_array((data, places), shape=rows.shape))
+    return Mixer([_as_dense_as_it_is(limb) for limb in made], bits)
+
+
+def off_diagonal_mixer(block: scipy.sparse.csr_array, longest: int, limbs: int) -> Mixer:
+    """Return a block of a mixing matrix without any client's own weight, in fixed point."""
+    bits = _bits(longest, limbs)
+    coo = block.tocoo()
+    parts, places = _split(coo.data, bits, limbs), (coo.row, coo.col)
+    made = [scipy.sparse.csr_array((part, places), shape=block.shape) for part in parts]
+    return Mixer([_as_dense_as_it_is(limb) for limb in made], bits)
+
+
+def _bits(longest: int, limbs: int) -> int:
+    """Bits of a limb for which sums of products over a row and ``limbs`` limbs stay below 2**53."""
+    return (53 - int(longest * limbs).bit_length()) // 2
+
+
+def _as_dense_as_it_is(
+    limb: np.ndarray | scipy.sparse.csr_array,
+) -> np.ndarray | scipy.sparse.csr_array:
+    """A dense array where that multiplies faster."""
+    if isinstance(limb, np.ndarray):
+        return limb
+    return limb.toarray() if limb.nnz > 0.2 * limb.shape[0] * limb.shape[1] else limb
+
+
+def _split(values: np.ndarray, bits: int, count: int) -> list[np.ndarray]:
+    """Integers a_k with values = sum_k a_k 2**(-bits (k + 1)) up to 2**(-bits count)."""
+    limbs = []
+    for _ in range(count):
+        values = shifted(values, bits)
+        whole = np.rint(values)
+        values -= whole
+        limbs.append(whole)
+    return limbs
