@@ -44,7 +44,7 @@ class Description:
         Names of the labels, where the source has them; else empty. Those of a text are characters.
     label_counts : ndarray or None
         How often each label is that of a training sample, over all clients, int64 (n_classes,);
-        counted for texts alone.
+        counted for texts alone, before ``evaluation.validation_fraction`` holds any out.
 
     Examples
     --------

@@ -162,6 +162,10 @@ BAD = {
     "deep": ("[" * 100_000, "is no JSON"),
     "another form": ("[1]", "no file of LEAF"),
     "other users": (leaf_file({"a": ([[1.0]], [1])}).replace('["a"]', '["b"]'), "other 'users'"),
+    "a number as a user": (
+        leaf_file({"1": ([[1.0]], [1])}).replace('["1"]', "[1]"),
+        "other 'users'",
+    ),
     "wrong count": (
         leaf_file({"a": ([[1.0]], [1])}, num_samples=[2]),
         "has 1 samples, but 'num_samples' is 2",

@@ -119,7 +119,7 @@ HOSTILE = {
     "a command": (pickle.dumps(Call(os.system, "touch pwned")), "posix.system"),
     "a class": (pickle.dumps(collections.OrderedDict(a=1)), "collections.OrderedDict"),
     "builtins": (pickle.dumps(Call(eval, "1+1")), "builtins.eval"),
-    "an object of numpy": (b"cnumpy\nsave\n(S'x'\nK\x01tR.", "numpy.save"),
+    "an object of numpy": (b"cnumpy\nsave\n(U\x01xK\x01tR.", "numpy.save"),
     "objects in an array": (pickle.dumps(np.array([{}, 1], object)), "not of numbers"),
     "records": (pickle.dumps(np.zeros(2, [("a", "f8")])), "not of numbers"),
     "a set": (pickle.dumps({1, 2}), "makes objects"),
