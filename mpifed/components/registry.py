@@ -227,7 +227,7 @@ def with_defaults(kind: str, section: Any) -> Any:
     kind : str
         A key of ``TABLES``.
     section : Any
-        The section; what is no mapping with a known name is returned unchanged.
+        The section; what is not a mapping with a known name is returned unchanged.
     """
     name = section.get("name") if isinstance(section, Mapping) else None
     if not isinstance(name, str) or name not in TABLES[kind]:

@@ -99,7 +99,7 @@ def read(
         except UnicodeDecodeError:
             raise InputError(f"data.path is '{path}', which is not text in UTF-8") from None
         except csv.Error as error:
-            raise InputError(f"data.path is '{path}', which is no CSV file ({error})") from None
+            raise InputError(f"data.path is '{path}', which is not a CSV file ({error})") from None
         finally:
             text.detach()
 

@@ -181,13 +181,13 @@ class _Reading:
             return ()
         stored = self._dataset("class_names")
         if stored.dtype != np.uint8 or stored.ndim != 1:
-            raise self._refusal("/class_names is no row of bytes")
+            raise self._refusal("/class_names is not a row of bytes")
         try:
             names = json.loads(hdf5.whole(stored).tobytes())
         except (ValueError, RecursionError):
-            raise self._refusal("/class_names is no JSON") from None
+            raise self._refusal("/class_names is not JSON") from None
         if not isinstance(names, list) or list(map(type, names)) != [str] * n_classes:
-            raise self._refusal(f"/class_names is no list of {n_classes} texts")
+            raise self._refusal(f"/class_names is not a list of {n_classes} texts")
         return tuple(names)
 
     def _label_counts(self, n_classes: int) -> np.ndarray | None:
@@ -195,8 +195,11 @@ class _Reading:
             return None
         stored = self._dataset("label_counts")
         if stored.dtype.kind not in "iu" or stored.shape != (n_classes,):
-            raise self._refusal(f"/label_counts is no row of {n_classes} whole numbers")
-        return hdf5.whole(stored).astype(np.int64)
+            raise self._refusal(f"/label_counts is not {n_classes} whole numbers")
+        found = hdf5.whole(stored).astype(np.int64)
+        if found.min(initial=0) < 0:
+            raise self._refusal("/label_counts has numbers below 0")
+        return found
 
     def _task(self) -> Task:
         task = self._attribute(self.file, "task", str, "classification")

@@ -131,7 +131,7 @@ def inspect(among: list[Path], prefix: str) -> tuple[list[Part], np.ndarray]:
     Raises
     ------
     InputError
-        If a file is missing, is no IDX file, or does not fit the others.
+        If a file is missing, is not an IDX file, or does not fit the others.
     """
     parts, labels = [], []
     for part_names in PARTS:

@@ -95,10 +95,10 @@ def _of_file(path: Path, content: bytes, is_test: bool, vocabulary: str) -> Iter
         values = json.loads(content)
     except (ValueError, RecursionError) as error:
         reason = one_line(str(error) or "nested too deep", 120)
-        raise InputError(f"'{path}' is no JSON: {reason}") from None
+        raise InputError(f"'{path}' is not JSON: {reason}") from None
     del content
     if not isinstance(values, dict) or not isinstance(values.get("user_data"), dict):
-        raise InputError(f"'{path}' is no file of LEAF: it has no 'users' and 'user_data'")
+        raise InputError(f"'{path}' is not a file of LEAF: it has no 'users' and 'user_data'")
     users, data = values.get("users"), values["user_data"]
     named = isinstance(users, list) and all(isinstance(user, str) for user in users)
     if not named or sorted(users) != sorted(data):
@@ -160,5 +160,5 @@ def _numbers(said: str, x: list[Any]) -> np.ndarray:
 def _labels(said: str, y: list[Any]) -> np.ndarray:
     fine = all(isinstance(label, (int, float)) and label == label // 1 >= 0 for label in y)
     if not fine or max(y, default=0) >= 1 << 31:
-        raise InputError(f"{said} has a label that is no whole number from 0 on")
+        raise InputError(f"{said} has a label that is not a whole number from 0 on")
     return np.array(y, np.int64)

@@ -87,7 +87,7 @@ def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Sour
     Raises
     ------
     InputError
-        If there are none, or one is no picture of 105 x 105 pixels.
+        If there are none, or one is not a picture of 105 x 105 pixels.
     """
     among = places(raw, "omniglot")
     drawings: list[Drawing] = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -74,14 +75,16 @@ def load(content: bytes, path: str | Path) -> Any:
     {'labels': [6, 9]}
     """
     try:
-        _check(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python, about texts that it then refuses
+            _check(content)
         return _arrays(_Restricted(io.BytesIO(content), encoding="bytes").load())
     except InputError as error:
         raise InputError(f"'{path}' cannot be read: {error}") from None
     except Exception as error:
         # The bytes of a stranger make the unpickler raise almost anything.
         reason = one_line(str(error) or type(error).__name__, 120)
-        raise InputError(f"'{path}' is no pickle of arrays and lists: {reason}") from None
+        raise InputError(f"'{path}' is not a pickle of arrays and lists: {reason}") from None
 
 
 def _check(content: bytes) -> None:

@@ -46,7 +46,7 @@ def decoded(content: bytes, said: str, mode: str | None = None) -> np.ndarray:
     except InputError:
         raise
     except UnidentifiedImageError:
-        raise InputError(f"{said} is no PNG or JPEG picture") from None
+        raise InputError(f"{said} is not a PNG or JPEG picture") from None
     except Exception as error:
         # Decoders raise almost anything for damaged files.
         reason = one_line(str(error) or type(error).__name__, 120)

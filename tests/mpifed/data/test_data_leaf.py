@@ -158,9 +158,9 @@ def test_bytes_over_255_are_recognised_exactly(levels):
 
 
 BAD = {
-    "no JSON": ("{", "is no JSON"),
-    "deep": ("[" * 100_000, "is no JSON"),
-    "another form": ("[1]", "no file of LEAF"),
+    "no JSON": ("{", "is not JSON"),
+    "deep": ("[" * 100_000, "is not JSON"),
+    "another form": ("[1]", "not a file of LEAF"),
     "other users": (leaf_file({"a": ([[1.0]], [1])}).replace('["a"]', '["b"]'), "other 'users'"),
     "a number as a user": (
         leaf_file({"1": ([[1.0]], [1])}).replace('["1"]', "[1]"),
@@ -175,8 +175,8 @@ BAD = {
     "ragged": (leaf_file({"a": ([[1.0], [2.0, 3.0]], [1, 1])}), "as many numbers as the others"),
     "mixed": (leaf_file({"a": ([[1.0], "text"], [1, 1])}), "neither a text nor as many numbers"),
     "infinite": (leaf_file({"a": ([[1.0], [float("inf")]], [1, 1])}), "not finite"),
-    "negative label": (leaf_file({"a": ([[1.0]], [-1])}), "no whole number from 0 on"),
-    "text label": (leaf_file({"a": ([[1.0]], ["b"])}), "no whole number from 0 on"),
+    "negative label": (leaf_file({"a": ([[1.0]], [-1])}), "not a whole number from 0 on"),
+    "text label": (leaf_file({"a": ([[1.0]], ["b"])}), "not a whole number from 0 on"),
     "shapes": (leaf_file({"a": ([[1.0]], [1]), "b": ([[1.0, 2.0]], [1])}), "have the shape"),
     "texts of different lengths": (leaf_file({"a": (["ab", "a"], ["b", "b"])}), "different len"),
     "two characters": (leaf_file({"a": (["ab"], ["bc"])}), "not one character"),

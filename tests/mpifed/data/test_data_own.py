@@ -325,7 +325,7 @@ BAD_CSV = {
     "features": (CSV, {"features": ["aged"]}, "data.features is 'aged'"),
     "no inputs": ("risk\nlow\n", {}, "no column of inputs"),
     "long": ("age,risk\n1," + "x" * 300, {}, "more than 200 characters"),
-    "a field without end": ('age,risk\n1,"' + "x" * 200_000, {}, "no CSV file"),
+    "a field without end": ('age,risk\n1,"' + "x" * 200_000, {}, "not a CSV file"),
     "delimiter": (CSV, {"delimiter": ",,"}, "must be one character, or tab"),
     "no labels to deal by": (CSV, {"label": "dose", "features": ["age"], "partition": "dirichlet"},
                              "no labels to deal by"),

@@ -133,9 +133,9 @@ HOSTILE = {
         b"(K\x01(J\xff\xff\xff\x7ftcnumpy\ndtype\nU\x02u1K\x00K\x01\x87R\x89U\x02abtb.",
         "reshape",
     ),
-    "empty": (b"", "no pickle"),
-    "no pickle": (b"\x89PNG\r\n", "makes objects"),
-    "cut": (pickle_2({"data": np.zeros((3, 4), np.uint8)})[:-30], "no pickle"),
+    "empty": (b"", "not a pickle"),
+    "not a pickle": (b"\x89PNG\r\n", "makes objects"),
+    "cut": (pickle_2({"data": np.zeros((3, 4), np.uint8)})[:-30], "not a pickle"),
     "a list in itself": (b"](\x940.".replace(b"(\x940", b"q\x00h\x00a"), "nested too deep"),
 }  # fmt: skip
 

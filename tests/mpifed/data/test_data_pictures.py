@@ -131,8 +131,8 @@ def test_bad_pictures_are_refused(tmp_path: Path):
     Image.fromarray(np.zeros((105, 105), np.uint8)).save(gif, "GIF")
     for content, message in (
         (good[:-40], "damaged picture"),
-        (b"", "no PNG or JPEG picture"),
-        (gif.getvalue(), "no PNG or JPEG picture"),
+        (b"", "not a PNG or JPEG picture"),
+        (gif.getvalue(), "not a PNG or JPEG picture"),
         (png(np.ones((105, 100), bool)), "105 x 100 pixels, not 105 x 105"),
         (bomb + good[33:], "60000 x 60000 pixels|damaged picture"),
     ):
@@ -238,7 +238,7 @@ def test_bad_parquet_files_are_refused(tmp_path: Path):
         ({**good, "image": [[1.0], None]}, {}, "has an empty value"),
         ({**good, "image": ["ab", "c"]}, {}, "texts of different lengths"),
         ({**good, "image": ["é", "c"]}, {}, "a character that the vocabulary lacks"),
-        ({**good, "image": [{"bytes": b"?"}] * 2}, {}, "no PNG or JPEG picture"),
+        ({**good, "image": [{"bytes": b"?"}] * 2}, {}, "not a PNG or JPEG picture"),
         ({**good, "label": [[0], [1, 2]]}, {}, "data.label that are not numbers"),
     ):
         hub({}, columns, path)
