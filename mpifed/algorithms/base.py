@@ -145,7 +145,7 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     """
 
     online: bool = False
-    tasks: tuple[str, ...] = ("classification", "multi_label", "regression")
+    tasks: tuple[str, ...] = ("classification", "sequence", "multi_label", "regression")
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"
     local_options: tuple[str, ...] | None = None

@@ -45,6 +45,11 @@ ALGORITHMS = {
 MODELS = {
     "linear": "mpifed.models.linear:linear",
     "mlp": "mpifed.models.mlp:mlp",
+    "cnn": "mpifed.models.cnn:cnn",
+    "mobilenet_v2": "mpifed.models.mobilenet:mobilenet_v2",
+    "resnet18": "mpifed.models.resnet:resnet18",
+    "resnet34": "mpifed.models.resnet:resnet34",
+    "lstm": "mpifed.models.lstm:lstm",
     "icnn": "mpifed.models.icnn:icnn",
     "none": "mpifed.models.none:none",
 }
@@ -125,7 +130,7 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
     --------
     >>> find("model", "lineal")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    mpifed.errors.InputError: model.name is 'lineal'; did you mean 'linear'? allowed: icnn, ...
+    mpifed.errors.InputError: model.name is 'lineal'; did you mean 'linear'? allowed: cnn, ...
     """
     table, field = TABLES[kind], field or f"{kind}.name"
     if ":" in name:

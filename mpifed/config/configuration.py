@@ -39,6 +39,7 @@ from mpifed.federation import participation
 from mpifed.federation.clients import count_unseen
 from mpifed.federation.participation import Participation
 from mpifed.local.options import LocalOptions
+from mpifed.local.options import refusal as local_refusal
 from mpifed.supervision.heartbeat import STALL_LIMIT
 
 __all__ = [
@@ -293,7 +294,7 @@ def _refusal(configuration: Configuration) -> str | None:
     """Return why components of this configuration do not go together; None if they do."""
     algorithm = find_algorithm(configuration.algorithm.name)
     exchange = configuration.exchange.name
-    reasons = [algorithm.refuse(configuration)]
+    reasons = [local_refusal(configuration.local), algorithm.refuse(configuration)]
     if algorithm.exchanges is None or exchange in algorithm.exchanges:
         # Further reasons against an exchange that must be replaced anyway do not help.
         reasons.append(find_exchange(exchange).refuse(configuration))

@@ -8,13 +8,14 @@ Layout, version 1. Every split ``train``, ``val`` and ``test`` has
 * ``/SPLIT/offsets`` (n_clients + 1,): client i owns rows ``offsets[i]`` to ``offsets[i + 1]``.
 
 The root has the attributes ``source``, ``partition`` (texts), ``seed`` and ``n_classes`` (whole
-numbers) and may have ``task``: ``classification`` (also where absent), ``multi_label`` (y 0 or 1,
-(samples, n_classes)), ``regression`` (y finite, (samples, n_classes)) or ``unlabelled`` (n_classes
-is 0 and y (samples, 0)). Files that mpifed writes also carry ``version`` and ``options`` (JSON).
-There may be ``/class_names`` (JSON, a list of n_classes texts, as uint8) and ``/label_counts``
-(n_classes,), see ``Description``. Every client has training samples; test samples have all of them
-or, without a test split, none. Nothing is compressed or chunked, so that the rows of a block of
-clients are one run of bytes.
+numbers) and may have ``task``: ``classification`` (also where absent), ``sequence`` (y a label for
+each position of x, (samples, L)), ``multi_label`` (y 0 or 1, (samples, n_classes)), ``regression``
+(y finite, (samples, n_classes)) or ``unlabelled`` (n_classes is 0 and y (samples, 0)). Files that
+mpifed writes also carry ``version`` and ``options`` (JSON). Where the source has them there are
+``/class_names`` (JSON, a list of n_classes texts, as uint8) and ``/label_counts`` (n_classes,), see
+``Description``. Every client has training samples; test samples have all of them or, without a test
+split, none. Nothing is compressed or chunked, so that the rows of a block of clients are one run of
+bytes.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Contents:
         task = self.description.task
         if task == "regression":
             return self.stored if self.stored != "uint8" else "float64"
-        return {"classification": "int64", "multi_label": "uint8", "unlabelled": "uint8"}[task]
+        return "int64" if task in ("classification", "sequence") else "uint8"
 
     def same_rows(self, other: Contents) -> bool:
         """Return whether both hold rows of one form, for the same clients, in the same places."""
@@ -215,7 +216,8 @@ class _Reading:
             if found.dtype.kind not in "iu" or found.ndim != 1:
                 raise self._refusal(f"/{split}/{name} is not one row of whole numbers")
         if task != "classification":
-            self._check_targets(split, y, task, n_classes)
+            per_sample = x.shape[1:2] if task == "sequence" else (n_classes,)
+            self._check_targets(split, y, task, per_sample)
         rows = hdf5.whole(offsets).astype(np.int64)
         if len(rows) < 2 or rows[0] != 0 or np.any(rows[1:] < rows[:-1]):
             raise self._refusal(f"/{split}/offsets must begin with 0 and never fall")
@@ -226,14 +228,19 @@ class _Reading:
             )
         return np.diff(rows)
 
-    def _check_targets(self, split: str, y: h5py.Dataset, task: Task, n_classes: int) -> None:
-        kinds, words = ("biu", "whole") if task == "multi_label" else ("biuf", "real")
+    def _check_targets(
+        self, split: str, y: h5py.Dataset, task: Task, per_sample: tuple[int, ...]
+    ) -> None:
+        whole = task in ("multi_label", "sequence")
+        kinds, words = ("biu", "whole") if whole else ("biuf", "real")
         if y.dtype.kind not in kinds:
             raise self._refusal(f"/{split}/y is {y.dtype}, not {words} numbers, for task '{task}'")
-        if y.ndim != 2 or y.shape[1] != n_classes:
+        if y.ndim != 2 or y.shape[1:] != per_sample:
+            asked = ", ".join(map(str, per_sample)) or "positions of x"
+            source = "x" if task == "sequence" else "'n_classes'"
             raise self._refusal(
-                f"/{split}/y has the shape {y.shape}, but task '{task}' with 'n_classes' "
-                f"{n_classes} asks for (samples, {n_classes})"
+                f"/{split}/y has the shape {y.shape}, but task '{task}' with this {source} asks "
+                f"for (samples, {asked})"
             )
 
     def _form(self) -> tuple[tuple[int, ...], str, int]:

@@ -118,7 +118,7 @@ def _lay_out(file: h5py.File, contents: Contents, options: Mapping[str, Any]) ->
         names = json.dumps(about.class_names).encode()
         file.create_dataset("class_names", data=np.frombuffer(names, np.uint8))
     if about.label_counts is not None:
-        file.create_dataset("label_counts", data=about.label_counts)
+        file.create_dataset("label_counts", data=about.label_counts, dtype=np.int64)
     for split in SPLITS:
         offsets = contents.offsets(split)
         group = file.create_group(split)
