@@ -16,7 +16,7 @@ from mpifed.data.pooled import PIECE, Pool
 from mpifed.errors import InputError, one_line
 from mpifed.mpi.communicator import Communicator
 
-OwnTask = Literal["auto", "classification", "multi_label", "regression", "unlabelled"]
+OwnTask = Literal["auto", "classification", "sequence", "multi_label", "regression", "unlabelled"]
 
 MOST_LABELS = 1 << 20
 """Labels are counted from 0 on, so that a large one is more likely a mistake."""
@@ -55,9 +55,10 @@ class OwnDataset(GroupedDataset):
 
     Parameters
     ----------
-    task : {'auto', 'classification', 'multi_label', 'regression', 'unlabelled'}
-        What is to be learnt. ``auto`` is unlabelled without targets, classification for whole
-        numbers and texts, multi_label for several columns of 0 and 1, regression for the rest.
+    task : {'auto', 'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
+        What is to be learnt. ``sequence`` is a label at each position of x. ``auto`` is unlabelled
+        without targets, classification for whole numbers and texts, multi_label for several columns
+        of 0 and 1, regression for the rest.
     divisor : int
         A sample is x over this number, as 255 for pictures of bytes.
     partition : str, optional
@@ -181,6 +182,8 @@ def _targets(
         raise InputError(f"{said} there are no targets, but data.task is '{task}'")
     if task == "classification":
         return _labels(said, y, columns.class_names)
+    if task == "sequence":
+        return _labels_at_positions(said, columns)
     if y.dtype.kind not in "biuf":
         raise InputError(f"{said} targets hold {one_line(str(y.dtype), 40)}, not numbers ({task})")
     y = y.reshape(count, -1) if y.ndim == 1 else y
@@ -214,6 +217,19 @@ def _labels(
         return y.astype(np.int64), max(n_classes, 2), names if len(names) == n_classes else ()
     values, places = _numbered(said, y, "label")
     return places, max(len(values), 2), tuple(map(str, values.tolist()))
+
+
+def _labels_at_positions(said: str, columns: Columns) -> tuple[np.ndarray, int, tuple[str, ...]]:
+    x, y = columns.x, columns.y
+    assert y is not None
+    if y.dtype.kind not in "biu" or y.shape != x.shape[:2] or y.min() < 0 or y.max() > MOST_LABELS:
+        raise InputError(
+            f"{said} targets are {one_line(str(y.dtype), 40)} of shape {y.shape}; data.task "
+            f"'sequence' asks for whole numbers from 0 on of shape {x.shape[:2]}"
+        )
+    n_classes = max(int(y.max()) + 1, len(columns.class_names), 2)
+    names = columns.class_names if len(columns.class_names) == n_classes else ()
+    return y.astype(np.int64), n_classes, names
 
 
 def _numbered(said: str, values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 
-from mpifed.data.base import Dataset, Shards
+from mpifed.data.base import Dataset, Shards, Split
 from mpifed.data.characters import UNKNOWN, VOCABULARIES, Vocabulary, codes
 from mpifed.data.compressed import bare_name, located, opened
 from mpifed.data.dealing import FEWEST, MinSamples
@@ -54,6 +54,17 @@ class Windows:
         """Return the character after each input, uint8 (samples,)."""
         return self.characters[self.starts + self.length]
 
+    def count_targets(self, trained: np.ndarray, every: bool, n_classes: int) -> np.ndarray:
+        """Return how often each character is a target of the samples ``trained``, int64."""
+        first = 1 if every else self.length
+        begins = self.starts[trained]
+        size = len(self.characters) + 1
+        times = np.bincount(begins + first, minlength=size)
+        times -= np.bincount(begins + self.length + 1, minlength=size)
+        covered = np.cumsum(times)[:-1]
+        counts = np.bincount(self.characters, covered, n_classes)
+        return counts.astype(np.int64)
+
     def pieces(self) -> Iterator[np.ndarray]:
         """Yield the inputs, ``PIECE`` at a time, uint8 (k, length)."""
         within = np.arange(self.length)
@@ -62,15 +73,15 @@ class Windows:
 
 
 class Shakespeare(Dataset):
-    """Shakespeare by speaking role: 80 characters, of which the next one is to be predicted.
+    """Shakespeare by speaking role: 80 characters, whose next ones are to be predicted.
 
     What a role says in a play is one text, whose lines are joined by spaces. Its first 60 % are for
     training, the next 20 % for validation, the rest for testing (McMahan et al. 2017 and Marfoq et
     al. 2021 cut in this order too); windows do not reach from one part into the other. A sample is
-    the characters' places in the vocabulary, (sequence_length,), and its label that of the
-    character which follows. ``class_names`` of the description are the characters and
-    ``label_counts`` how often each is a training label, from which a loss can weigh them
-    (Marfoq et al. 2021, App. I.1.4).
+    the characters' places in the vocabulary, (sequence_length,); its label is that of the
+    character which follows, or of the one which follows each of them. ``class_names`` of the
+    description are the characters and ``label_counts`` how often each is a training label, from
+    which a loss can weigh them (Marfoq et al. 2021, App. I.1.4).
 
     Parameters
     ----------
@@ -89,6 +100,10 @@ class Shakespeare(Dataset):
         Characters of an input: 80 in the published code, 200 in the paper.
     stride : int
         Characters from the beginning of one sample to that of the next.
+    targets : {'next', 'every'}
+        What is predicted: the character after the whole input (task ``classification``), as in the
+        paper and LEAF, or the one after each position (task ``sequence``), as in the published
+        code.
     min_samples : int
         Fewest samples of a role that is taken; each part must have one.
     choose : {'random', 'first', 'largest'}
@@ -111,6 +126,7 @@ class Shakespeare(Dataset):
         vocabulary: Vocabulary = "printable",
         sequence_length: Annotated[int, Ge(1), Le(100_000)] = 80,
         stride: Annotated[int, Ge(1)] = 1,
+        targets: Literal["next", "every"] = "next",
         min_samples: MinSamples = FEWEST,
         choose: Choose = "random",
         seed: Annotated[int, Ge(0)] | None = None,
@@ -118,6 +134,7 @@ class Shakespeare(Dataset):
         self.seed: int = run_seed if seed is None else seed
         self._communicator = communicator
         self._windows: Windows | None = None
+        every = targets == "every"
 
         def read() -> tuple[Pool, Consecutive, np.ndarray]:
             place = located(path, "shakespeare", raw)
@@ -139,20 +156,31 @@ class Shakespeare(Dataset):
             )
             dealt = Consecutive(sizes[roles])
             trained = np.repeat(np.tile([True, False, False], n_clients), dealt.sizes.reshape(-1))
-            return pool, dealt, np.bincount(labels[trained], minlength=len(characters))
+            return pool, dealt, self._windows.count_targets(trained, every, len(characters))
 
         self._pool, self._dealt, counts = agreed(communicator, read)
-        self.description = replace(describe(self._pool, self._dealt), label_counts=counts)
+        about = replace(describe(self._pool, self._dealt), label_counts=counts)
+        self.description = replace(about, task="sequence") if every else about
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``. Collective."""
-        return load_pooled(
+        shards = load_pooled(
             self._pool, self._dealt, self._pieces, client_ids, dtype, self._communicator
         )
+        if self.description.task == "classification":
+            return shards
+        train, val, test = map(_at_every_position, (shards.train, shards.val, shards.test))
+        return replace(shards, train=train, val=val, test=test)
 
     def _pieces(self) -> Iterator[np.ndarray]:
         assert self._windows is not None
         yield from self._windows.pieces()
+
+
+def _at_every_position(split: Split) -> Split:
+    """The character after each of an input's, int64 (samples, length)."""
+    y = torch.cat([split.x[:, 1:].to(torch.int64), split.y[:, None]], dim=1)
+    return replace(split, y=y)
 
 
 def _text(place: Path) -> str:

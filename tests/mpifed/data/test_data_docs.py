@@ -30,8 +30,9 @@ def test_commands_are_configurations(command: str):
     mapping = apply_overrides(read_experiment(experiment), parse_overrides(overrides))
     configuration = resolve(mapping)
     assert configuration.data.name in command
-    given = [word.partition("=")[0].removeprefix("data.") for word in overrides[1:-1]]
-    assert set(given) <= set(configuration.data.options)
+    keys = [word.partition("=")[0].partition(".") for word in overrides]
+    given = {option for section, _, option in keys if section == "data"}
+    assert given <= {"name", *configuration.data.options}
 
 
 def test_there_is_a_command_for_each_published_and_own_kind():

@@ -125,6 +125,16 @@ def test_the_task_follows_from_the_targets(y, task, shape, n_classes):
         assert np.array_equal(found[order].reshape(-1), (y[given] - offset * 1.0).reshape(-1))
 
 
+def test_labels_at_positions_are_a_sequence():
+    labels = RANDOM.integers(0, 5, X.shape)
+    dataset = of_arrays(mpifed.arrays(X, labels, task="sequence"))
+    assert (dataset.description.task, dataset.description.n_classes) == ("sequence", 5)
+    x, y = all_rows(dataset)
+    order, given = np.argsort(x[:, 0]), np.argsort(X[:, 0])
+    assert np.array_equal(y[order], labels[given])
+    refused(r"asks for whole numbers from 0 on of shape \(90, 4\)", X, Y, task="sequence")
+
+
 def test_bytes_stay_bytes_and_are_divided():
     pictures = RANDOM.integers(0, 256, (60, 1, 5, 5), np.uint8)
     dataset = of_arrays(mpifed.arrays(pictures, Y[:60], divisor=255, rotations=[90]))

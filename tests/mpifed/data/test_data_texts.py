@@ -191,6 +191,24 @@ def test_the_description_of_a_text(tmp_path: Path):
     assert torch.equal(part.x, train.x[train.offsets[1] :])
 
 
+def test_the_next_character_at_every_position(tmp_path: Path):
+    path = tmp_path / "play.txt"
+    path.write_text(play_of([200, 300]))
+    options = {"sequence_length": 7, "stride": 3}
+    every, last = (shakespeare(path, 2, targets=t, **options) for t in ("every", "next"))
+    about = every.description
+    assert (about.task, about.target_shape, about.output_shape) == ("sequence", (7,), (7, 100))
+    for name in ("train", "val", "test"):
+        one, other = (getattr(d.load(np.arange(2), torch.float32), name) for d in (every, last))
+        assert torch.equal(one.x, other.x) and one.y.shape == (len(one.x), 7)
+        assert torch.equal(one.y[:, -1], other.y)
+        assert torch.equal(one.y[:, :-1], one.x[:, 1:].long())
+    train = every.load(np.arange(2), torch.uint8).train
+    assert np.array_equal(about.label_counts, np.bincount(train.y.flatten(), minlength=100))
+    found = last.load(np.arange(2), torch.uint8).train.y
+    assert np.array_equal(last.description.label_counts, np.bincount(found, minlength=100))
+
+
 def test_characters_beyond_the_vocabulary_are_left_out_and_counted(tmp_path: Path, caplog):
     path = tmp_path / "play.txt"
     path.write_text("R:\n" + "naïve “café” " * 20, encoding="utf-8")
