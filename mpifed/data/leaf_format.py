@@ -100,8 +100,9 @@ def _of_file(path: Path, content: bytes, is_test: bool, vocabulary: str) -> Iter
     if not isinstance(values, dict) or not isinstance(values.get("user_data"), dict):
         raise InputError(f"'{path}' is not a file of LEAF: it has no 'users' and 'user_data'")
     users, data = values.get("users"), values["user_data"]
-    named = isinstance(users, list) and all(isinstance(user, str) for user in users)
-    if not named or sorted(users) != sorted(data):
+    if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
+        raise InputError(f"'{path}' has no 'users' that are texts")
+    if sorted(users) != sorted(data):
         raise InputError(f"'{path}' has other 'users' than 'user_data'")
     counts = values.get("num_samples", [None] * len(users))
     if not isinstance(counts, list) or len(counts) != len(users):

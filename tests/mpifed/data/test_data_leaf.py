@@ -164,7 +164,7 @@ BAD = {
     "other users": (leaf_file({"a": ([[1.0]], [1])}).replace('["a"]', '["b"]'), "other 'users'"),
     "a number as a user": (
         leaf_file({"1": ([[1.0]], [1])}).replace('["1"]', "[1]"),
-        "other 'users'",
+        "no 'users' that are texts",
     ),
     "wrong count": (
         leaf_file({"a": ([[1.0]], [1])}, num_samples=[2]),

@@ -75,6 +75,11 @@ CASES = {
         Shakespeare,
         {"path": "play.txt", "sequence_length": 7, "stride": 3},
     ),
+    "every position": (
+        lambda folder: (folder / "play.txt").write_text(play_of([150 + 9 * i for i in range(13)])),
+        Shakespeare,
+        {"path": "play.txt", "sequence_length": 7, "stride": 3, "targets": "every"},
+    ),
 }
 
 
