@@ -81,7 +81,10 @@ def arrays(
     digest = digest_of(columns)
     held = Held(name="arrays", digest=digest, client=clients is not None, **options)
     # The same arrays passed twice live until neither is referred to.
-    held.columns = _HELD.setdefault(digest, columns)
+    known = _HELD.get(digest)
+    if known is None or digest_of(known) != digest:
+        _HELD[digest] = known = columns
+    held.columns = known
     return held
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,13 +29,16 @@ NAME = re.compile(
 )
 """As `images_background/Greek/character01/0394_07.png`, drawn by drawer 7."""
 
+log = logging.getLogger(__name__)
+
 DrawerOf = Literal["set", "alphabet"]
 
 
 class Omniglot(GroupedDataset):
     """Omniglot: characters (105, 105) in [0, 1], ink 0, every drawer a client.
 
-    Labels are the characters of all alphabets, in the order of their names.
+    Labels are the characters of all alphabets, in the order of their names. What two sets hold, as
+    the alphabets that ``images_background_small1`` and ``_small2`` share, is taken once.
 
     Parameters
     ----------
@@ -92,16 +96,19 @@ def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Sour
     among = places(raw, "omniglot")
     drawings: list[Drawing] = []
     pictures: list[np.ndarray] = []
-    known: set[Drawing] = set()
+    first_in: dict[tuple[str, ...], str] = {}
+    repeated = 0
     for place in among:
         for name, content in contents(place, lambda name: NAME.fullmatch(name) is not None):
             found = NAME.fullmatch(name)
             assert found is not None
             words = found["set"] or "", found["alphabet"], found["character"], found["number"]
-            drawing = Drawing(*words, int(found["drawer"]), 0)
-            if drawing in known:
-                continue  # of an archive that is unpacked beside itself
-            known.add(drawing)
+            drawn = (*words[1:], found["drawer"])
+            if drawn in first_in:
+                # Of another set, or of an archive that is unpacked beside itself.
+                repeated += first_in[drawn] != words[0]
+                continue
+            first_in[drawn] = words[0]
             if len(pictures) % PIECE == 0:
                 check_memory(
                     float(PIECE * SIDE * SIDE), f"'{place}' cannot be read: the rest of it"
@@ -112,13 +119,15 @@ def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Sour
                     f"'{place / name}' has {picture.shape[0]} x {picture.shape[1]} pixels, not "
                     f"{SIDE} x {SIDE}"
                 )
-            drawings.append(Drawing(*words, drawing.drawer, len(pictures)))
+            drawings.append(Drawing(*words, int(found["drawer"]), len(pictures)))
             pictures.append(picture if size == SIDE else smaller(picture[None], size)[0])
     if not drawings:
         raise InputError(
             f"data.raw is '{among[0]}', which has no pictures as "
             "images_background/Greek/character01/0394_07.png, unpacked or in a zip archive"
         )
+    if repeated:
+        log.warning("%d drawings that two sets hold are taken once, in the first set", repeated)
     drawings.sort()
     names, labels = np.unique([each.label for each in drawings], return_inverse=True)
     whose = [

@@ -60,7 +60,7 @@ def test_omniglot():
         sizes[number] = sum(len(labels) for labels in labels_by_client(dataset))
         assert dataset.description.input_shape == (105, 105) and sizes[number] == count
     both = Omniglot(40, 0, Alone(), raw=str(folder), size=28)
-    assert {len(labels) for labels in labels_by_client(both)} == {136, 156}
+    assert {len(labels) for labels in labels_by_client(both)} == {136, 106}
     assert both.description.n_classes == 242
 
 
