@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +9,10 @@ import numpy as np
 
 from mpifed.data.columns import Columns, OwnDataset
 from mpifed.data.compressed import located
+from mpifed.data.tagged import UNREADABLE
 from mpifed.errors import InputError, closest, one_line
 from mpifed.mpi.communicator import Communicator
 from topologies.inputs import check_archive
-
-UNREADABLE = (
-    *(OSError, ValueError, TypeError, LookupError, EOFError, MemoryError, SyntaxError),
-    *(RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error, struct.error),
-)
-"""What zipfile and numpy raise for what is not an ``.npz`` file."""
 
 
 class Npz(OwnDataset):
