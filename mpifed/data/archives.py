@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import lzma
 import os
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -27,6 +28,7 @@ Wanted = Callable[[str], bool]
 UNREADABLE = (
     *(OSError, EOFError, ValueError, NotImplementedError, RuntimeError),
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
+    *(OverflowError, LookupError, struct.error),
 )
 """What zipfile, tarfile and decompression raise for damaged archives and encrypted members."""
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from mpifed.data.columns import Columns, OwnDataset
 from mpifed.data.compressed import located
-from mpifed.data.tagged import UNREADABLE
 from mpifed.errors import InputError, closest, one_line
 from mpifed.mpi.communicator import Communicator
 from topologies.inputs import check_archive
@@ -85,7 +84,7 @@ def read(path: Path, names: dict[str, str | None]) -> dict[str, np.ndarray]:
             return {option: file[name] for option, name in names.items() if name is not None}
     except InputError:
         raise
-    except UNREADABLE as error:
+    except Exception as error:  # zipfile, its decompressors, tokenize and numpy each have their own
         reason = one_line(getattr(error, "strerror", None) or str(error), 120)
         raise InputError(
             f"data.path is '{path}', which cannot be read as an .npz file ({reason})"
