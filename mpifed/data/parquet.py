@@ -77,7 +77,6 @@ def read(
         inputs of different shapes.
     """
     try:
-        import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise InputError(
@@ -102,7 +101,9 @@ def read(
                         own = batch.column(batch.schema.get_field_index(wanted[option]))
                         parts[option].append(_converted(path, own, option, vocabulary))
                     is_test.append(np.full(batch.num_rows, _is_test(path)))
-        except (OSError, pyarrow.ArrowException) as error:
+        except InputError:
+            raise
+        except Exception as error:  # of the system, of pyarrow, and of names that are not UTF-8
             reason = one_line(str(error), 120)
             raise InputError(f"'{path}' cannot be read as parquet: {reason}") from None
     found = {option: _joined(place, option, own) for option, own in parts.items()}

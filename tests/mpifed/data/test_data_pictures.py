@@ -23,7 +23,7 @@ from pyarrow import parquet
 
 from mpifed.data.characters import VOCABULARIES
 from mpifed.data.omniglot import Omniglot
-from mpifed.data.parquet import Parquet
+from mpifed.data.parquet import Parquet, read
 from mpifed.data.pictures import decoded, smaller
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
@@ -250,6 +250,21 @@ def test_bad_parquet_files_are_refused(tmp_path: Path):
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError, match=r"train\.parquet' cannot be read as parquet"):
         parquets(tmp_path)
+
+
+@given(st.binary(max_size=9), st.integers(0, 10**6))
+def test_damaged_parquet_files_are_refused_or_read(tmp_path_factory, noise, at):
+    path = tmp_path_factory.mktemp("hub") / "train.parquet"
+    hub({}, {"image": [[1.0, 2.0]] * 20, "label": [0, 1] * 10}, path)
+    whole = path.read_bytes()
+    at %= len(whole)
+    path.write_bytes(whole[:at] + noise + whole[at + len(noise) :])
+    try:
+        found = read(path.parent, "image", "label", None, "abc")
+    except InputError as refused:
+        assert str(path.parent) in str(refused)
+    else:
+        assert len(found.x) == len(found.y)
 
 
 @given(st.binary(max_size=200), st.integers(0, 10**6))
