@@ -26,7 +26,7 @@ DATA = [
     (SINE, [f"data.n_test={WIDEST}"], f"data.n_test is {WIDEST}, which"),
     (SINE, [f"data.n_val={BEYOND}"], f"at most {WIDEST}"),
     (SINE, ["clients=1000000000"], "clients is 1000000000, which"),
-    (SINE, ["data.n_train=10000000", "clients=1000000"], "data.name 'sine' gives the clients"),
+    (SINE, ["data.n_train=10000000", "clients=100000"], "data.name 'sine' gives the clients"),
     (ATOMS, [f"data.samples={T}"], "data.samples is 1000000000000, which"),
     (ATOMS, [f"data.dim={T}"], "with 15 atoms in 1000000000000 dimensions needs"),
     (ATOMS, [f"data.atoms={T}"], "with 1000000000000 atoms in"),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -43,14 +42,14 @@ def test_there_is_a_command_for_each_published_and_own_kind():
     }
 
 
-def test_the_program_on_own_arrays_runs(tmp_path: Path):
+def test_the_program_on_own_arrays_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
     (program,) = re.findall(r"```python\n(import mpifed\n.*?)```", TEXT, re.DOTALL)
     assert len(program.splitlines()) < 20
     path = tmp_path / "own.py"
     path.write_text(program)
-    done = subprocess.run(
-        [sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    found = np.array(done.stdout.strip("[]\n ").split(), float)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(path), run_name="__main__")
+    found = np.array(capfd.readouterr().out.strip("[]\n ").split(), float)
     assert len(found) >= 1 and np.all((found >= 0) & (found <= 1))
