@@ -12,7 +12,7 @@ import commands
 import numpy as np
 import pytest
 import yaml
-from commands import TINY, call, command, environment, launch, rows
+from commands import TINY, call, command, environment, rows
 
 import mpifed
 from mpifed import __version__
@@ -358,15 +358,20 @@ def test_the_function_is_there_whatever_was_imported():
 # Without MPI, and with more ranks than there is a need for.
 
 
-def test_a_machine_without_an_mpi_library(tmp_path, capfd):
+def test_a_machine_without_an_mpi_library(tmp_path, capfd, monkeypatch):
     package = tmp_path / "modules" / "mpi4py"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "MPI.py").write_text("raise RuntimeError('cannot load\\n MPI library')\n")
     path = f"{package.parent}"
-    outcome = launch(0, *TINY, "--quiet", "--output", tmp_path / "without", PYTHONPATH=path)
-    assert (outcome.code, outcome.err) == (0, "")
     assert call([*TINY, "--quiet", "--output", tmp_path / "with"], capfd).code == 0
+    monkeypatch.syspath_prepend(path)
+    for name in ("mpi4py", "mpi4py.MPI", "mpifed.mpi.over_mpi4py"):
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delitem(sys.modules, name)
+    outcome = call([*TINY, "--quiet", "--output", tmp_path / "without"], capfd)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "mpi4py.MPI" not in sys.modules
     assert rows(tmp_path / "without") == rows(tmp_path / "with")
     # Started several times over, it says what is missing.
     words = command(0, *TINY, "--output", tmp_path / "never")
