@@ -115,6 +115,8 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     ----------
     exchanges : tuple of str or None
         Names of the exchanges that the algorithm supports, such as ``("server",)``; None for any.
+    devices : tuple of str
+        Where it computes, ``cpu`` and ``cuda`` or the first alone.
     compressors : {"any", "unbiased", "none"}
         Which compressors its messages may go through.
     communicates : bool
@@ -260,11 +262,11 @@ def initial_models(
 ) -> Tensor:
     """Return ``count`` initial models as shared state; drawn once for all, or by every client."""
     if not per_client:
-        return exchange.spread(_draw(model, count, draws, -1, dtype))
+        return exchange.spread(_draw(model, count, draws, -1, dtype).to(clients.device))
     rows = [_draw(model, count, draws, int(client), dtype) for client in clients.ids]
     if not rows:
-        return torch.empty(0, count, model.n_parameters, dtype=dtype)
-    return torch.stack(rows)
+        return torch.empty(0, count, model.n_parameters, dtype=dtype, device=clients.device)
+    return torch.stack(rows).to(clients.device)
 
 
 def _draw(model: Model, count: int, draws: Draws, client: int, dtype: torch.dtype) -> Tensor:

@@ -136,7 +136,8 @@ class FedAdam(Algorithm[ServerChannel]):
         if self.objective is None:
             model = initial_models(self.model, 1, clients, exchange, draws, dtype, False)
         else:
-            model = torch.zeros(1, 2 * self.model.n_parameters, dtype=dtype)
+            size = 2 * self.model.n_parameters
+            model = torch.zeros(1, size, dtype=dtype, device=clients.device)
         second = torch.full_like(model, 0.0 if self.bias_correction else self.tau**2)
         count = torch.zeros(1, dtype=torch.int64)
         optimizer = self.local.init(len(clients), 1, dtype)
@@ -222,6 +223,7 @@ class FedAdam(Algorithm[ServerChannel]):
         omega, theta = state.model.view(2, -1)
         size = self.local.options.batch_size
         y = self.benchmark.sample_target(draws.stream("target 0"), size, omega.dtype)
+        y = y.to(omega.device)
         rows = [
             torch.cat(joint_gradient(self.objective, omega, theta, x, y))
             for x in batches_of(clients, draws, "samples 0", size)

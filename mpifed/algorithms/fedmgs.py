@@ -80,6 +80,7 @@ class FedMGS(Algorithm[ServerChannel]):
     """
 
     uses_model = False
+    devices = ("cpu",)
     model_type = NoModel
     local_options = ()
     exchanges = ("server",)

@@ -180,6 +180,7 @@ class DeclaredAlgorithm(Component, kind="algorithm"):
 
     exchanges: ClassVar[tuple[str, ...] | None] = None
     compressors: ClassVar[str] = "any"
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     communicates: ClassVar[bool] = True
     uses_model: ClassVar[bool] = True
     steps_locally: ClassVar[bool] = False

@@ -293,6 +293,11 @@ def _refusal(configuration: Configuration) -> str | None:
     """Return why components of this configuration do not go together; None if they do."""
     algorithm = find_algorithm(configuration.algorithm.name)
     exchange = configuration.exchange.name
+    if configuration.device not in ("auto", *algorithm.devices):
+        return (
+            f"device is '{configuration.device}', but algorithm '{configuration.algorithm.name}' "
+            f"computes on the CPU alone; allowed: auto, {', '.join(algorithm.devices)}"
+        )
     reasons = [local_refusal(configuration.local), algorithm.refuse(configuration)]
     if algorithm.exchanges is None or exchange in algorithm.exchanges:
         # Further reasons against an exchange that must be replaced anyway do not help.

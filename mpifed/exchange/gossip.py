@@ -204,7 +204,7 @@ class Gossip(Exchange):
         if self.compressor is None:
             return Nothing()
         numbers = sum(math.prod(tensor.shape[1:]) for tensor in shared)
-        return Replicas(torch.zeros(n_hosted, numbers, dtype=dtype))
+        return Replicas(shared[0].new_zeros(n_hosted, numbers, dtype=dtype))
 
     def spread(self, shared: Tensor) -> Tensor:
         return shared.repeat(len(self.federation.hosted), *([1] * shared.dim()))

@@ -210,6 +210,11 @@ class Clients:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the samples are, and with them the models."""
+        return self.shards.train.x.device
+
     @cached_property
     def ids(self) -> np.ndarray:
         """Client numbers, int64 (len,)."""

@@ -25,7 +25,7 @@ from mpifed.local.one_by_one import step_one_by_one
 from mpifed.local.optimizers import RULES, AdamState, OptimizerState, SgdState, WithBuffers
 from mpifed.local.options import LocalOptions
 from mpifed.local.schedule import SCHEDULES
-from mpifed.local.stacked import BLOCK_BYTES, Stacked
+from mpifed.local.stacked import BLOCK_BYTES, GPU_BLOCK_BYTES, Stacked
 from mpifed.local.steps import Steps
 from mpifed.memory import check_memory
 from mpifed.models.base import Model
@@ -98,7 +98,8 @@ class LocalSGD:
         self.rule = RULES[options.optimizer](options)
         self.n_trained = model.n_parameters - model.n_buffers
         chosen = model.stepping if options.stepping == "auto" else options.stepping
-        block_bytes = BLOCK_BYTES if chosen == "stacked" else 0
+        together = BLOCK_BYTES if device.type == "cpu" else GPU_BLOCK_BYTES
+        block_bytes = together if chosen == "stacked" else 0
         self.stacked: Stacked | None = None
         if chosen == "stacked" or model.same_bits:
             self.stacked = Stacked(

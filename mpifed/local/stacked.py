@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 3 << 20
 """Bytes of inputs in one step of a block; near the size of a core's cache is fastest."""
 
+GPU_BLOCK_BYTES = 16 << 20
+"""The same on a GPU: all clients of a rank, as long as their activations fit."""
+
 EVERY = slice(None)
 CONTIGUOUS = torch.contiguous_format
 

@@ -39,7 +39,9 @@ class Parametrised(Contract, kind="model"):
     steppings : tuple of str
         Values of ``local.stepping`` that the model can be trained with.
     stepping : {'stacked', 'one_by_one'}
-        What ``local.stepping: auto`` means.
+        What ``local.stepping: auto`` means on a CPU.
+    stepping_on_gpu : {'stacked', 'one_by_one'}
+        What it means on a GPU.
     same_bits : bool
         True if both values of ``local.stepping`` give the same bits.
     scored_together : int
@@ -51,6 +53,7 @@ class Parametrised(Contract, kind="model"):
     deterministic: bool = True
     steppings: tuple[Stepping, ...] = ("stacked", "one_by_one")
     stepping: Stepping = "stacked"
+    stepping_on_gpu: Stepping = "stacked"
     same_bits: bool = True
     scored_together: int = 8192
 

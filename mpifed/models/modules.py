@@ -94,6 +94,12 @@ class ModuleModel(Model):
         small = self.layout.trained <= SMALL and self.deterministic and self._is_dense()
         return "stacked" if small else "one_by_one"
 
+    @property
+    def stepping_on_gpu(self) -> Stepping:  # type: ignore[override]
+        """``stacked``, but for what cannot be and for recurrences, whose fused kernels take one."""
+        recurs = any(isinstance(part, nn.RNNBase) for part in self.network.modules())
+        return "stacked" if self.deterministic and not recurs else "one_by_one"
+
     same_bits: bool = False
 
     @property
@@ -188,7 +194,7 @@ class ModuleModel(Model):
         def one(row: Tensor, x: Tensor) -> Tensor:
             return torch.func.functional_call(self.network, self.layout.views(row), (x,))
 
-        self.network.train()
+        self.network.train().to(x.device)
         return torch.func.vmap(one)(parameters, x)
 
     def gradient(

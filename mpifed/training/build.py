@@ -26,6 +26,7 @@ from mpifed.local.solver import LocalSGD
 from mpifed.memory import check_memory, enough_memory
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
+from mpifed.training.device import choose_device
 from mpifed.training.model import make_model, refuse_inexact, with_stepping
 
 CLIENT_BYTES = 200
@@ -120,12 +121,12 @@ def make(
     _check_samples(configuration, federation, description)
     with enough_memory(f"the model {configuration.model.name} with such options"):
         model = make_model(configuration, description, method)
-    configuration = with_stepping(configuration, model)
+    device = choose_device(configuration.device, method.devices, communicator)
+    configuration = with_stepping(configuration, model, device)
     check_memory(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
         f"the model {configuration.model.name} has {model.n_parameters} parameters, which",
     )
-    device = choose_device(configuration.device, communicator)
     longest = int(description.n_train.max())
     solver = LocalSGD(model, configuration.local, horizon, longest, device)
     make_algorithm: Callable[..., Algorithm] = method
@@ -192,18 +193,6 @@ def _check_task(
             f"data.name is '{configuration.data.name}', whose task is {task}, but algorithm "
             f"'{name}' learns from: {', '.join(algorithm.tasks)}"
         )
-
-
-def choose_device(name: str, communicator: Communicator) -> torch.device:
-    """Return the CPU, or this rank's GPU: its number on the node modulo the visible GPUs.
-
-    Not tested on a GPU. Digests are promised on CPU only.
-    """
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise InputError("device is 'cuda', but torch sees no GPU; allowed here: auto, cpu")
-    return torch.device("cuda", communicator.local_rank() % torch.cuda.device_count())
 
 
 def describe_versions() -> dict[str, Any]:

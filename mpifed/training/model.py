@@ -93,7 +93,9 @@ def _check_argument(function: Any, name: str) -> None:
         )
 
 
-def with_stepping(configuration: Configuration, model: Model) -> Configuration:
+def with_stepping(
+    configuration: Configuration, model: Model, device: torch.device
+) -> Configuration:
     """Return the configuration with ``local.stepping`` as it is used, where digests depend on it.
 
     Parameters
@@ -102,6 +104,8 @@ def with_stepping(configuration: Configuration, model: Model) -> Configuration:
         The configuration of the run.
     model : Model
         Its model.
+    device : torch.device
+        Where it is trained: a GPU is full with many clients only, so that it stacks what can be.
 
     Raises
     ------
@@ -114,9 +118,11 @@ def with_stepping(configuration: Configuration, model: Model) -> Configuration:
             f"local.stepping is '{asked}', but the model has dropout or batch normalisation, whose "
             "rows cannot be stacked; allowed: auto, one_by_one"
         )
-    if asked != "auto" or model.same_bits:
+    on_cpu, predicts = device.type == "cpu", isinstance(model, Model)
+    if asked != "auto" or not predicts or (on_cpu and model.same_bits):
         return configuration
-    return replace(configuration, local=replace(configuration.local, stepping=model.stepping))
+    chosen = model.stepping if on_cpu else model.stepping_on_gpu
+    return replace(configuration, local=replace(configuration.local, stepping=chosen))
 
 
 def refuse_inexact(configuration: Configuration, model: Model, algorithm: Algorithm) -> None:

@@ -2,7 +2,7 @@
 
 What a GPU refuses is refused here too: operations between its tensors and others, indices on the
 wrong side, generators of the CPU, and a numpy array that shares the memory of a tensor. The device
-has the name ``meta``, since torch knows that of any build, and none of its tensors is a meta tensor.
+has the name ``meta``, which torch knows in every build; none of its tensors is a meta tensor.
 """
 
 from __future__ import annotations

@@ -79,6 +79,7 @@ class FedMM(Algorithm[Channel]):
     """
 
     uses_model = False
+    devices = ("cpu",)
     model_type = NoModel
     local_options = ()
     averages_by = None

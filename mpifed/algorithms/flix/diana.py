@@ -54,7 +54,7 @@ class GradientDifferences(MessageRule[DianaState, ServerChannel]):
     starts_with_gradients: bool
 
     def start(self, state: FlixState) -> DianaState:
-        memory = torch.zeros(state.optima.shape[1], dtype=torch.float64)
+        memory = state.optima.new_zeros(state.optima.shape[1], dtype=torch.float64)
         return DianaState(**vars(state), memories=torch.zeros_like(state.optima), memory=memory)
 
     def step(
