@@ -86,7 +86,7 @@ class ModuleModel(Model):
     @property
     def steppings(self) -> tuple[Stepping, ...]:  # type: ignore[override]
         """Both, or ``one_by_one`` alone where rows cannot be stacked."""
-        return ("stacked", "one_by_one") if self.deterministic else ("one_by_one",)
+        return ("stacked", "one_by_one") if self._can_be_stacked() else ("one_by_one",)
 
     @property
     def stepping(self) -> Stepping:  # type: ignore[override]
@@ -96,9 +96,8 @@ class ModuleModel(Model):
 
     @property
     def stepping_on_gpu(self) -> Stepping:  # type: ignore[override]
-        """``stacked``, but for what cannot be and for recurrences, whose fused kernels take one."""
-        recurs = any(isinstance(part, nn.RNNBase) for part in self.network.modules())
-        return "stacked" if self.deterministic and not recurs else "one_by_one"
+        """``stacked`` wherever rows can be."""
+        return "stacked" if self._can_be_stacked() else "one_by_one"
 
     same_bits: bool = False
 
@@ -106,6 +105,11 @@ class ModuleModel(Model):
     def scored_together(self) -> int:  # type: ignore[override]
         """Few samples where activations would leave the cache, else many."""
         return 1024 if self._is_dense() else SCORED
+
+    def _can_be_stacked(self) -> bool:
+        # torch.func.vmap has no rule for the fused kernels of recurrences.
+        recurs = any(isinstance(part, nn.RNNBase) for part in self.network.modules())
+        return self.deterministic and not recurs
 
     def _is_dense(self) -> bool:
         owners = (m for m in self.network.modules() if any(True for _ in m.parameters(False)))

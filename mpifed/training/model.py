@@ -115,8 +115,8 @@ def with_stepping(
     asked = configuration.local.stepping
     if asked != "auto" and asked not in model.steppings:
         raise InputError(
-            f"local.stepping is '{asked}', but the model has dropout or batch normalisation, whose "
-            "rows cannot be stacked; allowed: auto, one_by_one"
+            f"local.stepping is '{asked}', but the model has dropout, batch normalisation or a "
+            "recurrence, whose rows cannot be stacked; allowed: auto, one_by_one"
         )
     on_cpu, predicts = device.type == "cpu", isinstance(model, Model)
     if asked != "auto" or not predicts or (on_cpu and model.same_bits):

@@ -44,6 +44,15 @@ class OnDevice(Tensor):
         made.held = held
         return made
 
+    @property
+    def data(self) -> Tensor:
+        return Tensor.data.__get__(self)
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        Tensor.data.__set__(self, value)
+        self.held = value.held
+
     def __repr__(self) -> str:
         return f"OnDevice({self.held})"
 
@@ -97,10 +106,15 @@ def check(operation, args, kwargs):
     tensors = [one for one in found if isinstance(one, Tensor)]
     there = [one for one in tensors if isinstance(one, OnDevice)]
     here = [one for one in tensors if not isinstance(one, OnDevice) and one.dim()]
+    # torch.tensor makes these without a word to modes; they have no numbers.
+    assert not any(one.device == DEVICE for one in here), (
+        "torch.tensor(..., device=...) is not seen"
+    )
     if there and here:
         raise RuntimeError(f"{operation}: tensors on {DEVICE} and on the CPU in one operation")
     drawn = [one for one in found if isinstance(one, torch.Generator)]
-    if there and any(one.device.type == "cpu" for one in drawn):
+    made_there = torch.device(kwargs.get("device") or "cpu").type == DEVICE.type
+    if (there or made_there) and any(one.device.type == "cpu" for one in drawn):
         raise RuntimeError(f"{operation}: a generator of the CPU for a tensor on {DEVICE}")
 
 

@@ -117,7 +117,7 @@ def test_chosen_coordinates_of_gradients_stay_on_the_device(name):
 @pytest.mark.parametrize("network", ["plain", "normalised", "recurrent"])
 @pytest.mark.parametrize("stepping", ["stacked", "one_by_one"])
 def test_networks_are_trained_on_the_device(network, stepping):
-    if (network, stepping) == ("normalised", "stacked"):
+    if network != "plain" and stepping == "stacked":
         with pytest.raises(InputError, match="cannot be stacked"):
             rounds("fedavg", "server", "cpu", **of_network(network, stepping))
         return
@@ -164,7 +164,7 @@ def test_the_pretended_device_refuses_what_a_gpu_refuses():
         there, here = torch.ones(3, device=device), torch.ones(3)
         for mistake in (
             lambda: there + here,
-            lambda: here[torch.tensor([0], device=device)],
+            lambda: here[torch.tensor([0]).to(device)],
             lambda: there.index_select(0, torch.tensor([0])),
             lambda: there.numpy(),
             lambda: torch.randn(3, device=device, generator=torch.Generator()),
