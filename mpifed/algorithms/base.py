@@ -116,7 +116,7 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     exchanges : tuple of str or None
         Names of the exchanges that the algorithm supports, such as ``("server",)``; None for any.
     compressors : {"any", "unbiased", "none"}
-        Which compressors its messages may go through.
+        Which compressors its messages may go through; biased ones are always allowed under gossip.
     communicates : bool
         False if it sends nothing: it is then run without the configured exchange.
     uses_model : bool

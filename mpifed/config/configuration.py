@@ -20,11 +20,11 @@ from mpifed.components.registry import (
     complete,
     find,
     find_algorithm,
-    find_exchange,
     named,
     plain,
 )
 from mpifed.components.schema import check_options, check_value, options_of, shown
+from mpifed.config.compatibility import check_together
 from mpifed.config.experiment_files import (
     DATA_FILES,
     DEFAULTS,
@@ -184,7 +184,7 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
         for key, default in DEFAULTS.items()
     }
     configuration = _without_idle_sections(dataclasses.replace(settled, **sections))
-    _check_together(configuration)
+    check_together(configuration)
     return configuration
 
 
@@ -268,32 +268,3 @@ def _component(section: str, given: Any, n_training: int) -> Section:
     if given is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
     return complete(section, given, section, DEFAULTS[section], n_training)
-
-
-def _check_together(configuration: Configuration) -> None:
-    reason = _refusal(configuration)
-    if reason is None and configuration.on_divergence == "drop":
-        # A client that is left out is one that takes no part in the round.
-        some = dataclasses.replace(configuration, participation=0.5, on_divergence="stop")
-        refused = _refusal(some)
-        reason = refused and f"on_divergence is 'drop', which leaves clients out: {refused}"
-    if reason is None and participation.shortens_rounds(configuration.participation):
-        name = configuration.algorithm.name
-        if not find_algorithm(name).steps_locally:
-            reason = (
-                f"participation.late is 'partial', but algorithm '{name}' does not cut local steps "
-                "short; allowed: miss"
-            )
-    if reason is not None:
-        raise InputError(reason)
-
-
-def _refusal(configuration: Configuration) -> str | None:
-    """Return why components of this configuration do not go together; None if they do."""
-    algorithm = find_algorithm(configuration.algorithm.name)
-    exchange = configuration.exchange.name
-    reasons = [algorithm.refuse(configuration)]
-    if algorithm.exchanges is None or exchange in algorithm.exchanges:
-        # Further reasons against an exchange that must be replaced anyway do not help.
-        reasons.append(find_exchange(exchange).refuse(configuration))
-    return "; besides, ".join(filter(None, reasons)) or None

@@ -40,7 +40,7 @@ from mpifed.algorithms.fedmm.step_rule import (
     gamma_of,
     refuse_long_steps,
 )
-from mpifed.algorithms.server_messages import message_variance, refuse_biased
+from mpifed.algorithms.server_messages import message_variance
 from mpifed.components.registry import complete, find
 from mpifed.components.schema import ComponentOf
 from mpifed.data.base import Split
@@ -125,9 +125,8 @@ class FedMM(Algorithm[Channel]):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        if configuration.exchange.name == "gossip":
-            return refuse_under_gossip(configuration)
-        return refuse_biased(configuration)
+        gossips = configuration.exchange.name == "gossip"
+        return refuse_under_gossip(configuration) if gossips else None
 
     # -- state
 

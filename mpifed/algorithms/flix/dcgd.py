@@ -20,7 +20,7 @@ from mpifed.algorithms.flix.descent import Descent
 from mpifed.algorithms.flix.forecast import Problem, theorem_three
 from mpifed.algorithms.flix.messages import MessageRule, send_gradients, stepped
 from mpifed.algorithms.flix.objective import FlixObjective
-from mpifed.algorithms.flix.options import StepSize, refuse_compressed
+from mpifed.algorithms.flix.options import StepSize
 from mpifed.algorithms.flix.state import FlixState
 from mpifed.exchange.base import ServerChannel
 from mpifed.federation.clients import Clients, Draws
@@ -71,7 +71,6 @@ class Dcgd(Descent[FlixState, ServerChannel]):
     exchanges = ("server",)
     averages_by = None
     compressors = "unbiased"
-    refuse = staticmethod(refuse_compressed)
 
     def __init__(self, model: Model, local: LocalSGD, **options: Any) -> None:
         super().__init__(model, local, CompressedGradients(), **options)

@@ -27,7 +27,7 @@ from mpifed.algorithms.flix.descent import Descent
 from mpifed.algorithms.flix.forecast import Problem, bold_memory_rate, theorem_four
 from mpifed.algorithms.flix.messages import MessageRule, send_gradients, stepped
 from mpifed.algorithms.flix.objective import FlixObjective
-from mpifed.algorithms.flix.options import StepSize, refuse_compressed
+from mpifed.algorithms.flix.options import StepSize
 from mpifed.algorithms.flix.state import DianaState, FlixState
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Exchange, ServerChannel
@@ -118,7 +118,6 @@ class Diana(Descent[DianaState, ServerChannel]):
     exchanges = ("server",)
     averages_by = None
     compressors = "unbiased"
-    refuse = staticmethod(refuse_compressed)
 
     def __init__(
         self,
