@@ -5,17 +5,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed.components.base import DeclaredAlgorithm
+from mpifed.components.declared import NameAmong
 from mpifed.components.registry import find
+from mpifed.data.base import Task
 from mpifed.errors import RunError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
+from mpifed.local.options import OPTION_NAMES
 from mpifed.models.base import Model
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
@@ -145,10 +148,10 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     """
 
     online: bool = False
-    tasks: tuple[str, ...] = ("classification", "multi_label", "regression")
+    tasks: tuple[Task, ...] = ("classification", "multi_label", "regression")
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"
-    local_options: tuple[str, ...] | None = None
+    local_options: tuple[Annotated[str, NameAmong(OPTION_NAMES)], ...] | None = None
     averages_by: Weighting = "samples"
     deploys_mixtures: bool = False
     model_type: ClassVar[type | tuple[type, ...]] = Model

@@ -1,8 +1,4 @@
-"""Tables of components: names in a configuration become objects.
-
-Each kind of component has one table of names and import paths. A component is imported when it is
-named, so that ``--help`` is quick and an optional dependency is needed only where it is used. A
-name of the form ``package.module:object`` is a user's own component.
+"""Names of components in a configuration become objects; ``tables`` has the names.
 
 Where a configuration names a component, it has a name alone (``model: mlp``) or a mapping with a
 name and options (``model: {name: mlp, hidden: [64]}``). ``complete`` makes a ``Section`` of either,
@@ -21,84 +17,8 @@ from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
+from mpifed.components.tables import BASES, TABLES
 from mpifed.errors import InputError, closest, in_words
-
-ALGORITHMS = {
-    "local": "mpifed.algorithms.local:Local",
-    "fedavg": "mpifed.algorithms.fedavg:FedAvg",
-    "fedavg_ft": "mpifed.algorithms.fedavg_ft:FedAvgFineTuned",
-    "fedem": "mpifed.algorithms.fedem:FedEM",
-    "flix": "mpifed.algorithms.flix.flix:Flix",
-    "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
-    "diana": "mpifed.algorithms.flix.diana:Diana",
-    "fomaml": "mpifed.algorithms.maml:Fomaml",
-    "maml": "mpifed.algorithms.maml:Maml",
-    "reptile": "mpifed.algorithms.maml:Reptile",
-    "fedmm": "mpifed.algorithms.fedmm.fedmm:FedMM",
-    "fedmm_theta": "mpifed.algorithms.fedmm.fedmm_theta:FedMMTheta",
-    "sa_ssmm": "mpifed.algorithms.fedmm.sa_ssmm:SaSsmm",
-    "fedmgs": "mpifed.algorithms.fedmgs:FedMGS",
-    "fedmm_ot": "mpifed.algorithms.fedmm.fedmm_ot:FedMMOT",
-    "fedadam": "mpifed.algorithms.fedadam:FedAdam",
-}
-DATASETS = {
-    "synthetic": "mpifed.data.synthetic:Synthetic",
-    "digits": "mpifed.data.digits:Digits",
-    "mnist": "mpifed.data.idx:Idx",
-    "federated": "mpifed.data.federated:FederatedFile",
-    "libsvm": "mpifed.data.libsvm:LibSvm",
-    "sine": "mpifed.data.sine:Sine",
-    "tags": "mpifed.data.tags:Tags",
-    "tags_file": "mpifed.data.tags_file:TagsFile",
-    "dictionary": "mpifed.data.dictionary:Dictionary",
-    "poisson": "mpifed.data.poisson:Poisson",
-    "gaussian_mixture": "mpifed.data.gaussian_mixture:GaussianMixture",
-    "ratings": "mpifed.data.ratings:Ratings",
-    "transport": "mpifed.transport.dataset:Transport",
-}
-MODELS = {
-    "linear": "mpifed.models.linear:linear",
-    "mlp": "mpifed.models.mlp:mlp",
-    "icnn": "mpifed.models.icnn:icnn",
-    "none": "mpifed.models.none:none",
-}
-EXCHANGES = {
-    "server": "mpifed.exchange.server:Server",
-    "gossip": "mpifed.exchange.gossip:Gossip",
-}
-COMPRESSORS = {
-    "none": "mpifed.exchange.compression.base:Identity",
-    "identity": "mpifed.exchange.compression.base:Identity",
-    "rand_k": "mpifed.exchange.compression.sparse:RandK",
-    "top_k": "mpifed.exchange.compression.sparse:TopK",
-    "quantise": "mpifed.exchange.compression.rounding:Quantise",
-    "natural": "mpifed.exchange.compression.rounding:Natural",
-    "bernoulli": "mpifed.exchange.compression.combined:Bernoulli",
-    "composition": "mpifed.exchange.compression.combined:Composition",
-}
-SURROGATES = {
-    "quadratic": "mpifed.surrogates.quadratic:quadratic",
-    "poisson": "mpifed.surrogates.poisson:poisson",
-    "gaussian_mixture": "mpifed.surrogates.gaussian_mixture:gaussian_mixture",
-    "dictionary": "mpifed.surrogates.dictionary:dictionary",
-    "remark_one": "mpifed.surrogates.remark_one:remark_one",
-}
-
-TABLES = {
-    "algorithm": ALGORITHMS,
-    "data": DATASETS,
-    "model": MODELS,
-    "exchange": EXCHANGES,
-    "compression": COMPRESSORS,
-    "surrogate": SURROGATES,
-}
-
-BASES = {
-    "algorithm": "mpifed.algorithms.base:Algorithm",
-    "data": "mpifed.data.base:Dataset",
-    "exchange": "mpifed.exchange.base:Exchange",
-}
-"""Base classes from which the components of a kind derive."""
 
 
 @dataclass(frozen=True)

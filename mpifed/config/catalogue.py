@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mpifed.components.documentation import summaries
-from mpifed.components.registry import (
+from mpifed.components.registry import find, find_algorithm, load, summary
+from mpifed.components.schema import describe, options_of, shown
+from mpifed.components.tables import (
     ALGORITHMS,
     COMPRESSORS,
     DATASETS,
@@ -16,12 +18,7 @@ from mpifed.components.registry import (
     MODELS,
     SURROGATES,
     TABLES,
-    find,
-    find_algorithm,
-    load,
-    summary,
 )
-from mpifed.components.schema import describe, options_of, shown
 from mpifed.config.configuration import CheckpointOptions, EvaluationOptions
 from mpifed.config.experiment_files import experiment_names, read_experiment
 from mpifed.errors import InputError

@@ -25,8 +25,9 @@ import torch
 from annotated_types import Ge
 
 from mpifed.command import Parser, program
-from mpifed.components.registry import DATASETS, find, summary
+from mpifed.components.registry import find, summary
 from mpifed.components.schema import Option, check_value, describe, options_of
+from mpifed.components.tables import DATASETS
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.federated_format import Contents
 from mpifed.data.federated_writer import write

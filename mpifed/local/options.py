@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Lt
@@ -59,6 +59,9 @@ class LocalOptions:
     epochs: Annotated[int, Ge(1)] = 1
     steps: Annotated[int, Ge(1)] | None = None
     sampling: Sampling = "shuffled"
+
+
+OPTION_NAMES = tuple(field.name for field in fields(LocalOptions))
 
 
 def unread(given: LocalOptions, read: Collection[str]) -> dict[str, Any]:

@@ -17,15 +17,9 @@ from commands import TINY, call, command, environment, launch, rows
 import mpifed
 from mpifed import __version__
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.components.registry import (
-    ALGORITHMS,
-    COMPRESSORS,
-    DATASETS,
-    MODELS,
-    SURROGATES,
-    Section,
-)
+from mpifed.components.registry import Section
 from mpifed.components.schema import options_of
+from mpifed.components.tables import ALGORITHMS, COMPRESSORS, DATASETS, MODELS, SURROGATES
 from mpifed.config.configuration import resolve, to_mapping, to_yaml
 from mpifed.config.experiment_files import (
     apply_overrides,

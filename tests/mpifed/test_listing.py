@@ -5,8 +5,9 @@ import inspect
 import pytest
 
 from mpifed.components.documentation import summaries
-from mpifed.components.registry import ALGORITHMS, TABLES, find, find_algorithm
+from mpifed.components.registry import find, find_algorithm
 from mpifed.components.schema import describe, options_of
+from mpifed.components.tables import ALGORITHMS, TABLES
 from mpifed.config.catalogue import SECTIONS, listing
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
