@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import decided, resolve, to_yaml
 from mpifed.mpi.agreement import agree
@@ -200,6 +201,7 @@ def execute(
                 setup = agree(
                     communicator, lambda: make(configuration, communicator, horizon, stored)
                 )
+                agree(communicator, lambda: checked_payload(setup.algorithm))
             task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
             task.remarks.extend(remarks(setup))
         if request.dry_run:

@@ -15,7 +15,6 @@ from mpifed.components.base import DeclaredAlgorithm
 from mpifed.components.declared import NameAmong
 from mpifed.components.registry import find
 from mpifed.data.base import Task
-from mpifed.errors import RunError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import OPTION_NAMES
@@ -28,7 +27,7 @@ Weighting = Literal["samples", "clients"] | None
 
 @dataclass(frozen=True)
 class Predictor:
-    """What clients deploy: a mixture of M models each; ``check_predictor`` refuses other shapes.
+    """What clients deploy: a mixture of M models each; ``returned`` refuses other shapes.
 
     Attributes
     ----------
@@ -52,47 +51,6 @@ class Predictor:
     def mixture_of(self, client: int) -> Tensor | None:
         """Return the weights of a client, (M,), or None."""
         return None if self.mixture is None else self.mixture[client]
-
-
-def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> None:
-    """Refuse a predictor whose shapes do not say which models a client deploys.
-
-    Parameters
-    ----------
-    predictor : Predictor
-        What ``deploy`` or ``adapt`` returned.
-    n_clients : int
-        Number of clients for which it was asked.
-    n_parameters : int
-        P, the numbers in one model.
-
-    Raises
-    ------
-    RunError
-        For other shapes than allowed; (clients, P) must not be read as M = clients shared models.
-    """
-    came, mixture = predictor.parameters, predictor.mixture
-    if came is not None:
-        shape, models = tuple(came.shape), came.shape[-2] if came.dim() > 1 else 0
-        own = (n_clients, models, n_parameters)
-        fits = models > 0 and shape in ((models, n_parameters), own)
-        mixed = models == 1 if mixture is None else tuple(mixture.shape) == (n_clients, models)
-        if not (fits and mixed):
-            beside = (
-                "no mixture" if mixture is None else f"a mixture of shape {tuple(mixture.shape)}"
-            )
-            raise RunError(
-                f"the algorithm deploys parameters of shape {shape} and {beside} for {n_clients} "
-                f"clients; allowed: (M, {n_parameters}) for M models that all share, or "
-                f"({n_clients}, M, {n_parameters}) for each client's own, with a mixture "
-                f"({n_clients}, M), which M = 1 may do without"
-            )
-    for name, values in predictor.results.items():
-        if values.dim() == 0 or len(values) != n_clients:
-            raise RunError(
-                f"the algorithm deploys results '{name}' of shape {tuple(values.shape)} for "
-                f"{n_clients} clients; the first axis must be clients"
-            )
 
 
 class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
@@ -278,7 +236,7 @@ def _draw(model: Model, count: int, draws: Draws, client: int, dtype: torch.dtyp
 def refuse_per_client(configuration: Any, option: str) -> str | None:
     """Return why models drawn by every client do not fit a server with its single copy, or None."""
     if (
-        configuration.algorithm.options[option] == "per_client"
+        configuration.algorithm.options.get(option) == "per_client"
         and configuration.exchange.name == "server"
     ):
         return (

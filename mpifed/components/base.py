@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
-from mpifed.components.declared import NameAmong, misfits, misfits_of_object
+from mpifed.components.declared import NameAmong, annotations_of, misfits, misfits_of_object
 from mpifed.components.tables import EXCHANGES
 from mpifed.errors import InputError, closest
 
@@ -109,9 +109,10 @@ class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract 
     def _refuse_wrong_values(self) -> None:
         """Raise ``InputError`` for what the object has set: a misspelt name, or a wrong value."""
         cls, said = type(self), f"{self._kind} '{type(self).__name__}' sets"
-        for name in filter(_is_public, vars(self)):
-            near = None if hasattr(cls, name) else _closest_of(name, cls._known - {*vars(self)})
-            if near and name not in cls._known | _names(cls):
+        settable = annotations_of(cls._contract).keys() - vars(self).keys()
+        for name in sorted(filter(_is_public, vars(self).keys() - _names(cls))):
+            near = _closest_of(name, settable)
+            if near:
                 raise InputError(
                     f"{said} '{name}', which mpifed does not know; did you mean '{near}'? (names "
                     "for the class's private use begin with an underscore)"
