@@ -26,6 +26,7 @@ from mpifed.training import resume
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.plan import plan_lines, remarks
+from mpifed.training.footprint import check_round
 from mpifed.training.request import (
     Request,
     Task,
@@ -202,6 +203,7 @@ def execute(
                     communicator, lambda: make(configuration, communicator, horizon, stored)
                 )
                 agree(communicator, lambda: checked_payload(setup.algorithm))
+                agree(communicator, lambda: check_round(setup))
             task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
             task.remarks.extend(remarks(setup))
         if request.dry_run:
