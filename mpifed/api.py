@@ -25,8 +25,8 @@ from mpifed.supervision import heartbeat
 from mpifed.training import resume
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
-from mpifed.training.plan import plan_lines, remarks
 from mpifed.training.footprint import check_round
+from mpifed.training.plan import plan_lines, remarks
 from mpifed.training.request import (
     Request,
     Task,

@@ -43,17 +43,9 @@ from mpifed.supervision.launcher import launched_rank
 from mpifed.supervision.shared_memory import remove_segments, segments_of
 
 KINDS = (
-    "experiments",
-    "algorithms",
-    "datasets",
-    "models",
-    "topologies",
-    "weights",
-    "compressors",
-    "surrogates",
+    *("experiments", "algorithms", "datasets", "models", "exchanges", "participation"),
+    *("topologies", "weights", "schedules", "compressors", "surrogates"),
 )
-
-KIND_NAMES = ", ".join(KINDS)
 
 PATIENCE = 30.0
 """Seconds that a rank waits to be ended by the rank that reports a failure."""
@@ -94,7 +86,7 @@ def parser() -> Parser:
         nargs="?",
         const="all",
         metavar="KIND | NAME",
-        help=f"what can be named ({KIND_NAMES}), or the options of one component",
+        help=f"what can be named ({', '.join(KINDS)}), or the options of one component or section",
     )
     made.add_argument(
         "--expect-ranks", type=int, metavar="N", help="stop unless MPI started exactly N ranks"

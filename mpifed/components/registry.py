@@ -145,7 +145,7 @@ def complete(
     checked = check_options(made, given, path)
     for key, option in options_of(made).items():
         for within in get_args(option.annotation):
-            if isinstance(within, ComponentOf):
+            if isinstance(within, ComponentOf) and within.kind in TABLES:
                 place = f"{path}.{key}"
                 checked[key] = complete(within.kind, checked[key], place, option.default)
     if inspect.isclass(made) and issubclass(made, Component):

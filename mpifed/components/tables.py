@@ -83,3 +83,17 @@ BASES = {
     "exchange": "mpifed.exchange.base:Exchange",
 }
 """Base classes from which the components of a kind derive."""
+
+LISTS = {
+    "algorithm": "algorithms",
+    "data": "datasets",
+    "model": "models",
+    "exchange": "exchanges",
+    "compression": "compressors",
+    "surrogate": "surrogates",
+    "topology": "topologies",
+    "weights": "weights",
+    "schedule": "schedules",
+    "participation": "participation",
+}
+"""The word after ``--list`` that shows the names of a kind."""
