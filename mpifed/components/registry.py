@@ -9,6 +9,7 @@ in which every option has a checked value. An option that is a component itself 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -66,7 +67,7 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
         found = load(name, field)
         if kind in BASES:
             _check_base(found, BASES[kind], f"{field} is '{name}'")
-        return found
+        return _refusing(found, f"{field} is '{name}'") if kind == "model" else found
     if name not in table:
         raise InputError(f"{field} is {shown(name)}; {closest(name, table)}")
     return load(table[name], field)
@@ -110,7 +111,7 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
         return section, {}
     if section is None and default is not None:
         return default, {}
-    if isinstance(section, Mapping) and (default is not None or "name" in section):
+    if isinstance(section, Mapping) and section and (default is not None or "name" in section):
         options = dict(section)
         name = options.pop("name", default)
         if not isinstance(name, str):
@@ -200,6 +201,21 @@ def load(target: str, field: str) -> Callable[..., Any]:
             f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'"
         )
     return found
+
+
+def _refusing(function: Callable[..., Any], said: str) -> Callable[..., Any]:
+    """Return a user's function whose failures are ``InputError``, which begin with ``said``."""
+
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:
+            raise InputError(f"{said}, which fails for these data: {in_words(error)}") from error
+
+    return call
 
 
 def _check_base(found: Callable[..., Any], place: str, said: str) -> None:

@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -53,11 +53,6 @@ INTERRUPTED = 130
 
 WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 """A whole number as it is typed; Python takes more for one, and refuses those that are longer."""
-
-
-class _Parser(Parser):
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}; see python -m mpifed.data --help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,7 +103,9 @@ def _check_alone() -> None:
 def _run(words: list[str]) -> int:
     if not words or words[0].startswith("-"):
         _general_parser().parse_args(words)
-        raise InputError("the name of a data set must come first; see python -m mpifed.data --help")
+        raise InputError(
+            "the name of a data set must come first; --help shows how the command is used"
+        )
     name = words[0]
     component = find("data", name)
     options = options_of(component)
@@ -140,9 +137,9 @@ def _run(words: list[str]) -> int:
     return EXIT_FINISHED
 
 
-def _general_parser() -> _Parser:
+def _general_parser() -> Parser:
     names = "\n".join(f"  {name:<16} {summary(find('data', name))}" for name in DATASETS)
-    return _Parser(
+    return Parser(
         prog=program("data"),
         usage="%(prog)s NAME --output FILE.h5 --clients N [options of the data set]",
         description="Makes a federated HDF5 file that a run takes as data=FILE.h5.",
@@ -151,8 +148,8 @@ def _general_parser() -> _Parser:
     )
 
 
-def _parser(name: str, component: Callable[..., Any], options: dict[str, Option]) -> _Parser:
-    parser = _Parser(
+def _parser(name: str, component: Callable[..., Any], options: dict[str, Option]) -> Parser:
+    parser = Parser(
         prog=f"{program('data')} {name}", description=summary(component), allow_abbrev=False
     )
     parser.add_argument("--output", required=True, metavar="FILE.h5", help="the file to write")
