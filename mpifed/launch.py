@@ -33,7 +33,6 @@ from mpifed.errors import (
 )
 from mpifed.supervision.exit import skip_teardown
 from mpifed.supervision.heartbeat import (
-    STALL_LIMIT,
     announce_orderly_end,
     hosted_clients,
     send_to_guard,
@@ -174,6 +173,7 @@ def _world(expected: int | None) -> Any:
 
 
 def _request(options: Any) -> Any:
+    from mpifed.config.early import check_early, written_stall_limit
     from mpifed.config.experiment_files import parse_overrides, split_words
 
     words, chosen = list(options.words), options.resume
@@ -186,7 +186,9 @@ def _request(options: Any) -> Any:
         chosen = True
     experiment, typed = split_words(words)
     overrides = parse_overrides(typed)
-    send_to_guard(limit=_stall_limit(experiment, overrides))
+    send_to_guard(limit=written_stall_limit(experiment, overrides))
+    if chosen is None:
+        check_early(experiment, overrides)
     # Later than the rest, since it imports torch: a wrong word is refused at once.
     from mpifed.training.request import Request
 
@@ -199,18 +201,6 @@ def _request(options: Any) -> Any:
         options.quiet,
         _since_process_start(),
     )
-
-
-def _stall_limit(experiment: str | None, overrides: dict[str, Any]) -> float | None:
-    """Return ``stall_limit`` as written, for the time before the configuration is checked."""
-    from mpifed.config.experiment_files import read_experiment
-
-    written: dict[str, Any] = {}
-    with contextlib.suppress(InputError):  # which the ranks will raise together
-        written = read_experiment(experiment) if experiment is not None else {}
-    found = {"stall_limit": STALL_LIMIT, **written, **overrides}["stall_limit"]
-    usable = found is None or (type(found) in (int, float) and 0 < found < 1e18)
-    return found if usable else STALL_LIMIT
 
 
 def _is_no_path(word: str) -> bool:

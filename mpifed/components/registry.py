@@ -68,9 +68,26 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
         if kind in BASES:
             _check_base(found, BASES[kind], f"{field} is '{name}'")
         return _refusing(found, f"{field} is '{name}'") if kind == "model" else found
-    if name not in table:
-        raise InputError(f"{field} is {shown(name)}; {closest(name, table)}")
+    check_name(kind, name, field)
     return load(table[name], field)
+
+
+def check_name(kind: str, name: str, field: str | None = None) -> None:
+    """Refuse a name that no table has, without importing anything.
+
+    Parameters
+    ----------
+    kind, name, field
+        As for ``find``; a user's ``package.module:object`` is not looked up.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, with the closest one.
+    """
+    if ":" not in name and name not in TABLES[kind]:
+        place = field or f"{kind}.name"
+        raise InputError(f"{place} is {shown(name)}; {closest(name, TABLES[kind])}")
 
 
 def find_algorithm(name: str) -> type[DeclaredAlgorithm]:

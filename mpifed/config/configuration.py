@@ -17,6 +17,7 @@ from annotated_types import Ge, Gt, Le
 
 from mpifed.components.registry import (
     Section,
+    check_name,
     complete,
     find,
     find_algorithm,
@@ -37,8 +38,8 @@ from mpifed.config.experiment_files import (
 from mpifed.config.sections import CheckpointOptions, ClientWeights, EvaluationOptions
 from mpifed.errors import InputError, closest
 from mpifed.federation import participation
-from mpifed.federation.clients import count_unseen
 from mpifed.federation.participation import Participation
+from mpifed.federation.unseen import count_unseen
 from mpifed.local.options import LocalOptions
 from mpifed.supervision.heartbeat import STALL_LIMIT
 
@@ -49,6 +50,7 @@ __all__ = [
     "Configuration",
     "EvaluationOptions",
     "apply_overrides",
+    "check_names",
     "completed",
     "decided",
     "differences",
@@ -164,6 +166,40 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     InputError
         For what is unknown, missing, out of range, or does not go together.
     """
+    settled = _without_components(mapping, ranks)
+    sections: dict[str, Any] = {
+        key: _component(key, mapping.get(key, default), settled.n_training)
+        for key, default in DEFAULTS.items()
+    }
+    configuration = _without_idle_sections(dataclasses.replace(settled, **sections))
+    check_together(configuration)
+    return configuration
+
+
+def check_names(mapping: Mapping[str, Any]) -> None:
+    """Refuse what can be refused before components are imported, which takes torch and seconds.
+
+    Keys, types and bounds outside of components are checked, and that components have known names.
+    ``resolve`` checks the same and the rest.
+
+    Parameters
+    ----------
+    mapping : mapping
+        Keys and values as in a configuration file.
+
+    Raises
+    ------
+    InputError
+        In the words of ``resolve``.
+    """
+    _without_components(mapping, 1)
+    for key, default in DEFAULTS.items():
+        given = _with_name(key, mapping.get(key, default))
+        check_name(key, named(given, key, default)[0])
+
+
+def _without_components(mapping: Mapping[str, Any], ranks: int) -> Configuration:
+    """Return the configuration without what ``mapping`` says of components."""
     given = {
         key: value
         for key, value in mapping.items()
@@ -173,14 +209,7 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
         given["clients"] = ranks
     if "participation" in given:
         given["participation"] = _participation(given["participation"])
-    settled = Configuration(**check_options(Configuration, given, ""))
-    sections: dict[str, Any] = {
-        key: _component(key, mapping.get(key, default), settled.n_training)
-        for key, default in DEFAULTS.items()
-    }
-    configuration = _without_idle_sections(dataclasses.replace(settled, **sections))
-    check_together(configuration)
-    return configuration
+    return Configuration(**check_options(Configuration, given, ""))
 
 
 def _without_idle_sections(configuration: Configuration) -> Configuration:
@@ -258,8 +287,13 @@ def _participation(value: Any) -> Participation:
 
 
 def _component(section: str, given: Any, n_training: int) -> Section:
-    if section == "data" and isinstance(given, str) and given.endswith(DATA_FILES):
-        given = {"name": "federated", "path": given}
+    asked = _with_name(section, given)
+    return complete(section, asked, section, DEFAULTS[section], n_training)
+
+
+def _with_name(section: str, given: Any) -> Any:
+    """Return what is given for a component, with a data file as the data set that reads it."""
     if given is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
-    return complete(section, given, section, DEFAULTS[section], n_training)
+    is_file = section == "data" and isinstance(given, str) and given.endswith(DATA_FILES)
+    return {"name": "federated", "path": given} if is_file else given

@@ -107,8 +107,8 @@ def opened(path: Path) -> Iterator[h5py.File]:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError(
-            f"data.path is '{path}', which cannot be read: {disk_reason(error)}; it must be an HDF5 "
-            "file that is whole and holds all of its data"
+            f"data.path is '{path}', which cannot be read: {disk_reason(error)}; it must be an "
+            "HDF5 file that is whole and holds all of its data"
         ) from error
 
 

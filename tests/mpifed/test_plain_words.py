@@ -35,7 +35,8 @@ def test_numbers_that_mean_the_same_everywhere_are_not(written):
 def test_an_external_link_is_named_as_the_cause(tmp_path):
     with h5py.File(tmp_path / "linked.h5", "w") as file:
         file["x"] = h5py.ExternalLink("/etc/passwd", "/")
-    with pytest.raises(InputError, match="cannot be read: /x is a link to another file, which is refused"):
+    words = "cannot be read: /x is a link to another file, which is refused"
+    with pytest.raises(InputError, match=words):
         read_contents(tmp_path / "linked.h5")
 
 
