@@ -66,10 +66,10 @@ def listing(word: str) -> str:
     kinds = _kinds()
     if word == "all":
         return "\n\n".join(f"{name}\n{make()}" for name, make in kinds.items())
-    found = list(_sheets(word))
     if word in kinds:
-        found.append(("kind", kinds[word]()))
-    elif word in LISTS:
+        return kinds[word]()
+    found = list(_sheets(word))
+    if word in LISTS:
         found.append(("kind", f"{LISTS[word]}\n{kinds[LISTS[word]]()}"))
     if found:
         uses = [USES.get(kind, f"{kind}={{}}").format(word) for kind, _ in found]
@@ -93,7 +93,9 @@ def _kinds() -> Mapping[str, Callable[[], str]]:
         "datasets": lambda: _components("data", DATASETS),
         "models": lambda: _components("model", MODELS),
         "exchanges": lambda: _components("exchange", EXCHANGES),
-        "participation": lambda: _table([(name, summary(KINDS[name])) for name in KINDS]),
+        "participation": lambda: (
+            f"{_key('participation')}\n{_table([(name, summary(KINDS[name])) for name in KINDS])}"
+        ),
         **{
             word: lambda entries=entries: _table([(n, e.summary) for n, e in entries.items()])
             for word, entries in graphs.items()

@@ -153,7 +153,7 @@ WRONG_WORDS = {
     "unknown flag": (["--nope"], "unrecognized arguments: --nope"),
     "no ranks": (["--expect-ranks", "many"], "invalid int value: 'many'"),
     "other ranks": (["--expect-ranks", "77"], "--expect-ranks says 77, but MPI started"),
-    "unknown list": (["--list", "algorithm"], "did you mean 'algorithms'?"),
+    "unknown list": (["--list", "algoritms"], "did you mean 'algorithms'?"),
     "resume from nowhere": (["--resume", "no/such/file.h5"], "there is no such file"),
 }
 WRONG_FILES = {
