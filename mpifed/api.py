@@ -32,6 +32,7 @@ from mpifed.training.request import (
     Task,
     check_resume,
     keep_horizon,
+    keep_stepping,
     understand,
 )
 from mpifed.training.train import listening, train
@@ -191,6 +192,7 @@ def execute(
                 print(f"finished before: {task.output}", flush=True)
             return Result(task.output, "finished")
         configuration, horizon = keep_horizon(configuration, task)
+        configuration = keep_stepping(configuration, task)
         torch.set_num_threads(configuration.threads)
         limits = threadpool_limits(configuration.threads)
     with limits:

@@ -26,6 +26,8 @@ import bench_fedmm
 import bench_flix
 import bench_gossip
 import bench_interruption
+import bench_models
+import bench_networks
 import bench_surrogates
 import bench_topologies
 import bench_transport
@@ -210,6 +212,8 @@ for part in (
     bench_fedmm,
     bench_checkpoint,
     bench_interruption,
+    bench_networks,
+    bench_models,
 ):
     BENCHMARKS |= part.BENCHMARKS
 

@@ -106,7 +106,7 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     """
 
     online: bool = False
-    tasks: tuple[Task, ...] = ("classification", "multi_label", "regression")
+    tasks: tuple[Task, ...] = ("classification", "sequence", "multi_label", "regression")
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"
     local_options: tuple[Annotated[str, NameAmong(OPTION_NAMES)], ...] | None = None

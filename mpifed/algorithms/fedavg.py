@@ -89,7 +89,7 @@ class FedAvg(Algorithm[Channel]):
         return FedAvgState(channel.average(trained, clients.weights, before=state.model), optimizer)
 
     def deploy(self, state: FedAvgState, clients: Clients, draws: Draws) -> Predictor:
-        return Predictor(state.model)
+        return Predictor(self.local.own(state.model, state.optimizer))
 
     def adapt(
         self, state: FedAvgState, clients: Clients, exchange: Exchange, draws: Draws

@@ -70,7 +70,8 @@ class FedAvgFineTuned(FedAvg):
 
     def deploy(self, state: FedAvgState, clients: Clients, draws: Draws) -> Predictor:
         """Every client's copy of the global model, fine-tuned on its shard, (clients, 1, P)."""
-        return self._tuned(state.model, clients, draws)
+        own = self.local.own(state.model, state.optimizer)
+        return self._tuned(own, clients, draws)
 
     def adapt(
         self, state: FedAvgState, clients: Clients, exchange: Exchange, draws: Draws

@@ -188,7 +188,8 @@ class FedEM(Algorithm[Channel]):
         self, state: FedEMState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedEMState:
         start = channel.broadcast(state.components)  # Alg. 1, line 2
-        q = posterior(self.model, state.components, state.mixture, clients)  # eq. 8
+        own = self.local.own(state.components, state.optimizer)
+        q = posterior(self.model, own, state.mixture, clients)  # eq. 8
         mixture = mixture_weights(q, clients, self.mixture_floor)  # eq. 9
         scale = step_scale(clients, channel, self.gossip_step_scale)  # Alg. 4, line 19
         trained, optimizer = self.local(
@@ -201,7 +202,7 @@ class FedEM(Algorithm[Channel]):
 
     def deploy(self, state: FedEMState, clients: Clients, draws: Draws) -> Predictor:
         """h_t = sum_m pi_tm h_m (eq. 5)."""
-        return Predictor(state.components, state.mixture)
+        return Predictor(self.local.own(state.components, state.optimizer), state.mixture)
 
     def adapt(
         self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws

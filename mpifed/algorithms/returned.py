@@ -115,7 +115,9 @@ def checked_learnt(algorithm: Algorithm, made: Any) -> Mapping[str, Any]:
 
 
 def _refuse(algorithm: Algorithm, method: str, made: Any, wanted: str) -> NoReturn:
-    given = "None" if made is None else f"{shown(made)} ({type(made).__name__})"
+    name = type(made).__name__
+    given = f"{shown(made)} ({name})" if isinstance(made, (str, Real)) else f"a {name}"
+    given = "None" if made is None else given
     raise RunError(
         f"algorithm '{type(algorithm).__name__}': {method} returned {given}; it must return "
         f"{wanted}"

@@ -60,7 +60,7 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
     --------
     >>> find("model", "lineal")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    mpifed.errors.InputError: model.name is 'lineal'; did you mean 'linear'? allowed: icnn, ...
+    mpifed.errors.InputError: model.name is 'lineal'; did you mean 'linear'? allowed: cnn, ...
     """
     table, field = TABLES[kind], field or f"{kind}.name"
     if ":" in name:

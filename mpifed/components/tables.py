@@ -43,6 +43,11 @@ DATASETS = {
 MODELS = {
     "linear": "mpifed.models.linear:linear",
     "mlp": "mpifed.models.mlp:mlp",
+    "cnn": "mpifed.models.cnn:cnn",
+    "mobilenet_v2": "mpifed.models.mobilenet:mobilenet_v2",
+    "resnet18": "mpifed.models.resnet:resnet18",
+    "resnet34": "mpifed.models.resnet:resnet34",
+    "lstm": "mpifed.models.lstm:lstm",
     "icnn": "mpifed.models.icnn:icnn",
     "none": "mpifed.models.none:none",
 }

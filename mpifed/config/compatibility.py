@@ -14,6 +14,7 @@ from mpifed.components.base import DeclaredAlgorithm
 from mpifed.components.registry import find, find_algorithm, find_exchange
 from mpifed.errors import InputError
 from mpifed.federation import participation
+from mpifed.local.options import refusal
 
 UNBIASED = "none, rand_k, quantise, natural, bernoulli, or a composition of these"
 
@@ -51,7 +52,7 @@ def check_together(configuration: Any) -> None:
 def _refusal(configuration: Any) -> str | None:
     """Return why components of this configuration do not go together; None if they do."""
     algorithm = find_algorithm(configuration.algorithm.name)
-    reasons = list(_undeclared(configuration, algorithm))
+    reasons = [refusal(configuration.local), *_undeclared(configuration, algorithm)]
     exchange = configuration.exchange.name
     if algorithm.exchanges is None or exchange in algorithm.exchanges:
         # A method is asked about the exchanges that it supports, and no further reason against an

@@ -17,7 +17,7 @@ import torch
 
 from mpifed.components.base import Component
 
-Task = Literal["classification", "multi_label", "regression", "unlabelled"]
+Task = Literal["classification", "sequence", "multi_label", "regression", "unlabelled"]
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,18 @@ class Description:
     input_shape : tuple of int
         Shape of the input x of one sample.
     n_classes : int
-        Number of labels (``classification``), tags (``multi_label``) or target columns
-        (``regression``); 0 for ``unlabelled``. Two labels are binary: a model then has a single
-        output, the logit of label 1.
+        Number of labels (``classification``, ``sequence``), tags (``multi_label``) or target
+        columns (``regression``); 0 for ``unlabelled``. Two labels of a ``classification`` are
+        binary: a model then has a single output, the logit of label 1.
     n_train, n_val, n_test : ndarray
         Samples of each client, int64 (n_clients,).
-    task : {'classification', 'multi_label', 'regression', 'unlabelled'}
+    task : {'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
         What is to be learnt; it sets the shape and the type of targets, see ``Split``.
     problem : object
         What a source knows beyond its samples, such as a transport benchmark; None for most.
+    label_counts : ndarray or None
+        How often each label occurs among the training targets of all clients, int64 (n_classes,).
+        None where the source does not count them.
 
     Examples
     --------
@@ -57,6 +60,7 @@ class Description:
     n_test: np.ndarray
     task: Task = "classification"
     problem: Any = None
+    label_counts: np.ndarray | None = None
 
     @property
     def n_clients(self) -> int:
@@ -70,8 +74,20 @@ class Description:
         return 1 if binary else self.n_classes
 
     @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of a model's outputs for a sample: (n_outputs,), or (L, n_outputs) of sequences."""
+        positions = self.input_shape[:1] if self.task == "sequence" else ()
+        return (*positions, self.n_outputs)
+
+    @property
     def target_shape(self) -> tuple[int, ...]:
-        """Shape of the target of one sample: () for labels, else (n_classes,)."""
+        """Shape of the target of one sample.
+
+        () for labels, (L,) for sequences of L positions, the first axis of an input, else
+        (n_classes,).
+        """
+        if self.task == "sequence":
+            return self.input_shape[:1]
         return () if self.task == "classification" else (self.n_classes,)
 
     def target_type(self, dtype: torch.dtype) -> torch.dtype:
@@ -79,7 +95,7 @@ class Description:
 
         It is int64 for labels, else ``dtype``, or float64 where ``dtype`` is an integer type.
         """
-        if self.task == "classification":
+        if self.task in ("classification", "sequence"):
             return torch.int64
         return dtype if dtype.is_floating_point else torch.float64
 
@@ -96,6 +112,7 @@ class Split:
         Targets, whose form depends on the task:
 
         * ``classification``: labels 0 .. n_classes - 1, int64 (samples,);
+        * ``sequence``: a label for each of L positions, int64 (samples, L);
         * ``multi_label``: 1 where a sample has the tag, else 0; floating (samples, n_classes);
         * ``regression``: floating (samples, n_classes);
         * ``unlabelled``: floating (samples, 0).

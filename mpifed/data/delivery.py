@@ -214,11 +214,11 @@ def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 def _bad_row(x: torch.Tensor, y: torch.Tensor, about: Description) -> tuple[int, str] | None:
     """The first row that cannot be used, and why."""
-    if about.task == "classification":
+    if about.task in ("classification", "sequence"):
         wrong = (y < 0) | (y >= about.n_classes)
         if wrong.any():
-            row = int(wrong.nonzero()[0])
-            return row, f"the label {int(y[row])}, which is not among 0 .. {about.n_classes - 1},"
+            row, label = int(wrong.nonzero()[0][0]), int(y[wrong][0])
+            return row, f"the label {label}, which is not among 0 .. {about.n_classes - 1},"
     elif about.task == "multi_label" and (y == NO_TAG).any():
         return int((y == NO_TAG).any(dim=1).nonzero()[0]), "a tag that is neither 0 nor 1"
     for values, what in ((x, "a value"), (y, "a target")):

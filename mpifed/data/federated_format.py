@@ -8,9 +8,11 @@ Layout, version 1. Every split ``train``, ``val`` and ``test`` has
 * ``/SPLIT/offsets`` (n_clients + 1,): client i owns rows ``offsets[i]`` to ``offsets[i + 1]``.
 
 The root has the attributes ``source``, ``partition`` (texts), ``seed`` and ``n_classes`` (whole
-numbers) and may have ``task``: ``classification`` (also where absent), ``multi_label`` (y 0 or 1,
-(samples, n_classes)), ``regression`` (y finite, (samples, n_classes)) or ``unlabelled`` (n_classes
-is 0 and y (samples, 0)). Files that mpifed writes also carry ``version`` and ``options`` (JSON).
+numbers) and may have ``task``: ``classification`` (also where absent), ``sequence`` (y a label for
+each position of x, (samples, L)), ``multi_label`` (y 0 or 1, (samples, n_classes)), ``regression``
+(y finite, (samples, n_classes)) or ``unlabelled`` (n_classes is 0 and y (samples, 0)). Files that
+mpifed writes also carry ``version`` and ``options`` (JSON), and ``/label_counts`` (n_classes,)
+where the source counts its training labels.
 Every client has training samples; test samples have all of them or, without a test split, none.
 Nothing is compressed or chunked, so that the rows of a block of clients are one run of bytes.
 """
@@ -20,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -84,7 +86,7 @@ class Contents:
         task = self.description.task
         if task == "regression":
             return self.stored if self.stored != "uint8" else "float64"
-        return {"classification": "int64", "multi_label": "uint8", "unlabelled": "uint8"}[task]
+        return "int64" if task in ("classification", "sequence") else "uint8"
 
     def same_rows(self, other: Contents) -> bool:
         """Return whether both hold rows of one form, for the same clients, in the same places."""
@@ -163,13 +165,25 @@ class _Reading:
                 raise self._refusal(f"client {count.argmin()} has no {split} sample")
         shape, stored, divisor = self._form()
         source = self._attribute(self.file, "source", str)
+        about = Description(source, shape, n_classes, counts[0], counts[1], counts[2], task)
         return Contents(
-            Description(source, shape, n_classes, counts[0], counts[1], counts[2], task),
+            replace(about, label_counts=self._label_counts(n_classes)),
             self._attribute(self.file, "partition", str),
             self._attribute(self.file, "seed", int),
             stored,
             divisor,
         )
+
+    def _label_counts(self, n_classes: int) -> np.ndarray | None:
+        if "label_counts" not in self.file:
+            return None
+        stored = self._dataset("label_counts")
+        if stored.dtype.kind not in "iu" or stored.shape != (n_classes,):
+            raise self._refusal(f"/label_counts is not {n_classes} whole numbers")
+        found = hdf5.whole(stored).astype(np.int64)
+        if found.min(initial=0) < 0:
+            raise self._refusal("/label_counts has numbers below 0")
+        return found
 
     def _task(self) -> Task:
         task = self._attribute(self.file, "task", str, "classification")
@@ -185,7 +199,8 @@ class _Reading:
             if found.dtype.kind not in "iu" or found.ndim != 1:
                 raise self._refusal(f"/{split}/{name} is not one row of whole numbers")
         if task != "classification":
-            self._check_targets(split, y, task, n_classes)
+            per_sample = x.shape[1:2] if task == "sequence" else (n_classes,)
+            self._check_targets(split, y, task, per_sample)
         rows = hdf5.whole(offsets).astype(np.int64)
         if len(rows) < 2 or rows[0] != 0 or np.any(rows[1:] < rows[:-1]):
             raise self._refusal(f"/{split}/offsets must begin with 0 and never fall")
@@ -196,14 +211,19 @@ class _Reading:
             )
         return np.diff(rows)
 
-    def _check_targets(self, split: str, y: h5py.Dataset, task: Task, n_classes: int) -> None:
-        kinds, words = ("biu", "whole") if task == "multi_label" else ("biuf", "real")
+    def _check_targets(
+        self, split: str, y: h5py.Dataset, task: Task, per_sample: tuple[int, ...]
+    ) -> None:
+        whole = task in ("multi_label", "sequence")
+        kinds, words = ("biu", "whole") if whole else ("biuf", "real")
         if y.dtype.kind not in kinds:
             raise self._refusal(f"/{split}/y is {y.dtype}, not {words} numbers, for task '{task}'")
-        if y.ndim != 2 or y.shape[1] != n_classes:
+        if y.ndim != 2 or y.shape[1:] != per_sample:
+            asked = ", ".join(map(str, per_sample)) or "positions of x"
+            source = "x" if task == "sequence" else "'n_classes'"
             raise self._refusal(
-                f"/{split}/y has the shape {y.shape}, but task '{task}' with 'n_classes' "
-                f"{n_classes} asks for (samples, {n_classes})"
+                f"/{split}/y has the shape {y.shape}, but task '{task}' with this {source} asks "
+                f"for (samples, {asked})"
             )
 
     def _form(self) -> tuple[tuple[int, ...], str, int]:

@@ -20,8 +20,8 @@ class LocalOptions:
 
     Parameters
     ----------
-    optimizer : {'sgd'}
-        Stochastic gradient descent.
+    optimizer : {'sgd', 'adam', 'adamw'}
+        Stochastic gradient descent, Adam, or Adam with weights that decay apart from the gradient.
     lr : float
         Learning rate of the first round.
     lr_schedule : {'constant', 'multi_step', 'sqrt', 'linear', 'cosine'}
@@ -31,9 +31,13 @@ class LocalOptions:
     lr_horizon : int, optional
         The R of the schedules. None is ``rounds`` when the run began.
     momentum : float
-        Momentum of the local steps.
+        Momentum of SGD.
     reset_momentum : bool
-        Whether every round begins without momentum.
+        Whether every round begins without momentum, or without moments of Adam.
+    beta1, beta2 : float
+        Decay rates of Adam's moments.
+    epsilon : float
+        What Adam adds to the root of the second moment.
     weight_decay : float
         Factor of the parameters that is added to the gradient.
     batch_size : int
@@ -45,20 +49,34 @@ class LocalOptions:
     sampling : {'shuffled', 'uniform'}
         Whether minibatches cut a shuffled epoch, or are each drawn anew, with replacement. An
         epoch has as many of the latter as of the former.
+    stepping : {'auto', 'stacked', 'one_by_one'}
+        Whether clients of a rank step together, as stacked rows, or one after the other at their
+        true batch size. ``auto`` goes by the kind of model.
+    buffers : {'average', 'local'}
+        Whether running statistics of normalisation layers are averaged like parameters, or stay
+        with the client.
+    autocast : {'bfloat16'}, optional
+        Type of the products in local steps. None is that of the parameters.
     """
 
-    optimizer: Literal["sgd"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: Annotated[float, Gt(0)] = 0.1
     lr_schedule: Literal["constant", "multi_step", "sqrt", "linear", "cosine"] = "constant"
     lr_clock: Literal["round", "local_epoch"] = "round"
     lr_horizon: Annotated[int, Ge(1)] | None = None
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     reset_momentum: bool = False
+    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
+    beta2: Annotated[float, Ge(0), Lt(1)] = 0.999
+    epsilon: Annotated[float, Gt(0)] = 1e-8
     weight_decay: Annotated[float, Ge(0)] = 0.0
     batch_size: Annotated[int, Ge(1)] = 128
     epochs: Annotated[int, Ge(1)] = 1
     steps: Annotated[int, Ge(1)] | None = None
     sampling: Sampling = "shuffled"
+    stepping: Literal["auto", "stacked", "one_by_one"] = "auto"
+    buffers: Literal["average", "local"] = "average"
+    autocast: Literal["bfloat16"] | None = None
 
 
 OPTION_NAMES = tuple(field.name for field in fields(LocalOptions))
@@ -92,3 +110,28 @@ def unread(given: LocalOptions, read: Collection[str]) -> dict[str, Any]:
         for key, value in vars(given).items()
         if key not in (*read, "lr_horizon") and value != getattr(plain, key)
     }
+
+
+def refusal(options: LocalOptions) -> str | None:
+    """Return which option the optimizer does not read although it is set, or None.
+
+    Parameters
+    ----------
+    options : LocalOptions
+        The section of a configuration.
+
+    Examples
+    --------
+    >>> refusal(LocalOptions(optimizer="adam", momentum=0.9))
+    "local.momentum is 0.9, which local.optimizer 'adam' does not read; allowed: 0.0"
+    """
+    plain = LocalOptions()
+    idle = ("beta1", "beta2", "epsilon") if options.optimizer == "sgd" else ("momentum",)
+    for name in idle:
+        value, default = getattr(options, name), getattr(plain, name)
+        if value != default:
+            return (
+                f"local.{name} is {value}, which local.optimizer '{options.optimizer}' does not "
+                f"read; allowed: {default}"
+            )
+    return None

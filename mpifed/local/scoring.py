@@ -18,9 +18,6 @@ from mpifed.models.base import Model
 from mpifed.models.losses import score
 from mpifed.supervision import heartbeat
 
-CHUNK = 8192
-"""Samples scored at a time, at most."""
-
 
 def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarray) -> Tensor:
     """Return -log p_m(s) of every sample under every component.
@@ -45,11 +42,11 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
     logits = None
     for i, row in enumerate(rows):
         own = parameters if shared else parameters[i]
-        for part in _chunks(split.offsets[row], split.offsets[row + 1]):
+        for part in _chunks(model, split.offsets[row], split.offsets[row + 1]):
             heartbeat.step()
             z = model.shared_logits(own, split.x[part])
             if logits is None:
-                logits = z.new_zeros(components, len(split.y), z.shape[-1])
+                logits = z.new_zeros(components, len(split.y), *z.shape[2:])
             logits[:, part] = z
     if logits is None:
         return parameters.new_zeros(components, len(split.y))
@@ -112,7 +109,7 @@ def client_scores(
         if begin == end:
             continue
         loss[i] = nll[i] = 0.0
-        for part in _chunks(begin, end):
+        for part in _chunks(model, begin, end):
             heartbeat.step()
             z = model.shared_logits(parameters_of(i), split.x[part])
             found = score(model.loss, z, split.y[part], mixture_of(i))
@@ -125,9 +122,10 @@ def client_scores(
     return ClientScores(loss, nll, hits, possible)
 
 
-def _chunks(begin: int, end: int) -> list[slice]:
-    """The rows ``begin`` to ``end`` in slices of at most ``CHUNK``."""
-    return [slice(a, min(a + CHUNK, int(end))) for a in range(int(begin), int(end), CHUNK)]
+def _chunks(model: Model, begin: int, end: int) -> list[slice]:
+    """The rows ``begin`` to ``end`` in slices of at most ``model.scored_together``."""
+    size = model.scored_together
+    return [slice(a, min(a + size, int(end))) for a in range(int(begin), int(end), size)]
 
 
 def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:

@@ -1,56 +1,42 @@
-"""Local SGD over all clients of a rank at once (LocalSolver of Marfoq et al. 2021, Alg. 2 and 4).
+"""Local steps of a rank's clients (LocalSolver of Marfoq et al. 2021, Alg. 2 and 4).
 
-Rows (client, component) are stacked and stepped together, block by block; a block is small enough
-for its minibatches to stay in the processor's cache. Minibatches are padded to a width that all
-ranks share, whatever the block, and a client's arithmetic does not depend on the other clients of
-its block: the result is bit for bit the same for any blocks.
+Two ways of stepping:
+
+* ``stacked``: rows (client, component) step together, padded to one width;
+* ``one_by_one``: each client and component alone, at its true batch size.
+
+Either way the result of a client is the same bit for bit whichever clients share its rank.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed import state
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.invariance import LANES, never_alone
-from mpifed.local.minibatches import Plan, Work, draw_orders, plan, work_of
+from mpifed.local.adjustments import Adjustment
+from mpifed.local.invariance import LANES
+from mpifed.local.minibatches import draw_orders, work_of
+from mpifed.local.one_by_one import step_one_by_one
+from mpifed.local.optimizers import RULES, AdamState, OptimizerState, SgdState, WithBuffers
 from mpifed.local.options import LocalOptions
 from mpifed.local.schedule import SCHEDULES
+from mpifed.local.stacked import BLOCK_BYTES, Stacked
+from mpifed.local.steps import Steps
 from mpifed.memory import check_memory
 from mpifed.models.base import Model
-from mpifed.supervision import heartbeat
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
+    from jaxtyping import Float
 
-BLOCK_BYTES = 3 << 20
-"""Bytes of inputs in one step of a block; near the size of a core's cache is fastest."""
-
+__all__ = ["LocalSGD", "OptimizerState"]
 
 SLOT_BYTES = 12
 """Least number of bytes of a sample in a minibatch: its place, int64, and its weight, float32."""
-
-
-@dataclass(frozen=True)
-class OptimizerState:
-    """What SGD keeps on a client between rounds.
-
-    Attributes
-    ----------
-    momentum : Tensor
-        v, (clients, components, P); (clients, components, 0) without momentum.
-    epochs : Tensor
-        Local epochs done so far, int64 (clients,).
-    """
-
-    momentum: Tensor = state.client()
-    epochs: Tensor = state.client()
 
 
 def _check_plan(options: LocalOptions, longest: int, width: int, epochs_field: str) -> None:
@@ -64,10 +50,10 @@ def _check_plan(options: LocalOptions, longest: int, width: int, epochs_field: s
 
 
 class LocalSGD:
-    """SGD with momentum and weight decay on each client's samples.
+    """SGD with momentum and weight decay, Adam or AdamW on each client's samples.
 
-    One step on row (t, m) with minibatch I, where q = 1 without sample weights:
-        g = (1 / |I|) sum_{i in I} q_i(m) grad l(theta; s_i) + weight_decay theta
+    One step of SGD on row (t, m) with minibatch I, where q = 1 without sample weights:
+        g = (1 / |I|) sum_{i in I} q_i(m) grad l(theta; s_i) + adjustments + weight_decay theta
         v <- momentum v + g;   theta <- theta - lr v
 
     Parameters
@@ -109,12 +95,23 @@ class LocalSGD:
         width = min(options.batch_size, longest)
         self.width = -(-width // LANES) * LANES
         _check_plan(options, longest, self.width, epochs_field)
-        self.block_bytes = BLOCK_BYTES
-        self._plans: dict[tuple[bytes, int], Plan] = {}
-        self._buffer: Tensor | None = None
+        self.rule = RULES[options.optimizer](options)
+        self.n_trained = model.n_parameters - model.n_buffers
+        chosen = model.stepping if options.stepping == "auto" else options.stepping
+        block_bytes = BLOCK_BYTES if chosen == "stacked" else 0
+        self.stacked: Stacked | None = None
+        if chosen == "stacked" or model.same_bits:
+            self.stacked = Stacked(
+                model, self.rule, options.batch_size, self.width, block_bytes, device
+            )
+
+    @property
+    def keeps_buffers(self) -> bool:
+        """Whether running statistics stay with the clients."""
+        return self.options.buffers == "local" and self.model.n_buffers > 0
 
     def init(self, n_clients: int, components: int, dtype: torch.dtype) -> OptimizerState:
-        """Return zero buffers.
+        """Return the state before the first step.
 
         Parameters
         ----------
@@ -129,11 +126,34 @@ class LocalSGD:
         -------
         OptimizerState
         """
-        size = self.model.n_parameters if self.options.momentum else 0
-        return OptimizerState(
-            torch.zeros(n_clients, components, size, dtype=dtype, device=self.device),
-            torch.zeros(n_clients, dtype=torch.int64),
-        )
+        zeros = torch.zeros(0, dtype=dtype, device=self.device)
+        begun = self.rule.init(n_clients, components, self.n_trained, zeros)
+        if not self.keeps_buffers:
+            return begun
+        return WithBuffers(begun, zeros.new_zeros(n_clients, components, self.model.n_buffers))
+
+    def own(self, models: Tensor, optimizer: OptimizerState) -> Tensor:
+        """Return models with the buffers that their clients keep.
+
+        Parameters
+        ----------
+        models : Tensor
+            (components, P) for all clients, or (clients, components, P).
+        optimizer : OptimizerState
+            The clients' state.
+
+        Returns
+        -------
+        Tensor
+            (clients, components, P) under ``local.buffers: local``, else ``models`` as it is.
+        """
+        if not isinstance(optimizer, WithBuffers):
+            return models
+        kept = optimizer.buffers
+        rows = models.expand(len(kept), *models.shape[-2:]).clone()
+        begun = (optimizer.rule.epochs > 0).to(kept.device)
+        rows[begun, :, self.n_trained :] = kept[begun]
+        return rows
 
     def __call__(
         self,
@@ -143,6 +163,8 @@ class LocalSGD:
         draws: Draws,
         weights: Float[Tensor, "components samples"] | None = None,
         step_scale: Float[np.ndarray, " clients"] | None = None,
+        adjustments: Sequence[Adjustment] = (),
+        mask: Float[Tensor, " size"] | None = None,
     ) -> tuple[Float[Tensor, "clients components size"], OptimizerState]:
         """Train every row of ``start`` on its client's shard.
 
@@ -160,6 +182,10 @@ class LocalSGD:
             q, (components, hosted training samples). None is ones.
         step_scale : numpy.ndarray, optional
             Factors of the learning rate, (clients,).
+        adjustments : sequence of Adjustment
+            Terms that are added to the gradients.
+        mask : Tensor, optional
+            1 for numbers of a row that are trained, 0 for others, (P,). None is ones.
 
         Returns
         -------
@@ -172,92 +198,37 @@ class LocalSGD:
         )
         if clients.effort is not None:
             work = work.shortened(clients.effort)
-        components = start.shape[1]
-        the_plan = self._plan(clients, work, components, start.dtype)
-        keys = draws.client_keys(self.purpose, clients.ids)
-        orders = draw_orders(keys, clients.starts, work, components, options.sampling)
-        samples = orders.to(self.device).index_select(0, the_plan.place)
-        scale = the_plan.scale
-        if weights is not None:
-            rows = samples.view(-1, components, self.width)
-            offsets = torch.arange(components, device=self.device) * weights.shape[1]
-            entries = (rows + offsets[:, None]).view(-1)
-            scale = scale * weights.reshape(-1).index_select(0, entries)
-        labels = clients.shards.train.y.index_select(0, samples)
-        order = torch.from_numpy(the_plan.order).to(self.device)
-        theta = start[order]
-        momentum = optimizer.momentum[order]
-        if options.reset_momentum:
-            momentum = torch.zeros_like(momentum)
-        rates = self._rates(draws.round, optimizer.epochs.numpy(), int(work.epochs.max(initial=0)))
+        kept = optimizer.rule if isinstance(optimizer, WithBuffers) else optimizer
+        assert isinstance(kept, SgdState | AdamState)
+        rates = self._rates(draws.round, kept.epochs.numpy(), int(work.epochs.max(initial=0)))
         if step_scale is not None:
             rates = rates * step_scale[:, None]
-        rates = np.repeat(rates[the_plan.order], components, axis=0)
-        rate_of = torch.from_numpy(rates).to(theta)
-        per_epoch = np.repeat(work.per_epoch[the_plan.order], components)
-        w_rows, v_rows = theta.flatten(0, 1), momentum.flatten(0, 1)
-        with torch.no_grad():
-            for step in the_plan.steps:
-                heartbeat.step()
-                part = slice(step.first * components, step.last * components)
-                rate = rate_of[part]
-                if rate.shape[1] > 1:
-                    epoch = torch.from_numpy(step.number // per_epoch[part]).to(self.device)
-                    rate = rate.gather(1, epoch[:, None])
-                self._step(
-                    w_rows[part],
-                    v_rows[part],
-                    rate,
-                    self._inputs(clients.shards.train.x, samples[step.slots]),
-                    labels[step.slots],
-                    scale[step.slots],
-                )
-        epochs = optimizer.epochs + torch.from_numpy(work.epochs)
-        return (
-            torch.empty_like(theta).index_copy_(0, order, theta),
-            OptimizerState(torch.empty_like(momentum).index_copy_(0, order, momentum), epochs),
+        keys = draws.client_keys(self.purpose, clients.ids)
+        moments = self.rule.moments(kept)
+        if options.reset_momentum:
+            moments = tuple(torch.zeros_like(moment) for moment in moments)
+        steps = Steps(
+            clients.shards.train,
+            draw_orders(keys, clients.starts, work, start.shape[1], options.sampling),
+            work,
+            rates,
+            self.rule.steps(kept),
+            weights,
+            tuple(adjustments),
+            None if mask is None else mask[: self.n_trained],
         )
-
-    def _step(
-        self,
-        w: Float[Tensor, "rows size"],
-        v: Float[Tensor, "rows buffer"],
-        rate: Float[Tensor, "rows 1"],
-        x: Float[Tensor, "samples *inputs"],
-        y: Shaped[Tensor, "samples *targets"],
-        scale: Float[Tensor, " samples"],
-    ) -> None:
-        """One step of SGD on the rows ``w`` with buffers ``v`` and one minibatch each, in place."""
-        options, shape = self.options, (len(w), self.width)
-        inputs, targets = x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:])
-        change = never_alone(self.model.gradient, w, inputs, targets, scale.view(shape))
-        if options.weight_decay:
-            change += options.weight_decay * w
-        if options.momentum:
-            v *= options.momentum
-            v += change
-            change = v
-        w -= rate * change
-
-    def _inputs(self, x: Tensor, samples: Tensor) -> Tensor:
-        """``x[samples]`` in memory that is used again, so that it stays in the cache."""
-        if self._buffer is None or len(self._buffer) < len(samples):
-            self._buffer = x.new_empty(len(samples), *x.shape[1:])
-        return torch.index_select(x, 0, samples, out=self._buffer[: len(samples)])
-
-    def _plan(self, clients: Clients, work: Work, components: int, dtype: torch.dtype) -> Plan:
-        """The plan of these clients and this work; the last few are kept."""
-        key = (clients.rows.tobytes() + work.steps.tobytes(), components)
-        if key not in self._plans:
-            if len(self._plans) >= 4:
-                self._plans.clear()
-            numbers = math.prod(clients.shards.train.x.shape[1:])
-            client_bytes = components * self.width * numbers * dtype.itemsize
-            block = max(1, self.block_bytes // max(1, client_bytes))
-            self._plans[key] = plan(
-                work, self.options.batch_size, self.width, components, block, dtype, self.device
+        start = self.own(start, optimizer)
+        if self.stacked is not None:
+            trained, moments = self.stacked(start, moments, clients, steps)
+        else:
+            noise = draws.client_keys(f"{self.purpose} noise", clients.ids)
+            trained, moments = step_one_by_one(
+                self.model, self.rule, options.batch_size, start, moments, noise, steps
             )
-        return self._plans[key]
+        after = self.rule.after(kept, moments, work.steps, work.epochs)
+        if isinstance(optimizer, WithBuffers):
+            return trained, WithBuffers(after, trained[..., self.n_trained :].clone())
+        return trained, after
 
     def _rates(self, round: int, epochs_done: np.ndarray, epochs: int) -> np.ndarray:
         """Learning rates, float64 (clients, epochs of this round)."""

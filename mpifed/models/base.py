@@ -7,12 +7,20 @@ numbers, each with its own batch of B samples. ``mpifed.models.losses`` says wha
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mpifed.components.base import Contract
 from mpifed.models.losses import CROSS_ENTROPY, Loss
+
+Stepping = Literal["stacked", "one_by_one"]
+Gradient = Callable[[Tensor, Tensor, Tensor], None]
+"""Computes the gradient of one copy on x (B, ...), y (B, ...) and weights (B,)."""
 
 
 class Parametrised(Contract, kind="model"):
@@ -22,14 +30,34 @@ class Parametrised(Contract, kind="model"):
     ----------
     loss : Loss
         Training loss; the cross-entropy of a classifier by default.
+    n_buffers : int
+        Trailing numbers of a row that training changes without a gradient, such as the running
+        means of batch normalisation. They are sent and averaged like parameters.
+    deterministic : bool
+        False if outputs in training depend on more than the parameters and the sample itself, as
+        with dropout and batch normalisation. Methods that need whole risks refuse such a model.
+    steppings : tuple of str
+        Values of ``local.stepping`` that the model can be trained with.
+    stepping : {'stacked', 'one_by_one'}
+        What ``local.stepping: auto`` means.
+    same_bits : bool
+        True if both values of ``local.stepping`` give the same bits.
+    scored_together : int
+        Samples in one call of ``shared_logits``, at most.
     """
 
     loss: Loss = CROSS_ENTROPY
+    n_buffers: int = 0
+    deterministic: bool = True
+    steppings: tuple[Stepping, ...] = ("stacked", "one_by_one")
+    stepping: Stepping = "stacked"
+    same_bits: bool = True
+    scored_together: int = 8192
 
     @property
     @abstractmethod
     def n_parameters(self) -> int:
-        """Number of parameters P of one copy."""
+        """Numbers in one copy, P; buffers that training changes are the last ``n_buffers``."""
 
 
 class Model(Parametrised, kind="model"):
@@ -108,3 +136,64 @@ class Model(Parametrised, kind="model"):
         Tensor
             (R, n_parameters).
         """
+
+    @contextmanager
+    def training(self, parameters: Tensor, gradient: Tensor) -> Iterator[Gradient]:
+        """Train one copy at its true batch size, without rows beside it.
+
+        Parameters
+        ----------
+        parameters : Tensor
+            The copy, (n_parameters,). Its buffers change in place with every call.
+        gradient : Tensor
+            Where each call writes the gradient, (n_parameters - n_buffers,).
+
+        Yields
+        ------
+        callable
+            Computes the gradient at ``parameters`` as they are when it is called; see ``gradient``
+            for its arguments, here without the axis of rows.
+        """
+
+        def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
+            gradient.copy_(self.gradient(parameters[None], x[None], y[None], weights[None])[0])
+
+        yield compute
+
+    def module(self, parameters: Tensor) -> torch.nn.Module:
+        """Return one copy as a torch module in evaluation mode.
+
+        Parameters
+        ----------
+        parameters : Tensor
+            (n_parameters,).
+
+        Returns
+        -------
+        torch.nn.Module
+            Maps a batch (B, *input_shape) to outputs (B, outputs). Its parameters are copies.
+        """
+        return Frozen(self, parameters.detach().clone())
+
+
+class Frozen(torch.nn.Module):
+    """One copy of a model as a torch module.
+
+    Parameters
+    ----------
+    model : Model
+        What computes the outputs.
+    row : Tensor
+        The copy, (n_parameters,); the only entry of the state dict.
+    """
+
+    row: Tensor
+
+    def __init__(self, model: Model, row: Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("row", row)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of a batch, (B, outputs)."""
+        return self.model.shared_logits(self.row[None], x)[0]

@@ -13,6 +13,7 @@ from torch import Tensor
 from mpifed.data.base import Description
 from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
+from mpifed.models.outputs import refuse_sequences
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -117,6 +118,12 @@ def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> 
         Whether each output has a bias.
     loss : {'auto', 'squared', 'half_squared'}
         Loss of a regression: the mean squared error (auto, squared), or half the sum of squares.
+
+    Raises
+    ------
+    InputError
+        Where the task is sequence.
     """
+    refuse_sequences(data, "linear")
     kind = loss_for(data.task, loss)
     return Linear(math.prod(data.input_shape), data.n_outputs, bias, kind)

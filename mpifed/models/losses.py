@@ -2,8 +2,12 @@
 
 * classification: binary problems have one output, the logit of label 1; problems with K > 2 classes
   have K logits; ``y`` is int64 (..., B);
+* sequence: K logits at each of L positions, (..., B, L, K), and ``y`` is int64 (..., B, L); the
+  loss is the mean of the L cross-entropies;
 * multi_label: q independent sigmoids, the loss is the mean of their q cross-entropies;
 * regression: the mean of the q squared errors, or half their sum; ``y`` is floating (..., B, q).
+
+In the shapes below, outputs stand for (L, K) where the task is sequence.
 
 All functions on outputs work elementwise or on the last axis. They were chosen because a CPU
 computes them alike at any position in a tensor, which does not hold for ``softplus`` or for a
@@ -20,6 +24,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from mpifed.models.likelihoods import cross_entropy, cross_entropy_slopes, logistic, sigmoid
 
 LossName = Literal["auto", "squared", "half_squared"]
 TOP = 5
@@ -97,11 +103,13 @@ def loss_for(task: str, name: LossName = "auto") -> Loss:
     --------
     >>> loss_for("regression", "half_squared").name
     'half_squared'
-    >>> loss_for("classification").measure
-    'accuracy'
+    >>> loss_for("classification").measure, loss_for("sequence").measure
+    ('accuracy', 'accuracy')
     """
     if task == "multi_label":
         return MULTI_LABEL
+    if task == "sequence":
+        return SEQUENCE
     if task == "regression":
         return HALF_SQUARED if name == "half_squared" else SQUARED
     return CROSS_ENTROPY
@@ -149,37 +157,6 @@ def _mixed_nll(losses: Tensor, mixture: Tensor) -> Tensor:
     return -torch.logsumexp((weights - losses).movedim(0, -1).contiguous(), -1)
 
 
-def sigmoid(z: Tensor) -> Tensor:
-    """Return 1 / (1 + exp(-z)); overflow of exp gives the right limit, 0."""
-    return 1 / (1 + torch.exp(-z))
-
-
-def logistic(z: Tensor, y: Tensor) -> Tensor:
-    """Return -log of the probability that a logit ``z`` gives to ``y`` in {0, 1}; elementwise.
-
-    Examples
-    --------
-    >>> logistic(torch.tensor([0.0]), torch.tensor([1.0]))
-    tensor([0.6931])
-    """
-    return z.clamp(min=0) - z * y + torch.log1p(torch.exp(-z.abs()))
-
-
-def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return -log p(y | x) of each sample: (..., B, outputs) and (..., B) to (..., B)."""
-    if outputs.shape[-1] == 1:
-        return logistic(outputs[..., 0], y)
-    return -torch.log_softmax(outputs, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
-
-
-def cross_entropy_slopes(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return the derivative of ``cross_entropy`` in the outputs, shape of ``outputs``."""
-    if outputs.shape[-1] == 1:
-        return sigmoid(outputs) - y.unsqueeze(-1)
-    slopes = torch.softmax(outputs, -1)
-    return slopes.scatter_add(-1, y.unsqueeze(-1), torch.full_like(slopes[..., :1], -1))
-
-
 def right_labels(
     outputs: Tensor, y: Tensor, mixture: Tensor | None, losses: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -191,8 +168,23 @@ def right_labels(
         p_true = torch.exp(-losses)
         right = torch.where(y == 1, p_true > 0.5, p_true >= 0.5)
     else:
-        right = (torch.softmax(outputs, -1) * mixture[:, None, None]).sum(0).argmax(-1) == y
+        right = _mixed_probabilities(outputs, mixture).argmax(-1) == y
     return right, torch.ones_like(right)
+
+
+def right_positions(
+    outputs: Tensor, y: Tensor, mixture: Tensor | None, losses: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return at how many positions the most probable label is ``y``, and L: int64 (B,) each."""
+    likely = outputs[0] if mixture is None else _mixed_probabilities(outputs, mixture)
+    right = (likely.argmax(-1) == y).sum(-1)
+    return right, torch.full_like(right, y.shape[-1])
+
+
+def _mixed_probabilities(outputs: Tensor, mixture: Tensor) -> Tensor:
+    """sum_m pi_m softmax(outputs_m), (...), of logits (M, ...)."""
+    weights = mixture.view(-1, *[1] * (outputs.dim() - 1))
+    return (torch.softmax(outputs, -1) * weights).sum(0)
 
 
 def tags_recalled(
@@ -253,12 +245,25 @@ def mixed_tags(outputs: Tensor, y: Tensor, mixture: Tensor) -> Tensor:
     return _mixed_nll(logistic(outputs, y.expand(len(outputs), *y.shape)), mixture).mean(-1)
 
 
+def mixed_cross_entropy(outputs: Tensor, y: Tensor, mixture: Tensor) -> Tensor:
+    """Return -log sum_m pi_m p_m(y), the shape of ``y``, for logits of M models."""
+    return _mixed_nll(cross_entropy(outputs, y.expand(len(outputs), *y.shape)), mixture)
+
+
 def mixed_output(outputs: Tensor, mixture: Tensor) -> Tensor:
     """Return sum_m pi_m h_m, (B, outputs), added component by component."""
     return reduce(torch.add, (outputs * mixture[:, None, None]).unbind(0))
 
 
 CROSS_ENTROPY = Loss("cross_entropy", "accuracy", cross_entropy, cross_entropy_slopes, right_labels)
+SEQUENCE = Loss(
+    "sequence",
+    "accuracy",
+    lambda outputs, y: cross_entropy(outputs, y).mean(-1),
+    lambda outputs, y: cross_entropy_slopes(outputs, y) / y.shape[-1],
+    right_positions,
+    lambda outputs, y, mixture: mixed_cross_entropy(outputs, y, mixture).mean(-1),
+)
 MULTI_LABEL = Loss(
     "multi_label",
     "recall_at_5",

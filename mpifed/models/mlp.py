@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +16,7 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
-from mpifed.models.stacked import autograd_gradient
+from mpifed.models.outputs import refuse_sequences
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -68,18 +69,32 @@ class Mlp(Model):
             [generator.uniform(-1, 1, (a + 1) * b) / math.sqrt(a) for a, b in layers]
         )
 
+    def _layers(
+        self, parameters: Float[Tensor, "rows size"]
+    ) -> Iterator[tuple[Float[Tensor, "rows outputs inputs"], Float[Tensor, "rows outputs"]]]:
+        """W (R, outputs, inputs) and b (R, outputs) of each layer, as views."""
+        start = 0
+        for a, b in zip(self.sizes, self.sizes[1:], strict=False):
+            end = start + a * b
+            yield parameters[:, start:end].unflatten(1, (b, a)), parameters[:, end : end + b]
+            start = end + b
+
+    def _activations(
+        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch inputs"]
+    ) -> list[Tensor]:
+        """The inputs of every layer, then the outputs: (R, B, width) each."""
+        found = [x]
+        for layer, (weight, bias) in enumerate(self._layers(parameters)):
+            h = found[-1]
+            if layer:
+                h = found[-1] = torch.relu(h) if self.activation == "relu" else torch.tanh(h)
+            found.append(torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2)))
+        return found
+
     def logits(
         self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch *inputs"]
     ) -> Float[Tensor, "rows batch outputs"]:
-        h, start = x.flatten(2), 0
-        for layer, (a, b) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
-            weight = parameters[:, start : start + a * b].unflatten(1, (b, a))
-            bias = parameters[:, start + a * b : start + (a + 1) * b]
-            start += (a + 1) * b
-            if layer:
-                h = torch.relu(h) if self.activation == "relu" else torch.tanh(h)
-            h = torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2))
-        return h
+        return self._activations(parameters, x.flatten(2))[-1]
 
     def shared_logits(
         self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
@@ -93,7 +108,17 @@ class Mlp(Model):
         y: Shaped[Tensor, "rows batch *targets"],
         weights: Float[Tensor, "rows batch"],
     ) -> Float[Tensor, "rows size"]:
-        return autograd_gradient(self.logits, self.loss, parameters, x, y, weights)
+        *inputs, outputs = self._activations(parameters, x.flatten(2))
+        found = torch.empty_like(parameters)
+        slopes = self.loss.slopes(outputs, y).mul_(weights.unsqueeze(-1))
+        layers = list(zip(inputs, self._layers(parameters), self._layers(found), strict=True))
+        for number, (h, (weight, _), (by_weight, by_bias)) in reversed(list(enumerate(layers))):
+            torch.bmm(slopes.transpose(1, 2), h, out=by_weight)
+            torch.sum(slopes, 1, out=by_bias)
+            if number:
+                slopes = torch.bmm(slopes, weight)
+                slopes *= (h > 0) if self.activation == "relu" else 1 - h.square()
+        return found
 
 
 def mlp(
@@ -122,8 +147,9 @@ def mlp(
     Raises
     ------
     InputError
-        Where ``hidden`` has more than 1000 layers.
+        Where ``hidden`` has more than 1000 layers, or the task is sequence.
     """
+    refuse_sequences(data, "mlp")
     widths = [64] if hidden is None else hidden
     if len(widths) > MOST_LAYERS:
         raise InputError(f"model.hidden has {len(widths)} layers, above {MOST_LAYERS}")

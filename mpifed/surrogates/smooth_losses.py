@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from mpifed.models.base import Model
-from mpifed.models.losses import CROSS_ENTROPY, logistic, sigmoid
+from mpifed.models.likelihoods import logistic, sigmoid
+from mpifed.models.losses import CROSS_ENTROPY
 
 LABELS = (-1, 0, 1)
 """Targets that a logistic loss may meet, two of them at once."""

@@ -6,7 +6,7 @@ import math
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +24,9 @@ from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen
 from mpifed.federation.placement import partitioned_owners
 from mpifed.local.solver import LocalSGD
 from mpifed.memory import check_memory, enough_memory
-from mpifed.models.base import Model, Parametrised
-from mpifed.models.losses import loss_for
-from mpifed.models.stacked import stack
+from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
+from mpifed.training.model import make_model, refuse_inexact, with_stepping
 
 CLIENT_BYTES = 200
 """Least number of bytes that a rank needs for each client of the run, hosted here or not."""
@@ -120,7 +119,8 @@ def make(
     )
     _check_samples(configuration, federation, description)
     with enough_memory(f"the model {configuration.model.name} with such options"):
-        model = _model(configuration, description, method)
+        model = make_model(configuration, description, method)
+    configuration = with_stepping(configuration, model)
     check_memory(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
         f"the model {configuration.model.name} has {model.n_parameters} parameters, which",
@@ -131,6 +131,7 @@ def make(
     make_algorithm: Callable[..., Algorithm] = method
     algorithm = make_algorithm(model, solver, **configuration.algorithm.options)
     _check_task(configuration, description, algorithm)
+    refuse_inexact(configuration, model, algorithm)
     if algorithm.online and dataset.fresh is None:
         raise InputError(
             f"algorithm.online is true, but data.name '{configuration.data.name}' cannot draw "
@@ -175,31 +176,6 @@ def _check_samples(
 def sample_bytes(configuration: Configuration, description: Description) -> int:
     """Return the bytes of a sample and its label in memory."""
     return math.prod(description.input_shape) * _dtype(configuration).itemsize + 8
-
-
-def _model(
-    configuration: Configuration, description: Description, method: type[Algorithm]
-) -> Model:
-    """Return the model; a torch module is wrapped. Refuse one that the algorithm cannot train."""
-    name = configuration.model.name
-    built = find("model", name)(description, **configuration.model.options)
-    if isinstance(built, torch.nn.Module):
-        built = stack(built, loss_for(description.task))
-    if not isinstance(built, Parametrised):
-        raise InputError(
-            f"model.name is '{name}', which returns {type(built).__name__}; it must return a "
-            "mpifed.models.base.Model or a torch module"
-        )
-    wanted = method.model_type
-    if not isinstance(built, wanted):
-        kinds = wanted if isinstance(wanted, tuple) else (wanted,)
-        raise InputError(
-            f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
-            f"'{configuration.algorithm.name}' needs a "
-            f"{' or '.join(kind.__name__ for kind in kinds)}"
-        )
-    # A model that does not predict reaches only methods that ask for it by ``model_type``.
-    return cast(Model, built)
 
 
 def _dtype(configuration: Configuration) -> torch.dtype:

@@ -86,8 +86,7 @@ class Engine:
 
     def restore(self, path: Path, meta: checkpoint.Meta) -> None:
         """Continue from a checkpoint; ``meta`` is what the file records besides the state."""
-        exchange = self.setup.exchange
-        hosted = self.setup.federation.hosted
+        exchange, hosted = self.setup.exchange, self.setup.federation.hosted
         self.state = checkpoint.read_state(path, self.state, exchange.shared_is_rows, hosted)
         self.round = meta.round
         exchange.ledger = Ledger(**meta.ledger)

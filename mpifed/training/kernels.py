@@ -24,7 +24,6 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.local.invariance import addresses_agree, blocks_agree, products_agree
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Objective, Regulariser
-from mpifed.local.scoring import CHUNK
 from mpifed.local.solver import LocalSGD
 from mpifed.models.icnn import DenseICNN
 from mpifed.training.build import Setup
@@ -37,6 +36,9 @@ NUMBERS = 1 << 21
 
 PRODUCTS = 1 << 28
 """Largest product of parameters and scored samples; 64 samples are scored in any case."""
+
+CHUNK = 8192
+"""Samples that are tried at a time, at most."""
 
 CBWR = "AUTO,STRICT"
 """The value of MKL_CBWR that the promise needs; ``mpifed/__init__.py`` sets it."""
@@ -183,7 +185,7 @@ def _outputs_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
     row, shards = clients.rows[-1], clients.shards
     split = shards.test if shards.test.counts[row] else shards.train
     models = _models(setup, setup.configuration.algorithm.options.get("n_components", 1), draws)
-    count = min(CHUNK, max(64, PRODUCTS // max(1, models.numel())))
+    count = min(setup.model.scored_together, max(64, PRODUCTS // max(1, models.numel())))
     samples = slice(*split.offsets[row : row + 2])
     return addresses_agree(setup.model.shared_logits, models, split.x[samples][:count])
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from mpifed.errors import one_line
 from mpifed.training.build import Setup, sample_bytes
+from mpifed.training.model import described
 
 
 def plan_lines(setup: Setup) -> list[str]:
@@ -32,7 +33,7 @@ def plan_lines(setup: Setup) -> list[str]:
         f"clients     {participants} in training, {int(federation.unseen.sum())} unseen; "
         f"per rank: {_range(counts)}",
         f"memory      {_range(bytes_of_rank)} bytes of samples per rank",
-        f"model       {setup.model.n_parameters:,} parameters; a message has {payload:,} bytes",
+        f"model       {described(setup.model)}; a message has {payload:,} bytes",
         *setup.exchange.describe(payload, itemsize),
     ]
 

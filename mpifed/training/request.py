@@ -261,3 +261,27 @@ def keep_horizon(configuration: Configuration, task: Task) -> tuple[Configuratio
         local = dataclasses.replace(configuration.local, lr_horizon=horizon)
         configuration = dataclasses.replace(configuration, local=local)
     return configuration, horizon
+
+
+def keep_stepping(configuration: Configuration, task: Task) -> Configuration:
+    """Return the configuration with the ``local.stepping`` with which the run began.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        The configuration of this request; its ``auto`` is replaced.
+    task : Task
+        The run to carry out.
+
+    Returns
+    -------
+    Configuration
+    """
+    stored = task.stored if task.point is None else task.point.meta.configuration
+    local = stored.get("local") if stored is not None else None
+    if configuration.local.stepping != "auto" or not isinstance(local, Mapping):
+        return configuration
+    chosen = local.get("stepping", "auto")
+    return dataclasses.replace(
+        configuration, local=dataclasses.replace(configuration.local, stepping=chosen)
+    )

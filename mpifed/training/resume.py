@@ -220,6 +220,8 @@ def refuse_changes(
         kept = {k: value for k, value in completed(mapping).items() if k not in MAY_CHANGE}
         kept["evaluation"].pop("every", None)
         kept["local"] = dict(kept.get("local") or {})
+        if configuration.local.stepping == "auto":
+            kept["local"].pop("stepping", None)
         if configuration.reschedule:
             kept["local"].pop("lr_horizon", None)
         elif kept["local"].get("lr_horizon") is None:

@@ -23,6 +23,7 @@ MODULES = (
     "mpifed.models.linear",
     "mpifed.models.mlp",
     "mpifed.local.solver",
+    "mpifed.local.stacked",
 )
 
 

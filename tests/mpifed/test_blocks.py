@@ -20,22 +20,23 @@ from mpifed.local.solver import LocalSGD
 from mpifed.models import losses
 from mpifed.models.linear import linear
 from mpifed.models.mlp import mlp
-from mpifed.models.stacked import stack
+from mpifed.models.modules import module_model
 
 DTYPES = [torch.float32, torch.float64]
 PARTS = [(0, 1), (3, 4), (0, 2), (1, 4), (7, 40), (1, 18), (33, 41), (40, 41)]
 
 
 def convolution(description):
-    return stack(
-        torch.nn.Sequential(
+    def build():
+        return torch.nn.Sequential(
             torch.nn.Unflatten(-1, (1, 6, 6)),
             torch.nn.Conv2d(1, 3, 3),
             torch.nn.GELU(),
             torch.nn.Flatten(-3),
             torch.nn.Linear(48, 4),
         )
-    )
+
+    return module_model(build, (36,), (4,))
 
 
 def deep(description):
@@ -142,14 +143,16 @@ def test_training_does_not_depend_on_the_block(make_clients, dtype, components, 
     counts = np.random.default_rng(5).integers(1, 90, 23)
     clients, description = make_clients(counts, (36,), n_classes, dtype)
     model = build(description)
-    options = LocalOptions(lr=0.3, momentum=0.9, weight_decay=1e-3, batch_size=20, epochs=2)
+    options = LocalOptions(
+        lr=0.3, momentum=0.9, weight_decay=1e-3, batch_size=20, epochs=2, stepping="stacked"
+    )
     first = np.stack([model.init(np.random.default_rng(m)) for m in range(components)])
     start = torch.from_numpy(first).to(dtype).expand(len(clients), -1, -1)
     weights = torch.rand(components, int(counts.sum()), generator=torch.Generator().manual_seed(3))
     results = []
     for block_bytes in (1, 40_000, 100_000, 1 << 30):
         solver = LocalSGD(model, options, 10, int(counts.max()), torch.device("cpu"))
-        solver.block_bytes = block_bytes
+        solver.stacked.block_bytes = block_bytes
         buffers = solver.init(len(clients), components, dtype)
         results.append(solver(start, buffers, clients, Draws(0, 1), weights.to(dtype)))
     for trained, optimizer in results[1:]:

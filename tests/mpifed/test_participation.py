@@ -22,7 +22,7 @@ from mpifed.federation.participation import (
     present,
 )
 from mpifed.local.minibatches import work_of
-from mpifed.local.solver import OptimizerState
+from mpifed.local.optimizers import SgdState
 from mpifed.state import merge
 
 RATES = st.floats(0, 0.9)
@@ -159,8 +159,8 @@ def test_rows_written_in_place_are_those_of_a_copy(words, tmp_path, capfd):
 
 
 def test_a_merge_overwrites_only_what_it_may():
-    whole = LocalState(torch.zeros(3, 2), OptimizerState(torch.zeros(3, 1), torch.zeros(3)))
-    part = LocalState(torch.ones(1, 2), OptimizerState(torch.ones(1, 1), torch.ones(1)))
+    whole = LocalState(torch.zeros(3, 2), SgdState(torch.zeros(3, 1), torch.zeros(3)))
+    part = LocalState(torch.ones(1, 2), SgdState(torch.ones(1, 1), torch.ones(1)))
     at = torch.tensor([1])
     first = merge(whole, part, at, False)
     again = merge(first, part, at + 1, False, [first.models])

@@ -109,18 +109,18 @@ class ListLearnt(Plain):
 
 WRONG = {
     NoState: "round returned None; it must return a state as it was given, of FedAvgState",
-    OtherState: "(OptimizerState); it must return a state as it was given, of FedAvgState",
-    BareInit: "(Tensor); it must return a state, which is a dataclass (mpifed.state)",
+    OtherState: "round returned a SgdState; it must return a state as it was given, of FedAvgState",
+    BareInit: "returned a Tensor; it must return a state, which is a dataclass (mpifed.state)",
     Unprepared: "prepare returned None; it must return a state as it was given, of FedAvgState",
     NoPredictor: "deploy returned None; it must return a mpifed.algorithms.base.Predictor",
-    ListPredictor: "(list); it must return a Predictor whose parts are tensors",
-    NoAdaption: "(Tensor); it must return a mpifed.algorithms.base.Predictor",
+    ListPredictor: "returned a list; it must return a Predictor whose parts are tensors",
+    NoAdaption: "returned a Tensor; it must return a mpifed.algorithms.base.Predictor",
     OneRemark: "remarks returned 'one line' (str); it must return a list of strings",
     Undeclared: "measure returned the column 'objectives', which columns does not declare; "
     "did you mean 'objective'?",
     WordMeasure: "measure returned 'small' (str); it must return a number or None for objective",
     TextPayload: "payload returned 'much' (str); it must return a whole number, at least 0",
-    ListLearnt: "(list); it must return a mapping of names to tensors",
+    ListLearnt: "returned a list; it must return a mapping of names to tensors",
 }
 
 

@@ -18,7 +18,7 @@ def edit(change: Callable[[h5py.File], None]) -> Callable[[Path], None]:
 
 def put(name: str, values) -> Callable[[Path], None]:
     def change(file: h5py.File) -> None:
-        del file[name]
+        file.pop(name, None)
         file[name] = values
 
     return edit(change)

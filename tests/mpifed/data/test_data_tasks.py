@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -18,7 +19,7 @@ from mpifed.data.federated_writer import write
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
-TASKS = {"classification": 3, "multi_label": 4, "regression": 2, "unlabelled": 0}
+TASKS = {"classification": 3, "sequence": 3, "multi_label": 4, "regression": 2, "unlabelled": 0}
 
 
 def contents_of(task: str, stored: str = "float32", n_test=(1, 2)) -> Contents:
@@ -38,7 +39,7 @@ def shards_of(contents: Contents, dtype: torch.dtype, seed: int = 0) -> Shards:
         if about.task == "regression":
             y = random.normal(size=shape)
         else:
-            y = random.integers(0, 3 if about.task == "classification" else 2, shape)
+            y = random.integers(0, 2 if about.task == "multi_label" else 3, shape)
         x = torch.from_numpy(random.normal(size=(offsets[-1], 5))).to(dtype)
         return Split(x, torch.from_numpy(y).to(about.target_type(dtype)), offsets)
 
@@ -69,6 +70,7 @@ def test_every_task_is_read_as_it_was_written(tmp_path: Path, task: str, stored:
     [
         ("classification", 2, 1, (), torch.int64),
         ("classification", 5, 5, (), torch.int64),
+        ("sequence", 2, 2, (4,), torch.int64),
         ("multi_label", 2, 2, (2,), torch.float32),
         ("regression", 1, 1, (1,), torch.float32),
         ("unlabelled", 0, 0, (0,), torch.float32),
@@ -78,8 +80,9 @@ def test_what_a_task_asks_of_models_and_targets(task, n_classes, outputs, shape,
     one = np.ones(3, np.int64)
     about = Description("test", (4,), n_classes, one, one, one, task)
     assert (about.n_outputs, about.target_shape) == (outputs, shape)
+    assert about.output_shape == ((4, outputs) if task == "sequence" else (outputs,))
     assert about.target_type(torch.float32) == dtype
-    assert about.target_type(torch.uint8).is_floating_point == (task != "classification")
+    assert about.target_type(torch.uint8).is_floating_point == dtype.is_floating_point
 
 
 def test_a_file_without_a_task_is_classified_and_one_without_test_samples_is_fine(tmp_path: Path):
@@ -97,6 +100,21 @@ def entry(name: str, place, value) -> Callable[[Path], None]:
     return edit(lambda file: file[name].__setitem__(place, value))
 
 
+def test_counts_of_labels_are_kept_in_the_file(tmp_path: Path):
+    contents = contents_of("sequence")
+    assert read_again(tmp_path, contents).label_counts is None
+    about = replace(contents.description, label_counts=np.array([9, 0, 2**40]))
+    found = read_again(tmp_path, replace(contents, description=about)).label_counts
+    assert found.dtype == np.int64 and found.tolist() == [9, 0, 2**40]
+
+
+def read_again(folder: Path, contents: Contents) -> Description:
+    path = folder / "again.h5"
+    path.unlink(missing_ok=True)
+    write(path, contents, [shards_of(contents, torch.float32)], {})
+    return read_contents(path).description
+
+
 TWOS = np.full((4, 4), 2, np.int16)
 BAD = {
     "an unknown task": ("multi_label", attribute("task", "multilabel"), "mean 'multi_label'"),
@@ -104,6 +122,12 @@ BAD = {
     "other tags": ("multi_label", attribute("n_classes", 3), "(4, 4), .. (samples, 3)"),
     "tags in one row": ("multi_label", put("train/y", np.zeros(4, np.int8)), "(samples, 4)"),
     "tags in fractions": ("multi_label", put("train/y", np.zeros((4, 4))), "not whole numbers"),
+    "one label a sequence": ("sequence", put("train/y", np.zeros(4, np.int8)), "(samples, 5)"),
+    "labels in fractions": ("sequence", put("train/y", np.zeros((4, 5))), "not whole numbers"),
+    "a label of 3": ("sequence", entry("train/y", (3, 2), 3), "the label 3, .. 0 .. 2 .. client 1"),
+    "counts below zero": ("sequence", put("label_counts", np.array([1, -1, 2])), "below 0"),
+    "too few counts": ("classification", put("label_counts", np.array([1, 2])), "3 whole numbers"),
+    "counts in parts": ("sequence", put("label_counts", np.ones(3)), "3 whole numbers"),
     "a tag of 2": ("multi_label", entry("train/y", (3, 1), 2), "neither 0 nor 1 in row 3 .. 1"),
     "a tag of 256": ("multi_label", put("train/y", 128 * TWOS), "neither 0 nor 1 in row 0"),
     "too few targets": ("regression", put("test/y", np.zeros((2, 2))), "y of shape (2, 2)"),

@@ -1,0 +1,255 @@
+"""Update rules of local steps: SGD with momentum, Adam and AdamW.
+
+A rule changes rows of parameters in place. It serves many rows with a learning rate each (rates are
+a tensor) and a single row (the rate is a number); the latter computes bit for bit what
+``torch.optim`` computes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.local.options import LocalOptions
+
+Rate = Tensor | float
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """What local steps keep on a client between rounds; one class for each kind."""
+
+
+@dataclass(frozen=True)
+class SgdState(OptimizerState):
+    """What SGD keeps.
+
+    Attributes
+    ----------
+    momentum : Tensor
+        v, (clients, components, P); (clients, components, 0) without momentum.
+    epochs : Tensor
+        Local epochs done so far, int64 (clients,).
+    """
+
+    momentum: Tensor = state.client()
+    epochs: Tensor = state.client()
+
+
+@dataclass(frozen=True)
+class AdamState(OptimizerState):
+    """What Adam keeps.
+
+    Attributes
+    ----------
+    first, second : Tensor
+        Moments m and v, (clients, components, P).
+    steps, epochs : Tensor
+        Local steps and epochs done so far, int64 (clients,).
+    """
+
+    first: Tensor = state.client()
+    second: Tensor = state.client()
+    steps: Tensor = state.client()
+    epochs: Tensor = state.client()
+
+
+@dataclass(frozen=True)
+class WithBuffers(OptimizerState):
+    """What a rule keeps, and running statistics that stay with the client.
+
+    Attributes
+    ----------
+    rule : SgdState or AdamState
+    buffers : Tensor
+        (clients, components, buffers); without meaning before a client's first local step.
+    """
+
+    rule: SgdState | AdamState = state.inline()
+    buffers: Tensor = state.client()
+
+
+RuleState = SgdState | AdamState
+Moments = tuple[Tensor, ...]
+
+
+class Rule(ABC):
+    """An update rule; ``options`` is the section ``local``.
+
+    Parameters
+    ----------
+    options : LocalOptions
+        Momentum, weight decay and the like.
+    """
+
+    def __init__(self, options: LocalOptions) -> None:
+        self.options = options
+
+    @abstractmethod
+    def init(self, clients: int, components: int, size: int, zeros: Tensor) -> RuleState:
+        """Return the state before the first step; ``zeros`` has the type and device of models."""
+
+    @abstractmethod
+    def moments(self, state: RuleState) -> Moments:
+        """Return the tensors that steps change in place, (clients, components, P) each."""
+
+    @abstractmethod
+    def steps(self, state: RuleState) -> np.ndarray:
+        """Return the number of steps before this round, int64 (clients,), where it matters."""
+
+    @abstractmethod
+    def after(
+        self, state: RuleState, moments: Moments, steps: np.ndarray, epochs: np.ndarray
+    ) -> RuleState:
+        """Return the state with other moments, after the steps and epochs of a round."""
+
+    @abstractmethod
+    def step(
+        self,
+        w: Tensor,
+        change: Tensor,
+        moments: Moments,
+        rate: Rate,
+        number: Rate,
+        mask: Tensor | None,
+    ) -> None:
+        """Take one step in place.
+
+        Parameters
+        ----------
+        w : Tensor
+            Parameters, (R, P) or (P,).
+        change : Tensor
+            The gradient, of the same shape; it is overwritten.
+        moments : tuple of Tensor
+            Those of ``w``.
+        rate : Tensor or float
+            Learning rates, (R, 1), or one for all.
+        number : Tensor or float
+            This step's number, from 1, (R, 1), or one for all.
+        mask : Tensor or None
+            1 for coordinates that are trained, else 0, (P,); None for ones.
+        """
+
+
+def decay(change: Tensor, w: Tensor, strength: float, rate: Rate) -> None:
+    """Add ``strength * w`` to ``change`` in place."""
+    if strength:
+        if isinstance(rate, float):
+            # One rounding, as in torch.optim; rows have two, as they always had.
+            change.add_(w, alpha=strength)
+        else:
+            change += strength * w
+
+
+class Sgd(Rule):
+    """v <- momentum v + g + weight_decay theta;  theta <- theta - lr v."""
+
+    def init(self, clients: int, components: int, size: int, zeros: Tensor) -> SgdState:
+        kept = size if self.options.momentum else 0
+        momentum = zeros.new_zeros(clients, components, kept)
+        return SgdState(momentum, torch.zeros(clients, dtype=torch.int64))
+
+    def moments(self, state: RuleState) -> Moments:
+        assert isinstance(state, SgdState)
+        return (state.momentum,)
+
+    def steps(self, state: RuleState) -> np.ndarray:
+        return np.zeros(len(state.epochs), np.int64)
+
+    def after(
+        self, state: RuleState, moments: Moments, steps: np.ndarray, epochs: np.ndarray
+    ) -> RuleState:
+        (v,) = moments
+        return SgdState(v, state.epochs + torch.from_numpy(epochs))
+
+    def step(
+        self,
+        w: Tensor,
+        change: Tensor,
+        moments: Moments,
+        rate: Rate,
+        number: Rate,
+        mask: Tensor | None,
+    ) -> None:
+        (v,) = moments
+        decay(change, w, self.options.weight_decay, rate)
+        if mask is not None:
+            change *= mask
+        if self.options.momentum:
+            v *= self.options.momentum
+            v += change
+            change = v if mask is None else v * mask
+        if isinstance(rate, float):
+            w.add_(change, alpha=-rate)
+        else:
+            w -= rate * change
+
+
+class Adam(Rule):
+    """Adam (Kingma and Ba 2015, Algorithm 1); AdamW decays weights apart from the gradient.
+
+    m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;
+    theta <- theta - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon).
+    """
+
+    def init(self, clients: int, components: int, size: int, zeros: Tensor) -> AdamState:
+        first, second = (zeros.new_zeros(clients, components, size) for _ in range(2))
+        steps, epochs = (torch.zeros(clients, dtype=torch.int64) for _ in range(2))
+        return AdamState(first, second, steps, epochs)
+
+    def moments(self, state: RuleState) -> Moments:
+        assert isinstance(state, AdamState)
+        return state.first, state.second
+
+    def steps(self, state: RuleState) -> np.ndarray:
+        assert isinstance(state, AdamState)
+        begun = 0 if self.options.reset_momentum else 1
+        return begun * state.steps.numpy()
+
+    def after(
+        self, state: RuleState, moments: Moments, steps: np.ndarray, epochs: np.ndarray
+    ) -> RuleState:
+        assert isinstance(state, AdamState)
+        done = torch.from_numpy(self.steps(state) + steps)
+        first, second = moments
+        return AdamState(first, second, done, state.epochs + torch.from_numpy(epochs))
+
+    def step(
+        self,
+        w: Tensor,
+        change: Tensor,
+        moments: Moments,
+        rate: Rate,
+        number: Rate,
+        mask: Tensor | None,
+    ) -> None:
+        first, second = moments
+        options = self.options
+        if options.optimizer == "adam":
+            decay(change, w, options.weight_decay, rate)
+        elif options.weight_decay:
+            kept = 1 - rate * options.weight_decay
+            w *= kept if mask is None else 1 - mask * (1 - kept)
+        if mask is not None:
+            change *= mask
+        first.lerp_(change, 1 - options.beta1)
+        second.mul_(options.beta2).addcmul_(change, change, value=1 - options.beta2)
+        scale = (1 - options.beta2**number) ** 0.5
+        size: Any = rate / (1 - options.beta1**number)
+        root = (second.sqrt() / scale).add_(options.epsilon)
+        if isinstance(size, float):
+            moved = first if mask is None else first * mask
+            w.addcdiv_(moved, root, value=-size)
+        else:
+            moved = size * first / root
+            w -= moved if mask is None else moved * mask
+
+
+RULES: dict[str, type[Rule]] = {"sgd": Sgd, "adam": Adam, "adamw": Adam}

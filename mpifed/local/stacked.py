@@ -1,0 +1,171 @@
+"""Local steps of many clients at once, as stacked rows (client, component).
+
+Rows step together, block by block; a block is small enough for its minibatches to stay in the
+processor's cache. Minibatches are padded to a width that all ranks share, whatever the block, and a
+client's arithmetic does not depend on the other clients of its block: the result is bit for bit the
+same for any blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.federation.clients import Clients
+from mpifed.local.invariance import never_alone
+from mpifed.local.minibatches import Plan, Work, plan
+from mpifed.local.optimizers import Moments, Rule
+from mpifed.local.steps import Steps
+from mpifed.models.base import Model
+from mpifed.supervision import heartbeat
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+
+BLOCK_BYTES = 3 << 20
+"""Bytes of inputs in one step of a block; near the size of a core's cache is fastest."""
+
+EVERY = slice(None)
+CONTIGUOUS = torch.contiguous_format
+
+
+class Stacked:
+    """Steps of stacked rows.
+
+    Parameters
+    ----------
+    model : Model
+        What is trained; it has no buffers.
+    rule : Rule
+        The update rule.
+    batch_size : int
+        Samples of a minibatch.
+    width : int
+        Slots of a minibatch, for all clients of the run.
+    block_bytes : int
+        Bytes of inputs in one step of a block; 0 for one client at a time.
+    device : torch.device
+        Where the models are trained.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        rule: Rule,
+        batch_size: int,
+        width: int,
+        block_bytes: int,
+        device: torch.device,
+    ) -> None:
+        self.model, self.rule, self.batch_size = model, rule, batch_size
+        self.width, self.block_bytes, self.device = width, block_bytes, device
+        self._plans: dict[tuple[bytes, int], Plan] = {}
+        self._buffer: Tensor | None = None
+
+    def __call__(
+        self, start: Tensor, moments: Moments, clients: Clients, steps: Steps
+    ) -> tuple[Tensor, Moments]:
+        """Train each client's models.
+
+        Parameters
+        ----------
+        start : Tensor
+            First parameters, (clients, components, P).
+        moments : tuple of Tensor
+            Those of the rule, (clients, components, P) each; they are not changed.
+        clients : Clients
+            The participants hosted here.
+        steps : Steps
+            Samples and rates.
+
+        Returns
+        -------
+        tuple of Tensor and tuple of Tensor
+            The trained rows and their moments.
+        """
+        work, train, components = steps.work, steps.train, start.shape[1]
+        the_plan = self._plan(clients, work, components, start.dtype)
+        samples = steps.samples.to(self.device).index_select(0, the_plan.place)
+        scale = the_plan.scale
+        if steps.weights is not None:
+            rows = samples.view(-1, components, self.width)
+            offsets = torch.arange(components, device=self.device) * steps.weights.shape[1]
+            entries = (rows + offsets[:, None]).view(-1)
+            scale = scale * steps.weights.reshape(-1).index_select(0, entries)
+        labels = train.y.index_select(0, samples)
+        order = torch.from_numpy(the_plan.order).to(self.device)
+        # Clients with equally many steps stay in their order, which saves copies of all rows.
+        is_sorted = bool((np.diff(the_plan.order) > 0).all())
+        theta = start.clone(memory_format=CONTIGUOUS) if is_sorted else start[order]
+        moving = tuple(moment.clone() if is_sorted else moment[order] for moment in moments)
+        adjustments = [term.reordered(order) for term in steps.adjustments]
+        rates = np.repeat(steps.rates[the_plan.order], components, axis=0)
+        rate_of = torch.from_numpy(rates).to(theta)
+        before = torch.from_numpy(np.repeat(steps.done[the_plan.order], components)).to(theta)
+        per_epoch = np.repeat(work.per_epoch[the_plan.order], components)
+        w_rows = theta.flatten(0, 1)
+        flat = tuple(moment.flatten(0, 1) for moment in moving)
+        with torch.no_grad():
+            for step in the_plan.steps:
+                heartbeat.step()
+                part = slice(step.first * components, step.last * components)
+                rate = rate_of[part]
+                if rate.shape[1] > 1:
+                    epoch = torch.from_numpy(step.number // per_epoch[part]).to(self.device)
+                    rate = rate.gather(1, epoch[:, None])
+                w = w_rows[part]
+                change = self._gradient(
+                    w,
+                    self._inputs(train.x, samples[step.slots]),
+                    labels[step.slots],
+                    scale[step.slots],
+                )
+                for term in adjustments:
+                    shape = (step.last - step.first, components, self.model.n_parameters)
+                    term.add_to(
+                        change.view(shape), w.view(shape), slice(step.first, step.last), EVERY
+                    )
+                number = before[part, None] + (step.number + 1)
+                self.rule.step(w, change, tuple(m[part] for m in flat), rate, number, steps.mask)
+        if is_sorted:
+            return theta, moving
+        return (
+            torch.empty_like(theta).index_copy_(0, order, theta),
+            tuple(torch.empty_like(moment).index_copy_(0, order, moment) for moment in moving),
+        )
+
+    def _gradient(
+        self,
+        w: Float[Tensor, "rows size"],
+        x: Float[Tensor, samples * inputs],
+        y: Shaped[Tensor, samples * targets],
+        scale: Float[Tensor, " samples"],
+    ) -> Float[Tensor, "rows size"]:
+        """The gradient of the rows ``w`` on one minibatch each."""
+        shape = (len(w), self.width)
+        inputs, targets = x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:])
+        return never_alone(self.model.gradient, w, inputs, targets, scale.view(shape))
+
+    def _inputs(self, x: Tensor, samples: Tensor) -> Tensor:
+        """``x[samples]`` in memory that is used again, so that it stays in the cache."""
+        if self._buffer is None or len(self._buffer) < len(samples):
+            self._buffer = x.new_empty(len(samples), *x.shape[1:])
+        return torch.index_select(x, 0, samples, out=self._buffer[: len(samples)])
+
+    def _plan(self, clients: Clients, work: Work, components: int, dtype: torch.dtype) -> Plan:
+        """The plan of these clients and this work; the last few are kept."""
+        key = (clients.rows.tobytes() + work.steps.tobytes(), components)
+        if key not in self._plans:
+            if len(self._plans) >= 4:
+                self._plans.clear()
+            numbers = math.prod(clients.shards.train.x.shape[1:])
+            client_bytes = components * self.width * numbers * dtype.itemsize
+            block = max(1, self.block_bytes // max(1, client_bytes))
+            self._plans[key] = plan(
+                work, self.batch_size, self.width, components, block, dtype, self.device
+            )
+        return self._plans[key]

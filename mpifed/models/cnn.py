@@ -1,0 +1,129 @@
+"""Convolutional networks for characters: those of FedEM's experiments on EMNIST and FEMNIST."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, relu_
+from torch.nn.functional import max_pool2d
+
+from mpifed.data.base import Description
+from mpifed.models.images import Images, images_of
+from mpifed.models.pretrained import Network
+
+FILTERS = (32, 64)
+"""Channels of the two convolutions."""
+
+
+class ReddiCnn(Network):
+    """Two 3 x 3 convolutions, maximum over 2 x 2, dropout, and 128 hidden units.
+
+    The network of Reddi et al. 2021 ("Adaptive federated optimization") for EMNIST, which Marfoq et
+    al. 2021 name in appendix I.1.2. No convolution is padded.
+
+    Parameters
+    ----------
+    images : Images
+        The inputs, at least 6 x 6.
+    n_outputs : int
+        Number of outputs.
+    weights, new_classifier
+        As for ``Network``.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        n_outputs: int,
+        weights: str | None = None,
+        new_classifier: bool = False,
+    ) -> None:
+        super().__init__(weights, new_classifier)
+        self.images = images
+        height, width = (images.height - 4) // 2, (images.width - 4) // 2
+        self.conv1 = torch.nn.Conv2d(images.channels, FILTERS[0], 3)
+        self.conv2 = torch.nn.Conv2d(*FILTERS, 3)
+        self.dropout1 = torch.nn.Dropout(0.25)
+        self.hidden = torch.nn.Linear(FILTERS[1] * height * width, 128)
+        self.dropout2 = torch.nn.Dropout(0.5)
+        self.output = torch.nn.Linear(128, n_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs (B, n_outputs) for a batch (B, *input_shape)."""
+        h = relu_(self.conv1(self.images(x)))
+        # The maximum comes first, since it leaves a quarter of the numbers; the result is the same.
+        h = self.dropout1(relu_(max_pool2d(self.conv2(h), 2)))
+        return self.output(self.dropout2(relu_(self.hidden(h.flatten(1)))))
+
+
+class PublishedCnn(Network):
+    """Two 5 x 5 convolutions, each with a maximum over 2 x 2, and 2048 hidden units.
+
+    The network in the published code of Marfoq et al. 2021. No convolution is padded.
+
+    Parameters
+    ----------
+    images : Images
+        The inputs, at least 16 x 16.
+    n_outputs : int
+        Number of outputs.
+    weights, new_classifier
+        As for ``Network``.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        n_outputs: int,
+        weights: str | None = None,
+        new_classifier: bool = False,
+    ) -> None:
+        super().__init__(weights, new_classifier)
+        self.images = images
+        height, width = (((side - 4) // 2 - 4) // 2 for side in (images.height, images.width))
+        self.conv1 = torch.nn.Conv2d(images.channels, FILTERS[0], 5)
+        self.conv2 = torch.nn.Conv2d(*FILTERS, 5)
+        self.hidden = torch.nn.Linear(FILTERS[1] * height * width, 2048)
+        self.output = torch.nn.Linear(2048, n_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs (B, n_outputs) for a batch (B, *input_shape)."""
+        h = relu_(max_pool2d(self.conv1(self.images(x)), 2))
+        h = relu_(max_pool2d(self.conv2(h), 2))
+        return self.output(relu_(self.hidden(h.flatten(1))))
+
+
+def cnn(
+    data: Description,
+    *,
+    variant: Literal["reddi", "published"] = "reddi",
+    weights: str | None = None,
+    new_classifier: bool = False,
+) -> Network:
+    """Convolutional network for small images, as in FedEM's experiments on EMNIST and FEMNIST.
+
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    variant : {'reddi', 'published'}
+        3 x 3 kernels, dropout, 128 hidden units (Reddi et al. 2021); or 5 x 5, none, 2048 units.
+    weights : str, optional
+        File with the first parameters, a state dict of torch.save. None draws them.
+    new_classifier : bool
+        Draw the last layer although weights are given.
+
+    Raises
+    ------
+    InputError
+        Where the samples are not images, or too small: 6 x 6 (reddi), 16 x 16 (published).
+    """
+    made: Network
+    if variant == "reddi":
+        made = ReddiCnn(images_of(data, "cnn", 6), data.n_outputs, weights, new_classifier)
+    else:
+        images = images_of(data, "cnn", 16, "model.variant=reddi takes 6 x 6")
+        made = PublishedCnn(images, data.n_outputs, weights, new_classifier)
+    made.reset_parameters()
+    return made

@@ -1,0 +1,176 @@
+"""Where the parameters and buffers of a torch module are in a flat row of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of one tensor.
+
+    Attributes
+    ----------
+    name : str
+        Name in the module's state dict.
+    shape : tuple of int
+        Shape of the tensor.
+    begin : int
+        Its first number in the row.
+    channels_last : bool
+        Whether the numbers of a kernel (outputs, inputs, height, width) are in the order outputs,
+        height, width, inputs.
+    dtype : torch.dtype
+        Type of the module's own tensor; counters are integers there and floating-point in a row.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    begin: int
+    channels_last: bool
+    dtype: torch.dtype
+
+    @property
+    def end(self) -> int:
+        """The number behind its last one."""
+        return self.begin + math.prod(self.shape)
+
+    def view(self, row: Tensor) -> Tensor:
+        """Return the tensor as a view of ``row``."""
+        part = row[self.begin : self.end]
+        if not self.channels_last:
+            return part.view(self.shape)
+        outputs, inputs, height, width = self.shape
+        return part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The places of a module's trained parameters, then of the buffers that training changes.
+
+    Attributes
+    ----------
+    parameters, buffers : tuple of Place
+        In the order of the row.
+    """
+
+    parameters: tuple[Place, ...]
+    buffers: tuple[Place, ...]
+
+    @cached_property
+    def trained(self) -> int:
+        """Numbers of all parameters."""
+        return self.parameters[-1].end if self.parameters else 0
+
+    @cached_property
+    def size(self) -> int:
+        """Numbers in a row."""
+        return self.buffers[-1].end if self.buffers else self.trained
+
+    @cached_property
+    def channels_last(self) -> bool:
+        """Whether any tensor has its channels last."""
+        return any(place.channels_last for place in self.parameters)
+
+    def views(self, row: Tensor) -> dict[str, Tensor]:
+        """Return all tensors by name, as views of ``row``, (size,)."""
+        return {place.name: place.view(row) for place in (*self.parameters, *self.buffers)}
+
+    def row(self, module: nn.Module) -> np.ndarray:
+        """Return the numbers of a module with this layout, float64 (size,)."""
+        row = torch.empty(self.size, dtype=torch.float64)
+        own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for name, view in self.views(row).items():
+            view.copy_(own[name].detach())
+        return row.numpy()
+
+    def bind(self, module: nn.Module, row: Tensor, gradient: Tensor | None) -> None:
+        """Make the module's tensors views of ``row``.
+
+        Parameters
+        ----------
+        module : torch.nn.Module
+            A module of the row's type, on its device.
+        row : Tensor
+            (size,). Buffers change there in place.
+        gradient : Tensor or None
+            (trained,), of which the gradients become views; None for none.
+        """
+        own = dict(module.named_parameters())
+        for place in self.parameters:
+            parameter = own[place.name]
+            parameter.data = place.view(row)
+            parameter.grad = None if gradient is None else place.view(gradient)
+        for owner, name, place in self._owners(module):
+            # Views share a count of changes, by which a second layer's would seem to spoil the
+            # first one's gradient; ``data`` does not.
+            owner._buffers[name] = place.view(row).data
+
+    def release(self, module: nn.Module) -> None:
+        """Let go of the row that ``bind`` gave to the module."""
+        own = dict(module.named_parameters())
+        for place in self.parameters:
+            parameter = own[place.name]
+            parameter.grad, parameter.data = None, parameter.data.new_empty(0)
+        for owner, name, _ in self._owners(module):
+            owner._buffers[name] = torch.empty(0)
+
+    def fill(self, module: nn.Module, row: Tensor) -> None:
+        """Give the module copies of the numbers of ``row``; counters become integers again."""
+        self.bind(module, row, None)
+        for parameter in list(module.parameters()):
+            parameter.data = parameter.data.clone()
+        for owner, name, place in self._owners(module):
+            owner._buffers[name] = (
+                place.view(row)
+                .clone()
+                .to(row.dtype if place.dtype.is_floating_point else place.dtype)
+            )
+
+    def _owners(self, module: nn.Module) -> Iterator[tuple[nn.Module, str, Place]]:
+        """Yield the submodule, the name in it, and the place of every buffer."""
+        for place in self.buffers:
+            prefix, _, name = place.name.rpartition(".")
+            yield module.get_submodule(prefix), name, place
+
+
+def layout_of(module: nn.Module, changing: Collection[str] = ()) -> Layout:
+    """Return the layout of a module.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Its parameters with ``requires_grad`` are trained.
+    changing : collection of str
+        Names of the buffers that training changes.
+
+    Examples
+    --------
+    >>> module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    >>> layout = layout_of(module, ["1.running_mean"])
+    >>> layout.trained, layout.size, [place.name for place in layout.buffers]
+    (24, 26, ['1.running_mean'])
+    """
+    kernels = {
+        f"{name}.weight" if name else "weight"
+        for name, part in module.named_modules()
+        if isinstance(part, nn.Conv2d)
+    }
+    begin, parameters, buffers = 0, [], []
+    for name, tensor in module.named_parameters():
+        if tensor.requires_grad:
+            last = name in kernels
+            parameters.append(Place(name, tuple(tensor.shape), begin, last, tensor.dtype))
+            begin = parameters[-1].end
+    for name, buffer in module.named_buffers():
+        if name in changing:
+            buffers.append(Place(name, tuple(buffer.shape), begin, False, buffer.dtype))
+            begin = buffers[-1].end
+    return Layout(tuple(parameters), tuple(buffers))

@@ -1,0 +1,262 @@
+"""Torch modules as models.
+
+``module_model`` turns a function that builds a ``torch.nn.Module`` into a ``Model``: parameters and
+running statistics become one flat row. The networks of this package and those of users,
+``model.name=package.module:build``, are trained this way; ``linear`` and ``mlp`` have their own
+formulas instead.
+
+Clients are stepped one after the other by default, each at its true batch size: the module's
+parameters are then views of the client's row, and the gradient is accumulated into views of one
+flat buffer. Kernels of convolutions are stored with channels last, which pooling and convolution
+on CPUs are faster with. Modules that compute alike for every sample can be stacked instead, R rows
+with R batches at once, by ``torch.func.vmap``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mpifed.errors import InputError
+from mpifed.models.base import Gradient, Model, Stepping
+from mpifed.models.layout import Layout, layout_of
+from mpifed.models.losses import CROSS_ENTROPY, Loss
+from mpifed.models.trial import Build, complete, running_statistics, seeded, try_module
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+
+SMALL = 1 << 17
+"""Parameters up to which rows of dense layers are stacked: larger ones fill the cache alone."""
+
+DENSE = (nn.Linear, nn.LayerNorm)
+"""Layers whose stacked products are about as fast as single ones."""
+
+SCORED = 64
+"""Samples scored together by networks with convolutions or recurrences."""
+
+
+@dataclass(frozen=True)
+class ModuleModel(Model):
+    """A ``torch.nn.Module`` as a ``Model``; see ``module_model``.
+
+    Attributes
+    ----------
+    build : callable
+        Builds the module anew, with freshly drawn parameters.
+    input_shape : tuple of int
+        Shape of one sample.
+    network : torch.nn.Module
+        One such module. Its parameters have no memory but while it computes.
+    layout : Layout
+        Where its parameters and running statistics are in a row.
+    deterministic : bool
+        Whether outputs in training depend on the parameters and the sample alone.
+    loss : Loss
+        Training loss.
+    autocast : torch.dtype or None
+        Type of products in training, where not that of the parameters.
+    """
+
+    build: Build
+    input_shape: tuple[int, ...]
+    network: nn.Module
+    layout: Layout
+    deterministic: bool = True
+    loss: Loss = CROSS_ENTROPY
+    autocast: torch.dtype | None = None
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers in a row: those of all trained parameters, then those of all buffers."""
+        return self.layout.size
+
+    @property
+    def n_buffers(self) -> int:  # type: ignore[override]
+        """Numbers of running statistics."""
+        return self.layout.size - self.layout.trained
+
+    @property
+    def steppings(self) -> tuple[Stepping, ...]:  # type: ignore[override]
+        """Both, or ``one_by_one`` alone where rows cannot be stacked."""
+        return ("stacked", "one_by_one") if self.deterministic else ("one_by_one",)
+
+    @property
+    def stepping(self) -> Stepping:  # type: ignore[override]
+        """``stacked`` for small networks of dense layers, else ``one_by_one``."""
+        small = self.layout.trained <= SMALL and self.deterministic and self._is_dense()
+        return "stacked" if small else "one_by_one"
+
+    same_bits: bool = False
+
+    @property
+    def scored_together(self) -> int:  # type: ignore[override]
+        """Few samples where activations would leave the cache, else many."""
+        return 1024 if self._is_dense() else SCORED
+
+    def _is_dense(self) -> bool:
+        owners = (m for m in self.network.modules() if any(True for _ in m.parameters(False)))
+        return all(isinstance(owner, DENSE) for owner in owners)
+
+    def init(self, generator: np.random.Generator) -> np.ndarray:
+        """Build the module anew, with torch's global generator seeded from ``generator``.
+
+        Parameters
+        ----------
+        generator : numpy.random.Generator
+            Draws the seed. Torch's global state is restored afterwards.
+
+        Returns
+        -------
+        numpy.ndarray
+            float64 (n_parameters,).
+
+        Raises
+        ------
+        InputError
+            Where the function returns the module that it returned before, or another layout.
+        """
+        seed = int(generator.integers(2**63))
+        fresh = seeded(lambda: complete(self.build(), self.input_shape), seed)
+        if fresh is self.network:
+            raise InputError(
+                "model: the function must build a new module in every call; it returned the same "
+                "one twice"
+            )
+        if layout_of(fresh, {place.name for place in self.layout.buffers}) != self.layout:
+            raise InputError("model: the function builds modules of different shapes")
+        return self.layout.row(fresh)
+
+    @contextmanager
+    def _bound(self, row: Tensor, gradient: Tensor | None = None) -> Iterator[nn.Module]:
+        """The network with its parameters and buffers in ``row``."""
+        if next(self.network.parameters()).dtype != row.dtype:
+            self.network.to(row.dtype)
+        self.network.to(row.device)
+        self.layout.bind(self.network, row, gradient)
+        try:
+            yield self.network
+        finally:
+            self.layout.release(self.network)
+
+    def _formatted(self, x: Tensor) -> Tensor:
+        """Images in the order of the kernels, for layers that would reorder them otherwise."""
+        if self.layout.channels_last and x.dim() == 4:
+            return x.contiguous(memory_format=torch.channels_last)
+        return x
+
+    @contextmanager
+    def training(self, parameters: Tensor, gradient: Tensor) -> Iterator[Gradient]:
+        kind, cast = parameters.device.type, self.autocast
+        with self._bound(parameters, gradient) as network:
+            network.train()
+
+            def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
+                gradient.zero_()
+                single = len(x) == 1 and self.n_buffers > 0
+                with torch.enable_grad():
+                    with (
+                        torch.autocast(kind, cast) if cast else nullcontext(),
+                        running_statistics(network) if single else nullcontext(),
+                    ):
+                        outputs = network(self._formatted(x))
+                    samples = self.loss.samples(outputs.to(parameters.dtype), y)
+                    (samples * weights).sum().backward()
+
+            yield compute
+
+    def shared_logits(
+        self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
+    ) -> Float[Tensor, "models batch *outputs"]:
+        self.network.eval()
+        x, outputs = self._formatted(x), []
+        for row in parameters:
+            with torch.no_grad(), self._bound(row) as network:
+                outputs.append(network(x))
+        return torch.stack(outputs)
+
+    def logits(
+        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch *inputs"]
+    ) -> Float[Tensor, "rows batch *outputs"]:
+        def one(row: Tensor, x: Tensor) -> Tensor:
+            return torch.func.functional_call(self.network, self.layout.views(row), (x,))
+
+        self.network.train()
+        return torch.func.vmap(one)(parameters, x)
+
+    def gradient(
+        self,
+        parameters: Float[Tensor, "rows size"],
+        x: Float[Tensor, "rows batch *inputs"],
+        y: Shaped[Tensor, "rows batch *targets"],
+        weights: Float[Tensor, "rows batch"],
+    ) -> Float[Tensor, "rows size"]:
+        with torch.enable_grad():
+            leaf = parameters.detach().requires_grad_()
+            total = (self.loss.samples(self.logits(leaf, x), y) * weights).sum()
+            return torch.autograd.grad(total, leaf)[0]
+
+    def module(self, parameters: Tensor) -> nn.Module:
+        found = copy.deepcopy(self.network).to(parameters.device, parameters.dtype)
+        self.layout.fill(found, parameters.detach())
+        return found.eval()
+
+
+def module_model(
+    build: Build,
+    input_shape: tuple[int, ...],
+    output_shape: tuple[int, ...],
+    loss: Loss = CROSS_ENTROPY,
+    *,
+    seed: int = 0,
+    autocast: torch.dtype | None = None,
+) -> ModuleModel:
+    """Turn a function that builds a module into a model.
+
+    Parameters
+    ----------
+    build : callable
+        Returns a new ``torch.nn.Module``, which takes a batch (B, *input_shape), at every call.
+    input_shape, output_shape : tuple of int
+        Shapes of one sample and of its outputs.
+    loss : Loss
+        Training loss; the module's own attribute ``loss``, if it is a ``Loss``, comes first.
+    seed : int
+        Seed of what is drawn but not trained: parameters without ``requires_grad``.
+    autocast : torch.dtype, optional
+        Type of products in training, such as bfloat16.
+
+    Returns
+    -------
+    ModuleModel
+
+    Raises
+    ------
+    InputError
+        Where the module cannot be trained on such data; see ``trial.try_module``.
+
+    Examples
+    --------
+    >>> module_model(lambda: nn.Linear(3, 2), (3,), (2,)).n_parameters
+    8
+    >>> normalised = lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    >>> module_model(normalised, (3,), (2,)).n_buffers  # two means, two variances, one counter
+    5
+    """
+
+    def make() -> nn.Module:
+        return complete(build(), input_shape)
+
+    trial = try_module(seeded(make, seed), input_shape, output_shape)
+    network = seeded(make, seed)
+    layout = layout_of(network, trial.changing)
+    own = getattr(network, "loss", None)
+    chosen = own if isinstance(own, Loss) else loss
+    return ModuleModel(build, input_shape, network, layout, trial.deterministic, chosen, autocast)

@@ -1,0 +1,151 @@
+"""Makes a run's model: from a component's function, or from a torch module of the user's."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+
+from mpifed.algorithms.base import Algorithm
+from mpifed.components.registry import find
+from mpifed.config.configuration import Configuration
+from mpifed.data.base import Description
+from mpifed.errors import InputError
+from mpifed.models.base import Model, Parametrised
+from mpifed.models.losses import loss_for
+from mpifed.models.modules import module_model
+from mpifed.models.trial import seeded
+
+
+def make_model(
+    configuration: Configuration, description: Description, method: type[Algorithm]
+) -> Model:
+    """Return the model of a run.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        Its section ``model`` names the function.
+    description : Description
+        What the data are; the function's argument.
+    method : type of Algorithm
+        What trains the model.
+
+    Raises
+    ------
+    InputError
+        Where the function returns neither a model nor a module, the module does not fit the data,
+        or the algorithm cannot train what it returns.
+    """
+    name = configuration.model.name
+    function = find("model", name)
+    _check_argument(function, name)
+
+    def build() -> Any:
+        return function(description, **configuration.model.options)
+
+    built = seeded(build, configuration.seed)
+    if isinstance(built, torch.nn.Module):
+        built = module_model(
+            build,
+            description.input_shape,
+            description.output_shape,
+            loss_for(description.task),
+            seed=configuration.seed,
+            autocast=torch.bfloat16 if configuration.local.autocast else None,
+        )
+    elif configuration.local.autocast:
+        raise InputError(
+            f"local.autocast is '{configuration.local.autocast}', but model '{name}' is computed "
+            "by formulas of its own; allowed with networks (torch modules)"
+        )
+    if not isinstance(built, Parametrised):
+        raise InputError(
+            f"model.name is '{name}', which returns {type(built).__name__}; it must return a "
+            "mpifed.models.base.Model or a torch module"
+        )
+    wanted = method.model_type
+    if not isinstance(built, wanted):
+        kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+        raise InputError(
+            f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
+            f"'{configuration.algorithm.name}' needs a "
+            f"{' or '.join(kind.__name__ for kind in kinds)}"
+        )
+    # A model that does not predict reaches only methods that ask for it by ``model_type``.
+    return cast(Model, built)
+
+
+def _check_argument(function: Any, name: str) -> None:
+    """Refuse a function that does not take the data's description."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return
+    if not any(
+        p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL) for p in parameters
+    ):
+        raise InputError(
+            f"model.name is '{name}', which takes no argument; it is called with the data's "
+            "description: write def build(data), with data.input_shape and data.n_outputs"
+        )
+
+
+def with_stepping(configuration: Configuration, model: Model) -> Configuration:
+    """Return the configuration with ``local.stepping`` as it is used, where digests depend on it.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        The configuration of the run.
+    model : Model
+        Its model.
+
+    Raises
+    ------
+    InputError
+        Where the model cannot be stacked.
+    """
+    asked = configuration.local.stepping
+    if asked != "auto" and asked not in model.steppings:
+        raise InputError(
+            f"local.stepping is '{asked}', but the model has dropout or batch normalisation, whose "
+            "rows cannot be stacked; allowed: auto, one_by_one"
+        )
+    if asked != "auto" or model.same_bits:
+        return configuration
+    return replace(configuration, local=replace(configuration.local, stepping=model.stepping))
+
+
+def refuse_inexact(configuration: Configuration, model: Model, algorithm: Algorithm) -> None:
+    """Refuse a model whose risk is random in a method that needs whole risks.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        For its names.
+    model : Model
+        The model.
+    algorithm : Algorithm
+        The method; it takes local steps where it reads the whole section ``local``.
+
+    Raises
+    ------
+    InputError
+    """
+    if not algorithm.uses_model or algorithm.local_options is None:
+        return
+    if not model.deterministic:
+        raise InputError(
+            f"model.name is '{configuration.model.name}', which has dropout or batch normalisation,"
+            f" but algorithm '{configuration.algorithm.name}' computes gradients of whole risks; "
+            "use a network without them, such as one with GroupNorm"
+        )
+
+
+def described(model: Model) -> str:
+    """Return the size of a model and how it is stepped, for the plan of a run."""
+    buffers = f" and {model.n_buffers:,} running statistics" if model.n_buffers else ""
+    return f"{model.n_parameters - model.n_buffers:,} parameters{buffers}"

@@ -1,0 +1,229 @@
+"""Benchmarks of networks: rounds and evaluation beside bare PyTorch loops over the same steps.
+
+Samples are random images or characters of the shape that is named, so no data files are needed.
+The bare loop trains a module on the same shards with ``torch.optim`` and nothing else: a shuffled
+epoch for each client, ``zero_grad``, ``backward``, ``step``, and the mean of the parameters at the
+end. Both are measured in turn, in CPU seconds of one thread.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from bench_figures import engine, in_turn, report, scores_of
+from torch import nn
+
+from mpifed.data.base import Dataset, Description, Shards, Split
+from mpifed.mpi.communicator import Communicator
+from mpifed.random import stream
+
+REPEATS = 5
+
+
+class RandomSamples(Dataset):
+    """Random images, or characters, with random labels.
+
+    Parameters
+    ----------
+    shape : list of int
+        Shape of a sample.
+    labels : int
+        Number of labels.
+    samples : int
+        Training samples of a client.
+    tests : int
+        Test samples of a client.
+    codes : bool
+        Whether inputs are codes 0 .. labels - 1.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        seed: int,
+        communicator: Communicator,
+        *,
+        shape: list[int],
+        labels: int = 10,
+        samples: int = 600,
+        tests: int = 20,
+        codes: bool = False,
+    ) -> None:
+        counts = [np.full(n_clients, n, np.int64) for n in (samples, 0, tests)]
+        self.description = Description("random", tuple(shape), labels, *counts)
+        self.seed, self.codes = seed, codes
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        return Shards(
+            client_ids, *(self._split(client_ids, n, dtype) for n in ("train", "val", "test"))
+        )
+
+    def _split(self, client_ids: np.ndarray, name: str, dtype: torch.dtype) -> Split:
+        about = self.description
+        counts = getattr(about, f"n_{name}")[client_ids]
+        generator = stream(self.seed or 0, name)
+        shape = (int(counts.sum()), *about.input_shape)
+        x = (
+            generator.integers(0, about.n_classes, shape)
+            if self.codes
+            else generator.standard_normal(shape, np.float32)
+        )
+        y = generator.integers(0, about.n_classes, len(x))
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return Split(torch.from_numpy(x).to(dtype), torch.from_numpy(y), offsets)
+
+
+def small_cnn(data: Description) -> nn.Module:
+    """The CNN of McMahan et al. (2017) for MNIST, without padding."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 28)),
+        nn.Conv2d(1, 32, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(1024, 128),
+        nn.ReLU(),
+        nn.Linear(128, data.n_outputs),
+    )
+
+
+def perceptron(data: Description) -> nn.Module:
+    """784-64-10."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def made(model: str, data: dict[str, Any], **overrides: Any) -> Any:
+    """An engine that trains ``model`` on random samples."""
+    return engine(
+        "digits-fedem",
+        **{
+            "data": {"name": "bench_networks:RandomSamples", **data},
+            "model": {"name": model},
+            "algorithm": "fedavg",
+            "local.lr": 0.05,
+            **overrides,
+        },
+    )
+
+
+def bare_loop(module: nn.Module, train: Split, batch: int, **options: Any) -> Callable[[], None]:
+    """One round of FedAvg in plain PyTorch."""
+    module = copy.deepcopy(module)
+    loss = nn.CrossEntropyLoss()
+
+    def round_() -> None:
+        start = copy.deepcopy(module.state_dict())
+        total = {name: torch.zeros_like(value) for name, value in start.items()}
+        for first, end in zip(train.offsets, train.offsets[1:], strict=False):
+            module.load_state_dict(start)
+            module.train()
+            optimizer = torch.optim.SGD(module.parameters(), **{"lr": 0.05, **options})
+            order = first + torch.randperm(int(end - first))
+            for visited in order.split(batch):
+                optimizer.zero_grad()
+                loss(module(train.x[visited]), train.y[visited]).backward()
+                optimizer.step()
+            for name, value in module.state_dict().items():
+                total[name] += value / (len(train.offsets) - 1)
+        module.load_state_dict(total)
+
+    return round_
+
+
+def ratio(measured: dict[str, list[float]], over: str, under: str) -> float:
+    """The median of the ratios of paired measurements."""
+    pairs = zip(measured[over], measured[under], strict=True)
+    return statistics.median(a / b for a, b in pairs)
+
+
+def compared(
+    name: str, module: nn.Module, model: str, data: dict[str, Any], batch: int, **overrides: Any
+) -> None:
+    """A round of FedAvg and one of FedEM with M = 3, beside the bare loop and forward passes."""
+    overrides = {"local.batch_size": batch, **overrides}
+    fedavg = made(model, data, **overrides)
+    fedem = made(model, data, **{**overrides, "algorithm": {"name": "fedem", "n_components": 3}})
+    train = fedavg.shards.train
+    momentum = {"momentum": overrides.get("local.momentum", 0.0)}
+    loop = bare_loop(module, train, batch, **momentum)
+    best = best_forward(module, train.x)
+    measured = in_turn(
+        {"fedavg": fedavg.advance, "bare": loop, "fedem": fedem.advance, "forward": best}, REPEATS
+    )
+    middle = {key: round(statistics.median(values), 3) for key, values in measured.items()}
+    report(name, round(ratio(measured, "fedavg", "bare"), 3), "of a bare loop", **middle)
+    excess = [
+        (em - 3 * forward) / avg
+        for em, avg, forward in zip(
+            measured["fedem"], measured["fedavg"], measured["forward"], strict=True
+        )
+    ]
+    report(
+        f"{name}_fedem",
+        round(statistics.median(excess), 3),
+        "of FedAvg, three forward passes of the E-step apart",
+        whole=round(ratio(measured, "fedem", "fedavg"), 3),
+    )
+
+
+def best_forward(module: nn.Module, x: torch.Tensor) -> Callable[[], None]:
+    """Bare forward passes over ``x`` at the batch size at which they are quickest."""
+    module = copy.deepcopy(module).eval()
+
+    def passes(batch: int) -> Callable[[], None]:
+        def run() -> None:
+            with torch.no_grad():
+                for part in x.split(batch):
+                    module(part)
+
+        return run
+
+    sizes = (16, 32, 64, 128, 256, 1024)
+    measured = in_turn({str(size): passes(size) for size in sizes}, 3)
+    return passes(int(min(measured, key=lambda size: min(measured[size]))))
+
+
+def cnn_round() -> None:
+    """The CNN on ten clients of 600 images, batch 20."""
+    about = {"shape": [28, 28], "samples": 600}
+    description = Description("random", (28, 28), 10, *[np.zeros(1, np.int64)] * 3)
+    compared("cnn_round", small_cnn(description), "bench_networks:small_cnn", about, 20, clients=10)
+
+
+def mlp_round() -> None:
+    """A perceptron 784-64-10 on sixty clients of 700 images, batch 128."""
+    about = {"shape": [28, 28], "samples": 700}
+    description = Description("random", (28, 28), 10, *[np.zeros(1, np.int64)] * 3)
+    compared("mlp_round", perceptron(description), "mlp", about, 128, clients=60)
+
+
+def cnn_scoring() -> None:
+    """Scores of the CNN on 12,000 images, beside bare forward passes at their best batch size."""
+    about = {"shape": [28, 28], "samples": 600, "tests": 600}
+    engine = made("bench_networks:small_cnn", about, clients=10)
+    shards = engine.shards
+    x = torch.cat([shards.train.x, shards.test.x])
+    description = Description("random", (28, 28), 10, *[np.zeros(1, np.int64)] * 3)
+    measured = in_turn(
+        {"scores": lambda: scores_of(engine), "forward": best_forward(small_cnn(description), x)},
+        REPEATS,
+    )
+    report(
+        "cnn_scoring",
+        round(ratio(measured, "scores", "forward"), 3),
+        "of bare forward passes",
+        **{key: round(statistics.median(values), 3) for key, values in measured.items()},
+    )
+
+
+BENCHMARKS: dict[str, Callable[[], None]] = {
+    f.__name__: f for f in (cnn_round, mlp_round, cnn_scoring)
+}

@@ -1,0 +1,189 @@
+"""Files of weights: what fits is loaded, all else gets one sentence that names the tensor."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from mpifed.data.base import Description
+from mpifed.errors import InputError
+from mpifed.models.mobilenet import mobilenet_v2
+from mpifed.models.resnet import resnet18
+from mpifed.reading.weights import load_weights, read_tensors
+
+
+def data(n_classes=10, channels=3):
+    n = np.array([6, 4])
+    return Description("drawn", (channels, 16, 16), n_classes, n, n, n)
+
+
+def narrow(n_classes=10, channels=3, **options):
+    return mobilenet_v2(data(n_classes, channels), width=0.1, **options)
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A file of weights of a narrow MobileNet-v2 that has been trained a little."""
+    torch.manual_seed(3)
+    network = narrow().train()
+    network(torch.rand(8, 3, 16, 16))
+    path = tmp_path / "weights.pt"
+    torch.save(network.state_dict(), path)
+    return path, network.state_dict()
+
+
+def test_weights_are_loaded_with_running_statistics(stored):
+    path, tensors = stored
+    network = narrow(weights=str(path))
+    for _ in range(2):
+        found = network.state_dict()
+        assert list(found) == list(tensors)
+        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+        with torch.no_grad():
+            for tensor in found.values():
+                tensor.fill_(7)
+        network.reset_parameters()
+    assert int(network.features[0][1].num_batches_tracked) == 1
+
+
+def test_weights_are_loaded_into_another_floating_point_type(stored):
+    path, tensors = stored
+    network = narrow(weights=str(path)).double()
+    network.reset_parameters()
+    weight = network.state_dict()["features.0.0.weight"]
+    assert weight.dtype == torch.float64
+    assert torch.equal(weight, tensors["features.0.0.weight"].double())
+
+
+def test_a_classifier_of_another_width_is_named_and_can_be_drawn_anew(stored):
+    path, tensors = stored
+    with pytest.raises(InputError, match=r"a classifier of 10 outputs .* but the data need 62; .*"):
+        narrow(62, weights=str(path))
+    torch.manual_seed(1)
+    network = narrow(62, weights=str(path), new_classifier=True)
+    assert network.classifier[1].weight.shape == (62, 1280)
+    body = tensors["features.0.0.weight"]
+    assert torch.equal(network.features[0][0].weight, body)
+    torch.manual_seed(2)
+    drawn = network.classifier[1].weight.detach().clone()
+    network.reset_parameters()
+    assert not torch.equal(network.classifier[1].weight, drawn)
+    assert torch.equal(network.features[0][0].weight, body)
+
+
+def test_an_extra_linear_layer_lies_behind_a_loaded_classifier(tmp_path):
+    path = tmp_path / "imagenet.pt"
+    torch.save(narrow(1000).state_dict(), path)
+    with pytest.raises(InputError, match=r"no classifier classifier\.2\.weight; model\.new_class"):
+        narrow(10, weights=str(path), extra_linear=True)
+    network = narrow(10, weights=str(path), extra_linear=True, new_classifier=True)
+    stored = torch.load(path, weights_only=True)
+    assert torch.equal(network.classifier[1].weight, stored["classifier.1.weight"])
+
+
+def changed(stored, tmp_path, change):
+    path = tmp_path / "changed.pt"
+    tensors = dict(stored[1])
+    torch.save(change(tensors) or tensors, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (
+            lambda t: {k: v for k, v in t.items() if k != "features.3.conv.2.weight"},
+            r"lacks features\.3\.conv\.2\.weight",
+        ),
+        (lambda t: t.update(other=torch.zeros(2)), "the model has no tensor 'other'"),
+        (
+            lambda t: t.update({"features.0.1.bias": torch.zeros(9)}),
+            r"features\.0\.1\.bias has the shape \(9,\), the model needs \(8,\)",
+        ),
+        (
+            lambda t: t.update({"features.0.1.bias": torch.full((8,), torch.nan)}),
+            r"features\.0\.1\.bias holds infinite numbers or NaN",
+        ),
+        (
+            lambda t: t.update({"features.0.1.bias": torch.zeros(8, dtype=torch.int64)}),
+            r"features\.0\.1\.bias has the type torch\.int64",
+        ),
+        (
+            lambda t: t.update({"features.0.1.bias": torch.zeros(8).to_sparse()}),
+            r"features\.0\.1\.bias is not a dense tensor",
+        ),
+        (lambda t: {"state_dict": t, "epoch": 3}, "its entry 'state_dict' is not a tensor"),
+        (lambda t: [torch.zeros(2)], "is not a state dict, a mapping"),
+        (lambda t: {f"module.{k}": v for k, v in t.items()}, r"first tensor is 'module\.features"),
+    ],
+)
+def test_what_does_not_fit_is_named(stored, tmp_path, change, words):
+    with pytest.raises(InputError, match=words):
+        narrow(weights=str(changed(stored, tmp_path, change)))
+
+
+def test_weights_of_another_model_and_of_other_inputs_are_refused(stored):
+    path, _ = stored
+    with pytest.raises(InputError, match=r"lacks conv1\.weight"):
+        resnet18(data(), weights=str(path))
+    with pytest.raises(
+        InputError,
+        match=r"features\.0\.0\.weight has the shape \(8, 3, 3, 3\), the .* \(8, 1, 3, 3\)",
+    ):
+        narrow(channels=1, weights=str(path))
+
+
+class Harm:
+    def __reduce__(self):
+        return os.mkdir, ("harm",)
+
+
+def test_a_file_that_calls_functions_calls_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"a": Harm()}, "harm.pt")
+    with pytest.raises(InputError, match=r"'harm\.pt' is damaged: torch cannot load it"):
+        read_tensors(tmp_path.joinpath("harm.pt").relative_to(tmp_path))
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "pipe", "text", "pickle", "cut", "zip"])
+def test_what_is_no_file_of_weights_is_refused(stored, tmp_path, kind):
+    path = tmp_path / kind
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "text":
+        path.write_text("weights")
+    elif kind == "pickle":
+        path.write_bytes(pickle.dumps({"a": 1}))
+    elif kind == "cut":
+        path.write_bytes(stored[0].read_bytes()[:-400])
+    elif kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a", "b")
+    with pytest.raises(InputError, match=r"cannot be read|is damaged") as refused:
+        read_tensors(path)
+    assert str(path) in str(refused.value)
+
+
+def test_an_archive_that_unpacks_beyond_memory_is_refused_unopened(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb/data.pkl", bytes(4 << 20))
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was opened"))
+    monkeypatch.setattr("topologies.inputs.beyond_memory", lambda n: "x" if n > 1 << 20 else None)
+    with pytest.raises(InputError, match="cannot be read: unpacking it"):
+        read_tensors(path)
+
+
+def test_a_shape_without_storage_is_compared_before_anything_is_made(tmp_path):
+    path = tmp_path / "wide.pt"
+    torch.save({"weight": torch.zeros(1).expand(10**15), "bias": torch.zeros(1)}, path)
+    with pytest.raises(InputError, match=r"weight has the shape \(1000000000000000,\)"):
+        load_weights(torch.nn.Linear(3, 1), path, "head")

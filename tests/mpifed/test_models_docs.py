@@ -1,0 +1,64 @@
+"""What docs/models.md says of the models is so, and its modules work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mpifed.components.registry import find
+from mpifed.components.tables import MODELS
+from mpifed.data.base import Description
+
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+ROWS = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
+
+
+def data(shape, n_classes):
+    n = np.array([6, 4])
+    return Description("drawn", shape, n_classes, n, n, n)
+
+
+def test_every_model_is_in_the_table():
+    assert set(MODELS) - {"resnet34"} <= {re.findall("`(.*?)`", row[0])[0] for row in ROWS}
+
+
+@pytest.mark.parametrize(
+    "name, shape, n_classes, options",
+    [
+        ("linear", (150,), 2, {}),
+        ("mlp", (784,), 10, {}),
+        ("cnn", (28, 28), 62, {}),
+        ("cnn", (28, 28), 62, {"variant": "published"}),
+        ("mobilenet_v2", (3, 32, 32), 10, {}),
+        ("lstm", (80,), 80, {}),
+    ],
+)
+def test_parameters_are_those_of_the_table(name, shape, n_classes, options):
+    label = f"| `{name}`" + "".join(f", `{key}: {value}`" for key, value in options.items())
+    (row,) = [row for row in ROWS if row[0] == label]
+    model = find("model", name)(data(shape, n_classes), **options)
+    if isinstance(model, torch.nn.Module):
+        found = sum(p.numel() for p in model.parameters())
+    else:
+        found = model.n_parameters
+    assert row[1].split(" ")[0] == f"{found:,}"
+
+
+def test_the_modules_of_the_page_work(tmp_path):
+    about, x = data((8, 8), 10), torch.rand(4, 8, 8)
+    first, second = BLOCKS
+    assert len(first.strip().splitlines()) < 10
+    scope: dict = {}
+    exec(first, scope)
+    assert scope["small"](about).train()(x).shape == (4, 10)
+    exec(second, scope)
+    path = tmp_path / "weights.pt"
+    body = torch.nn.Linear(64, 16)
+    torch.save({"body.weight": body.weight, "body.bias": body.bias}, path)
+    network = scope["Net"](about, path)
+    assert network(x).shape == (4, 10) and torch.equal(network.body.weight, body.weight)

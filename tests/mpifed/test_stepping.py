@@ -1,0 +1,235 @@
+"""Clients that step one by one are plain PyTorch scripts; both ways of stepping agree."""
+
+from __future__ import annotations
+
+import network_modules
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.adjustments import Proximal, Shift
+from mpifed.local.minibatches import draw_orders, work_of
+from mpifed.local.optimizers import WithBuffers
+from mpifed.local.options import LocalOptions
+from mpifed.local.solver import LocalSGD
+from mpifed.models.linear import linear
+from mpifed.models.mlp import mlp
+from mpifed.models.modules import module_model
+from mpifed.random import uniforms
+
+COUNTS = [37, 9, 20]
+OPTIMIZERS = {
+    "sgd": {"lr": 0.1},
+    "momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
+    "adam": {"optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4},
+    "adamw": {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1, "beta1": 0.8},
+}
+NETWORKS = {
+    "cnn": ("cnn", {}),
+    "norm and dropout": ("cnn", {"norm": True, "dropout": 0.4}),
+    "lstm": ("lstm", {}),
+}
+
+
+def model_of(name, options, description):
+    return module_model(
+        lambda: getattr(network_modules, name)(description, **options),
+        description.input_shape,
+        (description.n_outputs,),
+    )
+
+
+def solver_of(model, **options) -> LocalSGD:
+    return LocalSGD(model, LocalOptions(**options), 10, max(COUNTS), torch.device("cpu"))
+
+
+def torch_optimizer(module, options: LocalOptions) -> torch.optim.Optimizer:
+    common = {"lr": options.lr, "weight_decay": options.weight_decay}
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(module.parameters(), momentum=options.momentum, **common)
+    kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
+    return kind(
+        module.parameters(),
+        betas=(options.beta1, options.beta2),
+        eps=options.epsilon,
+        foreach=False,
+        **common,
+    )
+
+
+def script(model, row, clients, client, options, draws) -> np.ndarray:
+    """What a PyTorch user writes for one client; minibatches and noise are the run's."""
+    module = model.module(row).to(memory_format=torch.channels_last).train()
+    optimizer = torch_optimizer(module, options)
+    alone = Clients(clients.federation, clients.shards, clients.rows[client : client + 1])
+    work = work_of(alone.n_train, options.batch_size, options.epochs, options.steps)
+    keys = draws.client_keys("minibatches", alone.ids)
+    visits = draw_orders(keys, alone.starts, work, 1, "shuffled")
+    noise = draws.client_keys("minibatches noise", alone.ids)
+    torch.manual_seed(int(uniforms(noise, np.array([0]))[0]))
+    for epoch in visits.split(int(alone.n_train[0])):
+        for batch in epoch.split(options.batch_size):
+            optimizer.zero_grad()
+            outputs = module(clients.shards.train.x[batch])
+            nn.functional.cross_entropy(outputs, clients.shards.train.y[batch]).backward()
+            optimizer.step()
+    return model.layout.row(module)
+
+
+@pytest.mark.parametrize("how", OPTIMIZERS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_one_client_is_a_plain_script_bit_for_bit(make_clients, network, how):
+    clients, description = make_clients(COUNTS, (8, 8), 10, torch.float32)
+    model = model_of(*NETWORKS[network], description)
+    options = LocalOptions(batch_size=8, epochs=2, **OPTIMIZERS[how])
+    solver = LocalSGD(model, options, 10, max(COUNTS), torch.device("cpu"))
+    draws = Draws(3, 1)
+    start = torch.from_numpy(model.init(np.random.default_rng(0))).float()
+    trained, _ = solver(start.expand(3, 1, -1), solver.init(3, 1, torch.float32), clients, draws)
+    for client in range(3):
+        expected = script(model, start, clients, client, options, draws)
+        assert np.array_equal(trained[client, 0].double().numpy(), expected)
+
+
+@pytest.mark.parametrize("how", OPTIMIZERS)
+def test_stacked_and_one_by_one_agree_for_a_module(make_clients, how):
+    clients, description = make_clients(COUNTS, (8, 8), 10)
+    model = model_of("cnn", {}, description)
+    rows = np.stack([model.init(np.random.default_rng(seed)) for seed in range(6)])
+    start = torch.from_numpy(rows).view(3, 2, -1)
+    q = torch.rand(2, sum(COUNTS), dtype=torch.float64)
+    found = []
+    for stepping in ("stacked", "one_by_one"):
+        options = {**OPTIMIZERS[how], "batch_size": 8, "epochs": 2, "stepping": stepping}
+        solver = solver_of(model, **options)
+        state = solver.init(3, 2, torch.float64)
+        for round in (1, 2):
+            trained, state = solver(start, state, clients, Draws(3, round), weights=q)
+        found.append((trained, *solver.rule.moments(state)))
+    for stacked, alone in zip(*found, strict=True):
+        assert torch.allclose(stacked, alone, atol=1e-10)
+
+
+@pytest.mark.parametrize("make", [linear, mlp])
+@pytest.mark.parametrize("how", OPTIMIZERS)
+def test_stepping_changes_no_bit_of_a_model_with_formulas(make_clients, make, how):
+    clients, description = make_clients(COUNTS, (6,), 4, torch.float32)
+    model = make(description)
+    start = torch.rand(3, 2, model.n_parameters) - 0.5
+    found = []
+    for stepping in ("stacked", "one_by_one"):
+        solver = solver_of(model, batch_size=8, stepping=stepping, **OPTIMIZERS[how])
+        state = solver.init(3, 2, torch.float32)
+        found.append(solver(start, state, clients, Draws(0, 1))[0])
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("how", OPTIMIZERS)
+@pytest.mark.parametrize("stepping", ["stacked", "one_by_one"])
+def test_optimizers_of_rows_are_those_of_torch(make_clients, how, stepping):
+    """In float64, over two rounds, so that moments and counts of steps are kept."""
+    clients, description = make_clients([16], (8, 8), 10)
+    model = model_of("lazy", {}, description)
+    options = LocalOptions(batch_size=16, steps=3, stepping=stepping, **OPTIMIZERS[how])
+    solver = LocalSGD(model, options, 10, 16, torch.device("cpu"))
+    start = torch.from_numpy(model.init(np.random.default_rng(0)))
+    module = model.module(start).train()
+    optimizer = torch_optimizer(module, options)
+    rows, state = start.expand(1, 1, -1), solver.init(1, 1, torch.float64)
+    for round in (1, 2):
+        rows, state = solver(rows, state, clients, Draws(0, round))
+    for _ in range(6):
+        optimizer.zero_grad()
+        train = clients.shards.train
+        nn.functional.cross_entropy(module(train.x), train.y).backward()
+        optimizer.step()
+    assert np.allclose(rows[0, 0].numpy(), model.layout.row(module), atol=1e-12)
+
+
+@pytest.mark.parametrize("stepping", ["stacked", "one_by_one"])
+def test_a_proximal_term_is_its_gradient_and_a_shift_is_added(make_clients, stepping):
+    clients, description = make_clients(COUNTS, (8, 8), 10)
+    model = model_of("cnn", {}, description)
+    solver = solver_of(model, lr=0.1, batch_size=64, stepping=stepping)
+    start, anchor, shift = torch.rand(3, 3, 2, model.n_parameters, dtype=torch.float64)
+    state = solver.init(3, 2, torch.float64)
+    plain, _ = solver(start, state, clients, Draws(0, 1))
+    terms = [Proximal(anchor, 0.25), Shift(shift)]
+    moved, _ = solver(start, state, clients, Draws(0, 1), adjustments=terms)
+    expected = plain - 0.1 * (0.25 * (start - anchor) + shift)
+    assert torch.allclose(moved, expected, atol=1e-12)
+    shared = [Proximal(anchor[:1, :1], 0.25), Shift(shift[:1, :1])]
+    moved, _ = solver(start, state, clients, Draws(0, 1), adjustments=shared)
+    expected = plain - 0.1 * (0.25 * (start - anchor[:1, :1]) + shift[:1, :1])
+    assert torch.allclose(moved, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("how", OPTIMIZERS)
+@pytest.mark.parametrize("stepping", ["stacked", "one_by_one"])
+def test_what_is_masked_does_not_move(make_clients, how, stepping):
+    clients, description = make_clients(COUNTS, (8, 8), 10)
+    model = model_of("cnn", {}, description)
+    solver = solver_of(model, batch_size=8, stepping=stepping, **OPTIMIZERS[how])
+    start = torch.rand(3, 1, model.n_parameters, dtype=torch.float64)
+    mask = (torch.arange(model.n_parameters) % 2).double()
+    state = solver.init(3, 1, torch.float64)
+    # Moments of a phase in which all was trained must not move the masked part afterwards.
+    _, state = solver(start, state, clients, Draws(0, 1))
+    trained, _ = solver(start, state, clients, Draws(0, 2), mask=mask)
+    moved = (trained != start).double()
+    assert torch.equal(moved, mask.expand_as(moved))
+
+
+def test_local_buffers_stay_with_the_client(make_clients):
+    clients, description = make_clients(COUNTS, (8, 8), 10)
+    model = model_of("normalised", {}, description)
+    solver = solver_of(model, batch_size=8, buffers="local")
+    start = torch.from_numpy(model.init(np.random.default_rng(0))).expand(1, -1)
+    state = solver.init(3, 1, torch.float64)
+    assert torch.equal(solver.own(start, state), start.expand(3, 1, -1))
+    trained, state = solver(start.expand(3, 1, -1), state, clients, Draws(0, 1))
+    assert isinstance(state, WithBuffers)
+    own = solver.own(start, state)
+    split = model.n_parameters - model.n_buffers
+    assert torch.equal(own[..., :split], start.expand(3, 1, -1)[..., :split])
+    assert torch.equal(own[..., split:], trained[..., split:])
+    # The second round begins with each client's own statistics, whatever the server sends.
+    again, _ = solver(start.expand(3, 1, -1), state, clients, Draws(0, 2))
+    direct, _ = solver_of(model, batch_size=8)(
+        own, solver_of(model).init(3, 1, torch.float64), clients, Draws(0, 2)
+    )
+    assert torch.equal(again, direct)
+
+
+def test_a_client_alone_has_the_same_bits_among_others(make_clients):
+    clients, description = make_clients(COUNTS, (8, 8), 10, torch.float32)
+    model = model_of("cnn", {"norm": True, "dropout": 0.3}, description)
+    solver = solver_of(model, batch_size=8, momentum=0.9)
+    start = torch.from_numpy(model.init(np.random.default_rng(0))).float().expand(3, 2, -1)
+    state = solver.init(3, 2, torch.float32)
+    whole, _ = solver(start, state, clients, Draws(1, 5))
+    for client in range(3):
+        one = Clients(clients.federation, clients.shards, np.array([client]))
+        alone, _ = solver(start[:1], solver.init(1, 2, torch.float32), one, Draws(1, 5))
+        assert torch.equal(alone[0], whole[client])
+
+
+def test_dropout_differs_between_clients_components_and_rounds_and_leaves_torchs_generator(
+    make_clients,
+):
+    clients, description = make_clients([16, 16], (8, 8), 10)
+    train = clients.shards.train
+    train.x[16:], train.y[16:] = train.x[:16], train.y[:16]
+    model = model_of("cnn", {"dropout": 0.5}, description)
+    solver = solver_of(model, batch_size=16)
+    start = torch.from_numpy(model.init(np.random.default_rng(0))).expand(2, 2, -1)
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    first, _ = solver(start, solver.init(2, 2, torch.float64), clients, Draws(0, 1))
+    assert torch.equal(torch.rand(3), expected)
+    second, _ = solver(start, solver.init(2, 2, torch.float64), clients, Draws(0, 2))
+    rows = [*first.flatten(0, 1), *second.flatten(0, 1)]
+    assert all(not torch.equal(a, b) for i, a in enumerate(rows) for b in rows[:i])
