@@ -98,7 +98,8 @@ def checked_measures(algorithm: Algorithm, made: Any) -> dict[str, float | None]
                 f"{shown(name)}, which columns does not declare; "
                 f"{closest(str(name), algorithm.columns) if algorithm.columns else 'it is empty'}"
             )
-        scalar = isinstance(value, (Real, Tensor, np.ndarray)) and np.size(value) == 1
+        is_array = isinstance(value, (Tensor, np.ndarray))
+        scalar = isinstance(value, Real) or (is_array and len(value.reshape(-1)) == 1)
         if value is not None and not scalar:
             _refuse(algorithm, "measure", value, f"a number or None for {name}")
     return dict(made)

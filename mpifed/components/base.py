@@ -61,7 +61,7 @@ class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract 
         for clause in misfits(cls, cls._contract):
             raise InputError(f"{cls._kind} '{cls.__name__}' has {clause}")
         if "__init__" in cls.__dict__:
-            cls.__init__ = _checked(cls.__init__)  # type: ignore[misc]
+            cls.__init__ = _checked(cls.__init__)  # type: ignore[method-assign]
 
     def __new__(cls: type[C], *args: Any, **options: Any) -> C:
         if cls.__abstractmethods__:
@@ -205,6 +205,10 @@ class Component(Contract):
         return None
 
 
+Compressors = Literal["any", "unbiased", "none"]
+"""Which compressors the messages of an algorithm may go through."""
+
+
 class DeclaredAlgorithm(Component, kind="algorithm"):
     """The attributes of an algorithm's class that a configuration reads.
 
@@ -214,7 +218,7 @@ class DeclaredAlgorithm(Component, kind="algorithm"):
     exchanges: ClassVar[
         tuple[Annotated[str, NameAmong(tuple(EXCHANGES), or_own=True)], ...] | None
     ] = None
-    compressors: ClassVar[Literal["any", "unbiased", "none"]] = "any"
+    compressors: ClassVar[Compressors] = "any"
     communicates: ClassVar[bool] = True
     uses_model: ClassVar[bool] = True
     steps_locally: ClassVar[bool] = False

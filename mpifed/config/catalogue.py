@@ -86,7 +86,9 @@ def _kinds() -> Mapping[str, Callable[[], str]]:
     """Return the words for all names of a kind, and what makes the text of each."""
     from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
-    graphs = {"topologies": FAMILIES, "weights": WEIGHTS, "schedules": SCHEDULES}
+    def entries(table: Mapping[str, Any]) -> Callable[[], str]:
+        return lambda: _table([(name, entry.summary) for name, entry in table.items()])
+
     return {
         "experiments": _experiments,
         "algorithms": _algorithms,
@@ -96,10 +98,9 @@ def _kinds() -> Mapping[str, Callable[[], str]]:
         "participation": lambda: (
             f"{_key('participation')}\n{_table([(name, summary(KINDS[name])) for name in KINDS])}"
         ),
-        **{
-            word: lambda entries=entries: _table([(n, e.summary) for n, e in entries.items()])
-            for word, entries in graphs.items()
-        },
+        "topologies": entries(FAMILIES),
+        "weights": entries(WEIGHTS),
+        "schedules": entries(SCHEDULES),
         "compressors": lambda: _components("compression", COMPRESSORS),
         "surrogates": lambda: _components("surrogate", SURROGATES),
     }

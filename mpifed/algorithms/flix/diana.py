@@ -24,8 +24,8 @@ import torch
 from annotated_types import Gt, Le
 
 from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.forecast import Problem, bold_memory_rate, theorem_four
-from mpifed.algorithms.flix.messages import MessageRule, send_gradients, stepped
+from mpifed.algorithms.flix.forecast import Problem, bold_memory_rate, report_theorem_four
+from mpifed.algorithms.flix.message_rule import MessageRule, send_gradients, stepped
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import StepSize
 from mpifed.algorithms.flix.state import DianaState, FlixState
@@ -89,12 +89,12 @@ class GradientDifferences(MessageRule[DianaState, ServerChannel]):
 
     def step_size(self, c: theory.Constants, how: StepSize) -> float:
         """Theorems 4, 6 and 8."""
-        shared = how.smoothness == "safe"
-        return theory.diana_step(c, how.setting, "safe" if shared else "paper")
+        # The published code differs in the L_i, which are in ``c``, not in the theorems.
+        return theory.diana_step(c, how.setting, "safe" if how.smoothness == "safe" else "paper")
 
     def predicted_rounds(self, problem: Problem) -> list[str]:
         """Rounds by Theorem 4."""
-        return theorem_four(problem, self.starts_with_gradients)
+        return report_theorem_four(problem, self.starts_with_gradients)
 
     def warnings(self, exchange: Exchange, size: int) -> list[str]:
         omega = self.variance(exchange, size)
