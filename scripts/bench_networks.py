@@ -104,6 +104,11 @@ def perceptron(data: Description) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
+def small_perceptron(data: Description) -> nn.Module:
+    """20-16-10."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
 def made(model: str, data: dict[str, Any], **overrides: Any) -> Any:
     """An engine that trains ``model`` on random samples."""
     return engine(
@@ -273,6 +278,35 @@ def mobilenet_memory() -> None:
     )
 
 
+def ways_of_stepping() -> None:
+    """Modules stacked and one by one."""
+    for name, shape, batch, samples, clients in (
+        ("small_perceptron", [20], 20, 200, 60),
+        ("perceptron", [28, 28], 20, 200, 30),
+        ("perceptron", [28, 28], 128, 700, 30),
+        ("small_cnn", [28, 28], 20, 100, 5),
+    ):
+        about = {"shape": shape, "samples": samples}
+        engines = {
+            way: made(
+                f"bench_networks:{name}",
+                about,
+                clients=clients,
+                **{"local.batch_size": batch, "local.stepping": way},
+            )
+            for way in ("stacked", "one_by_one")
+        }
+        measured = in_turn({way: made.advance for way, made in engines.items()}, REPEATS)
+        report(
+            "ways_of_stepping",
+            round(ratio(measured, "stacked", "one_by_one"), 2),
+            "stacked, of one by one",
+            model=name,
+            batch=batch,
+            **{way: round(statistics.median(values), 3) for way, values in measured.items()},
+        )
+
+
 def cnn_scoring() -> None:
     """Scores of the CNN on 12,000 images, beside bare forward passes at their best batch size."""
     about = {"shape": [28, 28], "samples": 600, "tests": 600}
@@ -299,6 +333,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
         mlp_round,
         lstm_round,
         mobilenet_round,
+        ways_of_stepping,
         cnn_scoring,
         mobilenet_memory,
     )
