@@ -1,7 +1,8 @@
 """Which components of a configuration go together.
 
-What a method declares (``devices``, ``exchanges``, ``compressors``, ``steps_locally``) is enforced here, for
-shipped methods and a user's own alike; only what is particular to a method is in its ``refuse``.
+What a method declares (``devices``, ``exchanges``, ``compressors``, ``steps_locally``) is enforced
+here, for shipped methods and a user's own alike; only what is particular to a method is in its
+``refuse``.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def _undeclared(configuration: Any, algorithm: type[DeclaredAlgorithm]) -> Itera
     """Yield why a device, an exchange or a compressor is not among those a method declares."""
     name, exchange = configuration.algorithm.name, configuration.exchange.name
     if configuration.device not in ("auto", *algorithm.devices):
-        yield f"device is '{configuration.device}', but {name} computes on the CPU; allowed: auto, cpu"
+        device = configuration.device
+        yield f"device is '{device}', but {name} computes on the CPU; allowed: auto, cpu"
     if not algorithm.communicates:
         return
     if algorithm.exchanges is not None and exchange not in algorithm.exchanges:

@@ -56,7 +56,7 @@ def compute_reproducibly() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Filling fresh memory with NaN finds mistakes and costs time.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     # TF32 keeps 10 bits of a float32's fraction; local.autocast asks for less precision.

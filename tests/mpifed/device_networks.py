@@ -44,3 +44,7 @@ def normalised(data):
 
 def recurrent(data):
     return Recurrent(data.n_outputs)
+
+
+def dropping(data):
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, data.n_outputs))
