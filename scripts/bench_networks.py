@@ -311,7 +311,7 @@ def ways_of_stepping() -> None:
 def cnn_hundred() -> None:
     """The CNN on a hundred clients of 600 images, batch 20: stacked, one by one, and on a core.
 
-    Wall seconds on a GPU, beside one core of the host; without ``--device cuda`` nothing is measured.
+    Wall seconds on a GPU, beside one core of the host; without ``--device cuda`` none are measured.
     """
     if chosen["device"] == "cpu":
         print("bench: cnn_hundred is measured with --device cuda only", file=sys.stderr)
