@@ -1,4 +1,4 @@
-"""Runs experiments, for the command line and for Python programs."""
+"""Runs experiments, for the command line and for Python programs, and loads what was trained."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ from mpifed.training.request import (
     understand,
 )
 from mpifed.training.train import listening, train
+from mpifed.training.trained import Trained, load
 
-__all__ = ["Request", "Result", "execute", "run"]
+__all__ = ["Request", "Result", "Trained", "execute", "load", "run"]
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ class Model(Parametrised, kind="model"):
 
 
 class Frozen(torch.nn.Module):
-    """One copy of a model as a torch module.
+    """One copy of a model as a torch module, for models that are written as formulas alone.
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -123,10 +123,13 @@ class Layout:
             owner._buffers[name] = torch.empty(0)
 
     def fill(self, module: nn.Module, row: Tensor) -> None:
-        """Give the module copies of the numbers of ``row``; counters become integers again."""
+        """Give the module copies of the numbers of ``row``; counters become integers again.
+
+        The copies are contiguous, as modules have them.
+        """
         self.bind(module, row, None)
         for parameter in list(module.parameters()):
-            parameter.data = parameter.data.clone()
+            parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
         for owner, name, place in self._owners(module):
             owner._buffers[name] = (
                 place.view(row)
@@ -174,3 +177,25 @@ def layout_of(module: nn.Module, changing: Collection[str] = ()) -> Layout:
             buffers.append(Place(name, tuple(buffer.shape), begin, False, buffer.dtype))
             begin = buffers[-1].end
     return Layout(tuple(parameters), tuple(buffers))
+
+
+def filled(build: Callable[[], nn.Module], row: Tensor) -> nn.Module:
+    """Return a module in evaluation mode with the numbers of a row.
+
+    Parameters
+    ----------
+    build : callable
+        Builds the module; no random number is drawn for it.
+    row : Tensor
+        All its parameters, in order, (P,).
+
+    Examples
+    --------
+    >>> filled(lambda: nn.Linear(2, 1), torch.tensor([1.0, 2.0, 3.0]))(torch.ones(1, 2))
+    tensor([[6.]], grad_fn=<AddmmBackward0>)
+    """
+    with torch.device("meta"):
+        module = build()
+    module = module.to_empty(device=row.device).to(row.dtype)
+    layout_of(module).fill(module, row.detach())
+    return module.eval()

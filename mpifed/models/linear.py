@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mpifed.data.base import Description
 from mpifed.models.base import Model
+from mpifed.models.layout import filled
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.outputs import refuse_sequences
 
@@ -105,6 +106,22 @@ class Linear(Model):
         if self.bias:
             parts.append(slopes.sum(-1))
         return torch.cat(parts, 1)
+
+    def module(self, parameters: Tensor) -> nn.Module:
+        """Return one copy as ``Sequential(Flatten, Linear)``; see ``Model.module``.
+
+        Examples
+        --------
+        >>> list(Linear(3, 2).module(torch.zeros(8)).state_dict())
+        ['1.weight', '1.bias']
+        """
+
+        def build() -> nn.Module:
+            return nn.Sequential(
+                nn.Flatten(), nn.Linear(self.n_inputs, self.n_outputs, bias=self.bias)
+            )
+
+        return filled(build, parameters)
 
 
 def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> Linear:

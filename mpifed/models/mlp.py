@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import torch
 from annotated_types import Ge
-from torch import Tensor
+from torch import Tensor, nn
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
+from mpifed.models.layout import filled
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.outputs import refuse_sequences
 
@@ -119,6 +120,26 @@ class Mlp(Model):
                 slopes = torch.bmm(slopes, weight)
                 slopes *= (h > 0) if self.activation == "relu" else 1 - h.square()
         return found
+
+    def module(self, parameters: Tensor) -> nn.Module:
+        """Return one copy as ``Sequential(Flatten, Linear, ReLU, ..., Linear)``.
+
+        See ``Model.module``; with ``activation: tanh`` there are ``Tanh`` layers.
+
+        Examples
+        --------
+        >>> list(Mlp((3, 4, 2)).module(torch.zeros(26)).state_dict())
+        ['1.weight', '1.bias', '3.weight', '3.bias']
+        """
+
+        def build() -> nn.Module:
+            between = nn.ReLU if self.activation == "relu" else nn.Tanh
+            layers: list[nn.Module] = [nn.Flatten()]
+            for a, b in zip(self.sizes, self.sizes[1:], strict=False):
+                layers += [nn.Linear(a, b), between()]
+            return nn.Sequential(*layers[:-1])
+
+        return filled(build, parameters)
 
 
 def mlp(

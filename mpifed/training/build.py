@@ -20,12 +20,19 @@ from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, exchange_class
 from mpifed.exchange.compression import build
 from mpifed.exchange.silent import Silent
-from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen
+from mpifed.federation.clients import (
+    Clients,
+    Draws,
+    Federation,
+    contiguous_owners,
+    draw_unseen,
+)
 from mpifed.federation.placement import partitioned_owners
 from mpifed.local.solver import LocalSGD
 from mpifed.memory import check_memory, enough_memory
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
+from mpifed.state import RunState, shared_tensors
 from mpifed.training.model import make_model, refuse_inexact, with_stepping
 
 CLIENT_BYTES = 200
@@ -64,6 +71,19 @@ class Setup:
             Split(s.x.to(self.device), s.y.to(self.device), s.offsets) for s in splits
         )
         return Shards(shards.client_ids, train, val, test, shards.fresh)
+
+    def first_state(self, everyone: Clients) -> RunState:
+        """Return the state before round 1 and before ``Algorithm.prepare``; collective.
+
+        Parameters
+        ----------
+        everyone : Clients
+            All clients hosted here.
+        """
+        draws = Draws(self.configuration.seed, 0)
+        first = self.algorithm.init(everyone, self.exchange, draws, self.dtype)
+        memory = self.exchange.remember(shared_tensors(first), len(everyone), self.dtype)
+        return RunState(first, memory)
 
 
 def make(

@@ -55,12 +55,7 @@ class Engine:
         self.training = Clients(federation, shards, np.flatnonzero(~unseen))
         self.unseen = Clients(federation, shards, np.flatnonzero(unseen))
         self.seed = setup.configuration.seed
-        first = setup.algorithm.init(
-            self.everyone, setup.exchange, Draws(self.seed, 0), setup.dtype
-        )
-        shared = states.shared_tensors(first)
-        memory = setup.exchange.remember(shared, len(self.everyone), setup.dtype)
-        self.state = states.RunState(first, memory)
+        self.state = setup.first_state(self.everyone)
         self._own: list[torch.Tensor] = []
         """Tensors of the state that ``_merged`` made: they have no other owner."""
         self.round = 0
