@@ -24,6 +24,7 @@ from mpifed.supervision import heartbeat
 from mpifed.training import resume
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
+from mpifed.training.load import load
 from mpifed.training.plan import plan_lines, remarks
 from mpifed.training.request import (
     Request,
@@ -34,7 +35,7 @@ from mpifed.training.request import (
     understand,
 )
 from mpifed.training.train import listening, train
-from mpifed.training.trained import Trained, load
+from mpifed.training.trained import Trained
 
 __all__ = ["Request", "Result", "Trained", "execute", "load", "run"]
 

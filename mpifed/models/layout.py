@@ -123,13 +123,10 @@ class Layout:
             owner._buffers[name] = torch.empty(0)
 
     def fill(self, module: nn.Module, row: Tensor) -> None:
-        """Give the module copies of the numbers of ``row``; counters become integers again.
-
-        The copies are contiguous, as modules have them.
-        """
+        """Give the module copies of the numbers of ``row``; counters become integers again."""
         self.bind(module, row, None)
         for parameter in list(module.parameters()):
-            parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+            parameter.data = parameter.data.clone()
         for owner, name, place in self._owners(module):
             owner._buffers[name] = (
                 place.view(row)

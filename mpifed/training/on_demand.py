@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from mpifed.data.base import Fresh, Shards, Split
 from mpifed.memory import enough_memory
@@ -21,6 +20,8 @@ class OnDemand(Shards):
         The objects of the run.
     """
 
+    _setup: Setup
+
     def __init__(self, setup: Setup) -> None:
         # The base class is frozen.
         vars(self).update(client_ids=setup.federation.hosted, _setup=setup)
@@ -28,27 +29,27 @@ class OnDemand(Shards):
     @cached_property
     def _loaded(self) -> Shards:
         with enough_memory("the samples of all clients"):
-            return vars(self)["_setup"].load()
+            return self._setup.load()
 
     @property
-    def train(self) -> Split:  # type: ignore[override]
+    def train(self) -> Split:
         """Training samples."""
         return self._loaded.train
 
     @property
-    def val(self) -> Split:  # type: ignore[override]
+    def val(self) -> Split:
         """Validation samples."""
         return self._loaded.val
 
     @property
-    def test(self) -> Split:  # type: ignore[override]
+    def test(self) -> Split:
         """Test samples."""
         return self._loaded.test
 
     @property
-    def fresh(self) -> Fresh | None:  # type: ignore[override]
+    def fresh(self) -> Fresh | None:
         """Draws new samples where the source can."""
-        return vars(self)["_setup"].dataset.fresh
+        return self._setup.dataset.fresh
 
 
 def of_client(shards: Shards, row: int) -> Shards:
@@ -58,14 +59,5 @@ def of_client(shards: Shards, row: int) -> Shards:
         begin, end = (int(place) for place in split.offsets[row : row + 2])
         return Split(split.x[begin:end], split.y[begin:end], np.array([0, end - begin]))
 
-    splits = (part(split) for split in (shards.train, shards.val, shards.test))
-    return Shards(shards.client_ids[row : row + 1], *splits, shards.fresh)
-
-
-def of_nobody(setup: Setup) -> Shards:
-    """Return the shards of no client, for which nothing is loaded."""
-    about = setup.dataset.description
-    x = torch.zeros(0, *about.input_shape, dtype=setup.dtype)
-    y = torch.zeros(0, *about.target_shape, dtype=about.target_type(setup.dtype))
-    empty = Split(x, y, np.zeros(1, np.int64))
-    return Shards(np.zeros(0, np.int64), empty, empty, empty, setup.dataset.fresh)
+    own = shards.client_ids[row : row + 1]
+    return Shards(own, part(shards.train), part(shards.val), part(shards.test), shards.fresh)

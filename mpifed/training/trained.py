@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import operator
-import os
-import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -15,20 +14,15 @@ from torch import Tensor
 
 from mpifed import state as states
 from mpifed.algorithms.base import Predictor, check_predictor
-from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import resolve
+from mpifed.config.configuration import Configuration
 from mpifed.data.base import Shards
 from mpifed.errors import InputError
 from mpifed.federation.clients import Clients, Draws
-from mpifed.memory import enough_memory
 from mpifed.models.mixture import Mixture
-from mpifed.mpi.communicator import Alone
-from mpifed.replacing import replacing
+from mpifed.replacing import replace_bytes
 from mpifed.state import RunState
-from mpifed.training.build import Setup, make
-from mpifed.training.on_demand import OnDemand, of_client, of_nobody
-
-__all__ = ["Trained", "load"]
+from mpifed.training.build import Setup
+from mpifed.training.on_demand import of_client
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,6 @@ class Trained:
     round: int
     _setup: Setup = field(repr=False)
     _state: RunState = field(repr=False)
-    _shared: Tensor | None = field(repr=False)
     _shards: Shards = field(repr=False)
 
     @property
@@ -96,7 +89,10 @@ class Trained:
         InputError
             If there is no such client, or its samples cannot be loaded.
         """
-        predictor = self._deployed(self._number(client))
+        number = self._number(client)
+        predictor = self._deployed([number], unseen=bool(self._setup.federation.unseen[number]))
+        if predictor.parameters is None:
+            raise InputError(without_predictor(self.directory, self._setup.configuration))
         rows, weights = predictor.parameters_of(0), predictor.mixture_of(0)
         modules = [self._setup.model.module(row) for row in rows]
         if weights is None or len(modules) == 1:
@@ -170,10 +166,10 @@ class Trained:
         InputError
             As for ``state_dict``, or if the file cannot be written.
         """
-        found = self.state_dict(component)
+        content = io.BytesIO()
+        torch.save(self.state_dict(component), content)
         try:
-            with replacing(Path(path)) as partial:
-                torch.save(found, partial)
+            replace_bytes(Path(path), content.getvalue())
         except OSError as error:
             raise InputError(
                 f"path is '{path}', which cannot be written: {error.strerror}"
@@ -182,22 +178,39 @@ class Trained:
     def _number(self, client: int) -> int:
         return _index(client, self.n_clients, "client")
 
-    def _deployed(self, client: int) -> Predictor:
-        setup, state, rows = self._setup, self._state.algorithm, np.array([client])
+    @cached_property
+    def _shared(self) -> Tensor | None:
+        """The models that all clients share, (M, P), or None.
+
+        They are the first models of the state that the exchange averages, or else what all clients
+        deploy alike.
+        """
+        setup, state = self._setup, self._state.algorithm
+        axes = 3 if setup.exchange.shared_is_rows else 2
+        for models in states.shared_tensors(state):
+            if models.dim() == axes and models.shape[-1] == setup.model.n_parameters:
+                return setup.exchange.mean(models)
+        of_all = self._deployed([]).parameters
+        return of_all if of_all is not None and of_all.dim() == 2 else None
+
+    def _deployed(self, numbers: list[int], unseen: bool = False) -> Predictor:
+        """Return what these clients predict with, all of them unseen or none."""
+        setup, state, rows = self._setup, self._state.algorithm, np.array(numbers, np.int64)
         clients = Clients(setup.federation, self._shards, rows)
         draws = Draws(setup.configuration.seed, self.round)
         with torch.no_grad():
-            if setup.federation.unseen[client]:
+            if unseen:
                 found = setup.algorithm.adapt(state, clients, setup.exchange, draws)
             else:
                 is_rows = setup.exchange.shared_is_rows
                 own = states.select(state, torch.from_numpy(rows), is_rows)
                 found = setup.algorithm.deploy(own, clients, draws)
-        check_predictor(found, 1, setup.model.n_parameters)
+        check_predictor(found, len(rows), setup.model.n_parameters)
         return found
 
 
 def _index(given: int, count: int, name: str) -> int:
+    """Return ``given`` as an index of ``count`` things; raise ``InputError`` if it is none."""
     try:
         number = operator.index(given)
     except TypeError:
@@ -207,107 +220,9 @@ def _index(given: int, count: int, name: str) -> int:
     return number
 
 
-def load(run: str | Path, round: int | None = None) -> Trained:
-    """Load what a run has trained, from a checkpoint in its run directory.
-
-    One process loads all of the run, whatever algorithm, exchange and number of ranks it had. The
-    data set must be at hand, since the model is made from its description; samples are loaded only
-    where ``Trained.client`` and ``Trained.samples`` need them. A user's own components must be
-    importable.
-
-    Parameters
-    ----------
-    run : str or Path
-        The run directory.
-    round : int, optional
-        The round whose checkpoint is loaded. None is the newest intact one, with a warning for each
-        damaged one that is newer.
-
-    Returns
-    -------
-    Trained
-        The shared models, and every client's predictor.
-
-    Raises
-    ------
-    InputError
-        If the directory holds no such run or checkpoint, it was written by another version, its
-        data set or components are missing, or its method trains no predictor.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import mpifed
-    >>> options = {"clients": 3, "rounds": 2, "data.n_test": 20, "data.dimension": 10}
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     run = mpifed.run("synthetic-fedem", output=f"{directory}/run", **options)
-    ...     trained = mpifed.load(run.directory)
-    >>> trained.round, len(trained.components), list(trained.state_dict())
-    (2, 3, ['1.weight', '1.bias'])
-    >>> trained.client(0)(torch.zeros(5, 10)).shape  # a logit for each of five samples
-    torch.Size([5, 1])
-    """
-    directory = Path(os.fspath(run))
-    path, meta = _checkpoint(directory, round)
-    try:
-        configuration = replace(
-            resolve(meta.configuration), device="cpu", placement="contiguous", threads=1
-        )
-        setup = make(configuration, Alone(), meta.horizon, checkpoint.read_arrays(path))
-    except checkpoint.Damaged:
-        raise
-    except InputError as error:
-        raise InputError(f"run is '{directory}', which cannot be loaded: {error}") from None
-    shards = OnDemand(setup)
-    with enough_memory("the state of all clients"), torch.no_grad():
-        hosted = setup.federation.hosted
-        first = setup.first_state(Clients(setup.federation, shards, np.arange(len(hosted))))
-        state = checkpoint.read_state(path, first, setup.exchange.shared_is_rows, hosted)
-        shared = _shared_models(setup, state, directory, meta.round)
-    return Trained(directory, meta.round, setup, state, shared, shards)
-
-
-def _checkpoint(directory: Path, round: int | None) -> tuple[Path, checkpoint.Meta]:
-    """Return the checkpoint of a round, or the newest intact one."""
-    if not directory.is_dir():
-        what = "a file" if directory.exists() else "missing"
-        raise InputError(f"run is '{directory}', which is {what}; it must be a run directory")
-    paths = checkpoint.listed(directory / "checkpoints")
-    if not paths:
-        raise InputError(f"run is '{directory}', which holds no checkpoint of a run")
-    if round is not None:
-        rounds = [checkpoint.round_of(path) for path in paths]
-        if round not in rounds:
-            there = ", ".join(str(number) for number in sorted(rounds))
-            raise InputError(f"round is {round!r}, but '{directory}' holds checkpoints of: {there}")
-        path = paths[rounds.index(round)]
-        return path, checkpoint.read_meta(path)
-    found, damaged = checkpoint.newest(directory)
-    if found is None:
-        raise InputError(
-            f"run is '{directory}', which holds no intact checkpoint: {'; '.join(damaged)}"
-        )
-    for reason in damaged:
-        warnings.warn(f"passed over: {reason}", stacklevel=3)
-    return found
-
-
-def _shared_models(setup: Setup, state: RunState, directory: Path, round: int) -> Tensor | None:
-    """Return the models that all clients share, (M, P), or None.
-
-    They are the first models of the state that the exchange averages, or else what all clients
-    deploy alike.
-    """
-    nobody = Clients(setup.federation, of_nobody(setup), np.arange(0))
-    is_rows, exchange = setup.exchange.shared_is_rows, setup.exchange
-    none = states.select(state.algorithm, torch.arange(0), is_rows)
-    deployed = setup.algorithm.deploy(none, nobody, Draws(setup.configuration.seed, round))
-    if deployed.parameters is None:
-        raise InputError(
-            f"run is '{directory}', whose algorithm '{setup.configuration.algorithm.name}' trains "
-            "no predictor; what it learnt is in clients.h5"
-        )
-    for models in states.shared_tensors(state.algorithm):
-        if models.dim() == 2 + is_rows and models.shape[-1] == setup.model.n_parameters:
-            return exchange.mean(models)
-    return deployed.parameters if deployed.parameters.dim() == 2 else None
+def without_predictor(directory: Path, configuration: Configuration) -> str:
+    """Return why there is nothing to load of a run whose method predicts nothing."""
+    return (
+        f"run is '{directory}', whose algorithm '{configuration.algorithm.name}' trains no "
+        "predictor; what it learnt is in clients.h5"
+    )
