@@ -178,7 +178,10 @@ def test_a_state_dict_loads_into_the_users_own_module(tmp_path):
         own = cnn(about, norm=True).double()
         own.load_state_dict(stored)
         assert own[3].num_batches_tracked.dtype == torch.int64
-        assert torch.equal(own.eval()(x), component(x))
+        # Kernels have another memory format there, which may change the last bits of outputs.
+        assert torch.allclose(own.eval()(x), component(x), rtol=1e-12, atol=1e-12)
+        pairs = zip(own.parameters(), component.parameters(), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
     mixture = trained.client(1)
     weights = mixture.weights.view(-1, 1, 1)
     mixed = (weights * torch.stack([c(x).softmax(-1) for c in trained.components])).sum(0)
