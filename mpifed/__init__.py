@@ -14,7 +14,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load", "run"]
+__all__ = ["__version__", "arrays", "load", "run"]
 
 
 def run(experiment: str | None = None, **overrides: Any) -> Any:
@@ -55,3 +55,25 @@ def load(run: str, round: int | None = None) -> Any:
     from mpifed.api import load as load_run
 
     return load_run(run, round)
+
+
+def arrays(x: Any, y: Any = None, **options: Any) -> dict[str, Any]:
+    """Return arrays, or a torch data set, as the ``data`` of a run; see ``mpifed.data.arrays``.
+
+    Parameters
+    ----------
+    x : array_like or torch.utils.data.Dataset
+        Inputs, numbers (samples, ...); or a torch data set of pairs (x, y).
+    y : array_like, optional
+        Targets.
+    **options
+        ``clients``, ``is_test``, and the options of the data set ``arrays``.
+
+    Returns
+    -------
+    dict
+        For ``mpifed.run(..., data=...)``.
+    """
+    from mpifed.data.arrays import arrays as hold
+
+    return hold(x, y, **options)

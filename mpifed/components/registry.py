@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
+from mpifed.components.datasets import DATASETS
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
 from mpifed.errors import InputError, closest, in_words
 
@@ -40,21 +41,6 @@ ALGORITHMS = {
     "fedmgs": "mpifed.algorithms.fedmgs:FedMGS",
     "fedmm_ot": "mpifed.algorithms.fedmm.fedmm_ot:FedMMOT",
     "fedadam": "mpifed.algorithms.fedadam:FedAdam",
-}
-DATASETS = {
-    "synthetic": "mpifed.data.synthetic:Synthetic",
-    "digits": "mpifed.data.digits:Digits",
-    "mnist": "mpifed.data.idx:Idx",
-    "federated": "mpifed.data.federated:FederatedFile",
-    "libsvm": "mpifed.data.libsvm:LibSvm",
-    "sine": "mpifed.data.sine:Sine",
-    "tags": "mpifed.data.tags:Tags",
-    "tags_file": "mpifed.data.tags_file:TagsFile",
-    "dictionary": "mpifed.data.dictionary:Dictionary",
-    "poisson": "mpifed.data.poisson:Poisson",
-    "gaussian_mixture": "mpifed.data.gaussian_mixture:GaussianMixture",
-    "ratings": "mpifed.data.ratings:Ratings",
-    "transport": "mpifed.transport.dataset:Transport",
 }
 MODELS = {
     "linear": "mpifed.models.linear:linear",
@@ -236,6 +222,23 @@ def complete(
     if inspect.isclass(made) and issubclass(made, Component):
         checked = made.complete_options(checked, n_training)
     return Section(name, checked)
+
+
+def with_defaults(kind: str, section: Any) -> Any:
+    """Return a stored section with the defaults of options that it lacks, as older runs do.
+
+    Parameters
+    ----------
+    kind : str
+        A key of ``TABLES``.
+    section : Any
+        The section; what is not a mapping with a known name is returned unchanged.
+    """
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if not isinstance(name, str) or name not in TABLES[kind]:
+        return section
+    known = options_of(find(kind, name)).values()
+    return {**{each.name: plain(each.default) for each in known if not each.required}, **section}
 
 
 def plain(value: Any) -> Any:

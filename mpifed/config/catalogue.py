@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from mpifed.components.datasets import DATASETS
 from mpifed.components.documentation import summaries
 from mpifed.components.registry import (
     ALGORITHMS,
     COMPRESSORS,
-    DATASETS,
     EXCHANGES,
     MODELS,
     SURROGATES,

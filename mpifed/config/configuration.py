@@ -23,6 +23,7 @@ from mpifed.components.registry import (
     find_exchange,
     named,
     plain,
+    with_defaults,
 )
 from mpifed.components.schema import check_options, check_value, options_of, shown
 from mpifed.config.experiment_files import (
@@ -213,10 +214,10 @@ def to_yaml(configuration: Configuration) -> str:
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration with defaults for keys of ``evaluation`` that it lacks."""
-    section = stored.get("evaluation")
-    given = section if isinstance(section, Mapping) else {}
-    return {**stored, "evaluation": {**dataclasses.asdict(EvaluationOptions()), **given}}
+    """Return a stored configuration with defaults for keys of two sections that it may lack."""
+    given = stored.get("evaluation")
+    section = dataclasses.asdict(EvaluationOptions()) | (given if isinstance(given, dict) else {})
+    return {**stored, "data": with_defaults("data", stored.get("data")), "evaluation": section}
 
 
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:

@@ -1,7 +1,7 @@
 """`python -m mpifed.data NAME --output FILE.h5 --clients N ...`: makes a federated HDF5 file.
 
 NAME is a data set, as ``data.name`` of a run, and its options are options of the command. Every
-data set in ``components.DATASETS`` can be written. Clients are loaded and written a block at a
+data set in ``components.datasets`` can be written. Clients are loaded and written a block at a
 time. Exit codes: 0 written, 2 bad input, 1 any other failure. Bad input gives one sentence on
 standard error and writes nothing.
 """
@@ -25,7 +25,8 @@ import torch
 from annotated_types import Ge
 
 from mpifed.command import Parser, program
-from mpifed.components.registry import DATASETS, find, summary
+from mpifed.components.datasets import DATASETS
+from mpifed.components.registry import find, summary
 from mpifed.components.schema import Option, check_value, describe, options_of
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.federated_format import Contents
@@ -121,7 +122,7 @@ def _run(words: list[str]) -> int:
     seed = 0
     if given["seed"] is not None:
         seed = check_value(_number(given["seed"]), Annotated[int, Ge(0)], "--seed")
-    values = _checked(options, given)
+    values = _completed(component, _checked(options, given), n_clients)
     output = _writable(given["output"], given["force"])
 
     check_memory(8.0 * n_clients, f"--clients is {n_clients}, which")
@@ -195,6 +196,11 @@ def _checked(options: dict[str, Option], given: dict[str, Any]) -> dict[str, Any
     return values
 
 
+def _completed(component: Any, values: dict[str, Any], n_clients: int) -> dict[str, Any]:
+    fill = getattr(component, "complete_options", None)
+    return fill(values, n_clients) if fill else values
+
+
 def _takes_text(text: str, option: Option) -> bool:
     try:
         return bool(check_value(text, option.annotation, option.name) == text)
@@ -235,7 +241,7 @@ def _contents(
     dataset: Dataset, values: dict[str, Any], seed: int, dtype: str
 ) -> tuple[Contents, torch.dtype]:
     """What the file will hold, and the type in which x is loaded for it."""
-    stored = "uint8" if dataset.divisor > 1 else dtype
+    stored = "uint8" if dataset.divisor > 1 or dataset.is_uint8 else dtype
     partition = str(values.get("partition", "natural"))
     made_by = seed if dataset.seed is None else dataset.seed
     contents = Contents(dataset.description, partition, made_by, stored, dataset.divisor)

@@ -17,10 +17,10 @@ from commands import TINY, call, command, environment, launch, rows
 import mpifed
 from mpifed import __version__
 from mpifed.algorithms.fedavg import FedAvg
+from mpifed.components.datasets import DATASETS
 from mpifed.components.registry import (
     ALGORITHMS,
     COMPRESSORS,
-    DATASETS,
     MODELS,
     SURROGATES,
     Section,

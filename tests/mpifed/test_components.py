@@ -13,7 +13,8 @@ from mypy import api
 
 from mpifed.algorithms.base import Algorithm
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.components.registry import ALGORITHMS, DATASETS, EXCHANGES, find
+from mpifed.components.datasets import DATASETS
+from mpifed.components.registry import ALGORITHMS, EXCHANGES, find
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset
 from mpifed.data.synthetic import Synthetic
@@ -159,7 +160,7 @@ def test_a_model_must_be_one_that_the_algorithm_trains(model, words):
 
 
 def module(data):
-    return torch.nn.Sequential(torch.nn.Flatten(0), torch.nn.Linear(4, 1))
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 1))
 
 
 def test_a_torch_module_is_a_model():

@@ -1,0 +1,28 @@
+"""Names of data sets, and where they are; ``registry`` looks them up."""
+
+DATASETS = {
+    "synthetic": "mpifed.data.synthetic:Synthetic",
+    "digits": "mpifed.data.digits:Digits",
+    "mnist": "mpifed.data.idx:Idx",
+    "emnist": "mpifed.data.emnist:Emnist",
+    "cifar10": "mpifed.data.cifar:Cifar10",
+    "cifar100": "mpifed.data.cifar:Cifar100",
+    "omniglot": "mpifed.data.omniglot:Omniglot",
+    "leaf": "mpifed.data.leaf:Leaf",
+    "femnist": "mpifed.data.leaf:Femnist",
+    "shakespeare": "mpifed.data.shakespeare:Shakespeare",
+    "arrays": "mpifed.data.arrays:Arrays",
+    "npz": "mpifed.data.npz:Npz",
+    "csv": "mpifed.data.csv_file:Csv",
+    "parquet": "mpifed.data.parquet:Parquet",
+    "federated": "mpifed.data.federated:FederatedFile",
+    "libsvm": "mpifed.data.libsvm:LibSvm",
+    "sine": "mpifed.data.sine:Sine",
+    "tags": "mpifed.data.tags:Tags",
+    "tags_file": "mpifed.data.tags_file:TagsFile",
+    "dictionary": "mpifed.data.dictionary:Dictionary",
+    "poisson": "mpifed.data.poisson:Poisson",
+    "gaussian_mixture": "mpifed.data.gaussian_mixture:GaussianMixture",
+    "ratings": "mpifed.data.ratings:Ratings",
+    "transport": "mpifed.transport.dataset:Transport",
+}
