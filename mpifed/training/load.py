@@ -27,8 +27,8 @@ def load(run: str | Path, round: int | None = None) -> Trained:
 
     One process loads all of the run, whatever algorithm, exchange and number of ranks it had. The
     data set must be at hand, since the model is made from its description; samples are loaded only
-    where ``Trained.client`` and ``Trained.samples`` need them. A user's own components must be
-    importable.
+    where ``Trained.client`` and ``Trained.samples`` need them. In another process data of
+    ``mpifed.arrays`` must be made again. A user's own components must be importable.
 
     Parameters
     ----------
