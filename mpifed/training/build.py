@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from mpifed.algorithms.base import Algorithm, algorithm_class
+from mpifed.algorithms.returned import check_state
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
@@ -82,6 +83,7 @@ class Setup:
         """
         draws = Draws(self.configuration.seed, 0)
         first = self.algorithm.init(everyone, self.exchange, draws, self.dtype)
+        check_state(self.algorithm, "init", first)
         memory = self.exchange.remember(shared_tensors(first), len(everyone), self.dtype)
         return RunState(first, memory)
 

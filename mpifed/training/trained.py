@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from mpifed import state as states
-from mpifed.algorithms.base import Predictor, check_predictor
+from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.returned import check_predictor, checked_predictor
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Shards
 from mpifed.errors import InputError
@@ -200,11 +201,12 @@ class Trained:
         draws = Draws(setup.configuration.seed, self.round)
         with torch.no_grad():
             if unseen:
-                found = setup.algorithm.adapt(state, clients, setup.exchange, draws)
+                made = setup.algorithm.adapt(state, clients, setup.exchange, draws)
             else:
                 is_rows = setup.exchange.shared_is_rows
                 own = states.select(state, torch.from_numpy(rows), is_rows)
-                found = setup.algorithm.deploy(own, clients, draws)
+                made = setup.algorithm.deploy(own, clients, draws)
+        found = checked_predictor(setup.algorithm, "adapt" if unseen else "deploy", made)
         check_predictor(found, len(rows), setup.model.n_parameters)
         return found
 
