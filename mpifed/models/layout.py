@@ -109,9 +109,10 @@ class Layout:
         module : torch.nn.Module
             A module of the row's type, on its device.
         row : Tensor
-            (size,). Buffers change there in place.
+            (size,).
         gradient : Tensor or None
-            (trained,), of which the gradients become views; None for none.
+            (trained,), of which the gradients become views, and training changes buffers in
+            ``row``. None for evaluation, in which buffers are copies: a module may change them.
         """
         own = dict(module.named_parameters())
         for place in self.parameters:
@@ -121,7 +122,8 @@ class Layout:
         for owner, name, place in self._owners(module):
             # Views share a count of changes, by which a second layer's would seem to spoil the
             # first one's gradient; ``data`` does not.
-            owner._buffers[name] = place.view(row).data
+            view = place.view(row).data
+            owner._buffers[name] = view.clone() if gradient is None else view
 
     def release(self, module: nn.Module) -> None:
         """Let go of the row that ``bind`` gave to the module."""

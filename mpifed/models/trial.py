@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 
 from mpifed.errors import InputError, text_of
 
@@ -63,7 +63,7 @@ def complete(module: object, input_shape: tuple[int, ...]) -> nn.Module:
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"model: the function returned {type(module).__name__}, not a module")
-    if any(isinstance(p, UninitializedParameter) for p in module.parameters()):
+    if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
         module.eval()
         with torch.no_grad():
             _outputs(module, torch.ones(BATCH, *input_shape))
@@ -113,10 +113,7 @@ def try_module(
         )
     _check_outputs(outputs, output_shape)
     _differentiate(module, outputs)
-    changing = {
-        name for name, tensor in module.named_buffers() if not torch.equal(tensor, before[name])
-    }
-    changing |= _statistics(module)
+    changing = _changed(module, before) | _statistics(module)
     for pair in shared:
         if changing.intersection(pair):
             raise InputError(
@@ -125,6 +122,18 @@ def try_module(
             )
     mixes = _mixes_samples(module, x, outputs.detach(), before)
     return Trial(not (random or changing or mixes), frozenset(changing))
+
+
+def _changed(module: nn.Module, before: dict[str, Tensor]) -> set[str]:
+    """Return the names of the buffers that are not as they were."""
+    now = dict(module.named_buffers())
+    for name in {*now, *before}:
+        if name not in now or name not in before or now[name].shape != before[name].shape:
+            raise InputError(
+                f"model: buffer '{name}' comes, goes or changes its shape in forward; register it "
+                "where the module is built, with the shape that it keeps"
+            )
+    return {name for name, tensor in now.items() if not torch.equal(tensor, before[name])}
 
 
 def _seeded_outputs(module: nn.Module, x: Tensor) -> tuple[Tensor, bool]:

@@ -125,6 +125,28 @@ class Shared(Base):
         return super().forward(x) * self.first
 
 
+class Counting(Base):
+    """Counts its calls, in evaluation too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) / self.calls
+
+
+class Growing(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(0))
+
+    def forward(self, x):
+        self.seen = torch.cat([self.seen, x.mean().detach()[None]])
+        return super().forward(x)
+
+
 class Single(Base):
     """Computes in float32 whatever the run's type."""
 
@@ -180,6 +202,21 @@ def test_what_cannot_be_stacked_steps_alone_by_default(build):
     assert model_of(build).stepping == expected
 
 
+def test_evaluation_changes_no_buffer_of_the_state():
+    model = model_of(Counting)
+    row, x = row_of(model, torch.float32), torch.rand(4, 6)
+    before = row.clone()
+    first = model.shared_logits(row[None], x)
+    assert torch.equal(row, before) and torch.equal(model.shared_logits(row[None], x), first)
+
+
+def test_a_lazy_layer_without_parameters_is_completed():
+    def build():
+        return nn.Sequential(nn.LazyBatchNorm1d(affine=False), nn.Linear(6, 3))
+
+    assert model_of(build).n_buffers == 6 + 6 + 1
+
+
 def test_frozen_layers_follow_the_type_of_stacked_rows():
     model = model_of(Frozen, dtype=torch.float64)
     rows = row_of(model).expand(2, -1)
@@ -195,6 +232,7 @@ def test_frozen_layers_follow_the_type_of_stacked_rows():
         (OwnNumbers, "torch's global generator"),
         (Shared, "buffers 'all_of_it' and 'first' share memory"),
         (Single, "cannot take a batch"),
+        (Growing, "buffer 'seen' comes, goes or changes its shape"),
     ],
 )
 def test_modules_that_no_run_could_repeat_are_refused(build, words):
