@@ -159,7 +159,7 @@ def test_a_model_must_be_one_that_the_algorithm_trains(model, words):
 
 
 def module(data):
-    return torch.nn.Sequential(torch.nn.Flatten(0), torch.nn.Linear(4, 1))
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 1))
 
 
 def test_a_torch_module_is_a_model():
