@@ -14,7 +14,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "run"]
+__all__ = ["__version__", "arrays", "run"]
 
 
 def run(experiment: str | None = None, **overrides: Any) -> Any:
@@ -35,3 +35,25 @@ def run(experiment: str | None = None, **overrides: Any) -> Any:
     from mpifed.api import run as run_experiment
 
     return run_experiment(experiment, **overrides)
+
+
+def arrays(x: Any, y: Any = None, **options: Any) -> dict[str, Any]:
+    """Return arrays, or a torch data set, as the ``data`` of a run; see ``mpifed.data.arrays``.
+
+    Parameters
+    ----------
+    x : array_like or torch.utils.data.Dataset
+        Inputs, numbers (samples, ...); or a torch data set of pairs (x, y).
+    y : array_like, optional
+        Targets.
+    **options
+        ``clients``, ``is_test``, and the options of the data set ``arrays``.
+
+    Returns
+    -------
+    dict
+        For ``mpifed.run(..., data=...)``.
+    """
+    from mpifed.data.arrays import arrays as hold
+
+    return hold(x, y, **options)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import copy
 import statistics
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from bench_figures import engine, in_turn, report, scores_of
 from torch import nn
 
 from mpifed.data.base import Dataset, Description, Shards, Split
+from mpifed.models.lstm import lstm
+from mpifed.models.mobilenet import mobilenet_v2
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -100,6 +104,11 @@ def perceptron(data: Description) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
+def small_perceptron(data: Description) -> nn.Module:
+    """20-16-10."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
 def made(model: str, data: dict[str, Any], **overrides: Any) -> Any:
     """An engine that trains ``model`` on random samples."""
     return engine(
@@ -132,8 +141,9 @@ def bare_loop(module: nn.Module, train: Split, batch: int, **options: Any) -> Ca
                 loss(module(train.x[visited]), train.y[visited]).backward()
                 optimizer.step()
             for name, value in module.state_dict().items():
-                total[name] += value / (len(train.offsets) - 1)
-        module.load_state_dict(total)
+                total[name] += value
+        clients = len(train.offsets) - 1
+        module.load_state_dict({name: value / clients for name, value in total.items()})
 
     return round_
 
@@ -174,6 +184,30 @@ def compared(
     )
 
 
+def resident_bytes() -> int:
+    """Memory of this process that is not shared with files."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["RssAnon"].split()[0]) * 1024
+
+
+def most_resident_bytes(action: Callable[[], None]) -> int:
+    """The most of it while ``action`` runs, looked at every two milliseconds."""
+    found, done = [resident_bytes()], threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.002):
+            found.append(resident_bytes())
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        action()
+    finally:
+        done.set()
+        watcher.join()
+    return max(found)
+
+
 def best_forward(module: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     """Bare forward passes over ``x`` at the batch size at which they are quickest."""
     module = copy.deepcopy(module).eval()
@@ -205,6 +239,74 @@ def mlp_round() -> None:
     compared("mlp_round", perceptron(description), "mlp", about, 128, clients=60)
 
 
+def lstm_round() -> None:
+    """The LSTM on four clients of 64 sequences of 80 characters, batch 32."""
+    about = {"shape": [80], "labels": 80, "samples": 64, "tests": 4, "codes": True}
+    description = Description("random", (80,), 80, *[np.zeros(1, np.int64)] * 3)
+    compared("lstm_round", lstm(description), "lstm", about, 32, clients=4)
+
+
+def mobilenet_round() -> None:
+    """MobileNet-v2 on two clients of 128 images of 32 x 32, batch 64."""
+    about = {"shape": [3, 32, 32], "samples": 128, "tests": 4}
+    description = Description("random", (3, 32, 32), 10, *[np.zeros(1, np.int64)] * 3)
+    compared("mobilenet_round", mobilenet_v2(description), "mobilenet_v2", about, 64, clients=2)
+
+
+def mobilenet_memory() -> None:
+    """Peak memory of FedEM, M = 3, with eight clients on a rank, in copies of its components."""
+    about = {"shape": [3, 32, 32], "samples": 8, "tests": 2}
+    fedem = {"name": "fedem", "n_components": 3}
+    empty = resident_bytes()
+    engine = made(
+        "mobilenet_v2",
+        about,
+        clients=8,
+        algorithm=fedem,
+        **{"local.batch_size": 8, "local.momentum": 0.9},
+    )
+    engine.advance()
+    before = resident_bytes() - empty
+    peak = most_resident_bytes(engine.advance) - empty
+    copies = 8 * 3 * engine.setup.model.n_parameters * 4
+    report(
+        "mobilenet_memory",
+        round(peak / copies, 2),
+        "copies of eight clients' components, data and the libraries' own memory included",
+        resident_between_rounds=round(before / copies, 2),
+        mebibytes_of_a_copy=round(copies / 2**20),
+    )
+
+
+def ways_of_stepping() -> None:
+    """Modules stacked and one by one."""
+    for name, shape, batch, samples, clients in (
+        ("small_perceptron", [20], 20, 200, 60),
+        ("perceptron", [28, 28], 20, 200, 30),
+        ("perceptron", [28, 28], 128, 700, 30),
+        ("small_cnn", [28, 28], 20, 100, 5),
+    ):
+        about = {"shape": shape, "samples": samples}
+        engines = {
+            way: made(
+                f"bench_networks:{name}",
+                about,
+                clients=clients,
+                **{"local.batch_size": batch, "local.stepping": way},
+            )
+            for way in ("stacked", "one_by_one")
+        }
+        measured = in_turn({way: made.advance for way, made in engines.items()}, REPEATS)
+        report(
+            "ways_of_stepping",
+            round(ratio(measured, "stacked", "one_by_one"), 2),
+            "stacked, of one by one",
+            model=name,
+            batch=batch,
+            **{way: round(statistics.median(values), 3) for way, values in measured.items()},
+        )
+
+
 def cnn_scoring() -> None:
     """Scores of the CNN on 12,000 images, beside bare forward passes at their best batch size."""
     about = {"shape": [28, 28], "samples": 600, "tests": 600}
@@ -225,5 +327,14 @@ def cnn_scoring() -> None:
 
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
-    f.__name__: f for f in (cnn_round, mlp_round, cnn_scoring)
+    f.__name__: f
+    for f in (
+        cnn_round,
+        mlp_round,
+        lstm_round,
+        mobilenet_round,
+        ways_of_stepping,
+        cnn_scoring,
+        mobilenet_memory,
+    )
 }

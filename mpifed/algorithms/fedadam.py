@@ -22,7 +22,7 @@ from mpifed.algorithms.fedmm.fedmm_ot import (
     map_scores,
     refuse_without_potential,
 )
-from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
+from mpifed.algorithms.server_messages import refuse_local
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import shortens_rounds
@@ -120,15 +120,13 @@ class FedAdam(Algorithm[ServerChannel]):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        refused = refuse_gossip(configuration) or refuse_biased(configuration)
-        if configuration.data.name == "transport" or configuration.model.name == "icnn":
-            return (
-                refused
-                or refuse_without_potential(configuration)
-                or refuse_local(configuration, ("batch_size",))
-                or _refuse_partial(configuration)
-            )
-        return refused
+        if configuration.data.name != "transport" and configuration.model.name != "icnn":
+            return None
+        return (
+            refuse_without_potential(configuration)
+            or refuse_local(configuration, ("batch_size",))
+            or _refuse_partial(configuration)
+        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -115,9 +115,8 @@ class FedMGS(Algorithm[ServerChannel]):
         """Return why these options do not fit together, or None."""
         return refuse_others(
             configuration,
-            {"exchange": "server", "compression": "none", "participation": 1.0},
-            "sends its statistics whole to a server, and all of its clients compute in every round "
-            "(algorithm.senders says how many send)",
+            {"participation": 1.0},
+            "lets all clients compute in every round (algorithm.senders says how many send)",
         )
 
     def init(

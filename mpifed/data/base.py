@@ -40,9 +40,12 @@ class Description:
         What is to be learnt; it sets the shape and the type of targets, see ``Split``.
     problem : object
         What a source knows beyond its samples, such as a transport benchmark; None for most.
+    class_names : tuple of str
+        Names of the labels, where the source has them; else empty. Those of a text are characters.
     label_counts : ndarray or None
-        How often each label occurs among the training targets of all clients, int64 (n_classes,).
-        None where the source does not count them.
+        How often each label occurs among the training targets of all clients, int64 (n_classes,),
+        before ``evaluation.validation_fraction`` holds any out. None where the source does not
+        count them.
 
     Examples
     --------
@@ -60,6 +63,7 @@ class Description:
     n_test: np.ndarray
     task: Task = "classification"
     problem: Any = None
+    class_names: tuple[str, ...] = ()
     label_counts: np.ndarray | None = None
 
     @property
@@ -169,6 +173,8 @@ class Dataset(Component, kind="data set"):
         The seed that was used; None means that of the run.
     divisor : int
         Above 1 where ``load(..., torch.uint8)`` gives whole numbers to be divided by it.
+    is_uint8 : bool
+        Whether ``load(..., torch.uint8)`` loses nothing, as of pictures and characters.
     fresh : callable or None
         Draws new samples where the source can, (client_ids, round, count) to a split of ``count``
         samples of each client, float64. They follow the client's distribution and depend on the
@@ -178,6 +184,7 @@ class Dataset(Component, kind="data set"):
     description: Description
     seed: int | None = None
     divisor: int = 1
+    is_uint8: bool = False
     fresh: Fresh | None = None
 
     @abstractmethod

@@ -30,7 +30,9 @@ UNCHECKED = 1 << 26
 
 
 @contextlib.contextmanager
-def opened(path: Path, held: float = 0.0, ending: str | None = None) -> Iterator[Stream]:
+def opened(
+    path: Path, held: float = 0.0, ending: str | None = None, within: IO[bytes] | None = None
+) -> Iterator[Stream]:
     """Open ``path`` for reading bytes, decompressed if its name ends in .gz, .xz or .bz2.
 
     Parameters
@@ -41,6 +43,8 @@ def opened(path: Path, held: float = 0.0, ending: str | None = None) -> Iterator
         Bytes of memory that the reader takes for each byte that it reads.
     ending : str, optional
         The ending of the compression, where the name does not have it.
+    within : file object, optional
+        The bytes of the file where it is a member of an archive; ``path`` is then its name alone.
 
     Yields
     ------
@@ -55,7 +59,7 @@ def opened(path: Path, held: float = 0.0, ending: str | None = None) -> Iterator
     """
     open_stream = OPENERS.get(path.suffix if ending is None else ending)
     try:
-        with open_regular(path) as raw:
+        with open_regular(path) if within is None else contextlib.nullcontext(within) as raw:
             if open_stream is None:
                 size = os.fstat(raw.fileno()).st_size
                 check_memory(held * size, f"'{path}' cannot be read: it")

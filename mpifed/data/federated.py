@@ -38,6 +38,7 @@ class FederatedFile(Dataset):
         self._communicator = communicator
         self.contents = agreed(communicator, lambda: read_contents(self._path))
         self.description, self.divisor = self.contents.description, self.contents.divisor
+        self.is_uint8 = self.contents.stored == "uint8"
         found = self.description.n_clients
         if found != n_clients:
             raise InputError(

@@ -11,15 +11,17 @@ The root has the attributes ``source``, ``partition`` (texts), ``seed`` and ``n_
 numbers) and may have ``task``: ``classification`` (also where absent), ``sequence`` (y a label for
 each position of x, (samples, L)), ``multi_label`` (y 0 or 1, (samples, n_classes)), ``regression``
 (y finite, (samples, n_classes)) or ``unlabelled`` (n_classes is 0 and y (samples, 0)). Files that
-mpifed writes also carry ``version`` and ``options`` (JSON), and ``/label_counts`` (n_classes,)
-where the source counts its training labels.
-Every client has training samples; test samples have all of them or, without a test split, none.
-Nothing is compressed or chunked, so that the rows of a block of clients are one run of bytes.
+mpifed writes also carry ``version`` and ``options`` (JSON). Where the source has them there are
+``/class_names`` (JSON, a list of n_classes texts, as uint8) and ``/label_counts`` (n_classes,), see
+``Description``. Every client has training samples; test samples have all of them or, without a test
+split, none. Nothing is compressed or chunked, so that the rows of a block of clients are one run of
+bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -109,8 +111,8 @@ def opened(path: Path) -> Iterator[h5py.File]:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError(
-            f"data.path is '{path}', which cannot be read: it is truncated, damaged or no HDF5 "
-            f"file of its own ({disk_reason(error)})"
+            f"data.path is '{path}', which cannot be read: {disk_reason(error)}; it must be an "
+            "HDF5 file that is whole and holds all of its data"
         ) from error
 
 
@@ -130,7 +132,7 @@ def read_contents(path: Path) -> Contents:
     except OSError as error:
         raise InputError(f"data.path is '{path}', which cannot be read: {error.strerror}") from None
     if not os.access(path, os.R_OK):
-        raise InputError(f"data.path is '{path}', which may not be read")
+        raise InputError(f"data.path is '{path}', which this user has no permission to read")
     with opened(path) as file:
         return _Reading(file, path).contents()
 
@@ -166,13 +168,28 @@ class _Reading:
         shape, stored, divisor = self._form()
         source = self._attribute(self.file, "source", str)
         about = Description(source, shape, n_classes, counts[0], counts[1], counts[2], task)
+        names, label_counts = self._class_names(n_classes), self._label_counts(n_classes)
         return Contents(
-            replace(about, label_counts=self._label_counts(n_classes)),
+            replace(about, class_names=names, label_counts=label_counts),
             self._attribute(self.file, "partition", str),
             self._attribute(self.file, "seed", int),
             stored,
             divisor,
         )
+
+    def _class_names(self, n_classes: int) -> tuple[str, ...]:
+        if "class_names" not in self.file:
+            return ()
+        stored = self._dataset("class_names")
+        if stored.dtype != np.uint8 or stored.ndim != 1:
+            raise self._refusal("/class_names is not a row of bytes")
+        try:
+            names = json.loads(hdf5.whole(stored).tobytes())
+        except (ValueError, RecursionError):
+            raise self._refusal("/class_names is not JSON") from None
+        if not isinstance(names, list) or list(map(type, names)) != [str] * n_classes:
+            raise self._refusal(f"/class_names is not a list of {n_classes} texts")
+        return tuple(names)
 
     def _label_counts(self, n_classes: int) -> np.ndarray | None:
         if "label_counts" not in self.file:

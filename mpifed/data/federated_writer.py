@@ -114,6 +114,9 @@ def _lay_out(file: h5py.File, contents: Contents, options: Mapping[str, Any]) ->
     file.attrs["n_classes"] = about.n_classes
     _set_text(file, "task", about.task)
     _set_text(file, "options", json.dumps(dict(options), sort_keys=True))
+    if about.class_names:
+        names = json.dumps(about.class_names).encode()
+        file.create_dataset("class_names", data=np.frombuffer(names, np.uint8))
     if about.label_counts is not None:
         file.create_dataset("label_counts", data=about.label_counts, dtype=np.int64)
     for split in SPLITS:

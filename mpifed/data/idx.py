@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import numpy as np
-import torch
-from annotated_types import Ge
 
-from mpifed.data.base import Dataset, Shards
-from mpifed.data.compressed import Stream, opened
-from mpifed.data.delivery import agreed
-from mpifed.data.partition import FEWEST, Alpha, Classes, MinSamples, Name
-from mpifed.data.pooled import PIECE, Pool, assign, load_pooled
+from mpifed.data.archives import member, names, places
+from mpifed.data.compressed import Stream
+from mpifed.data.dealt import DealtDataset, Source
+from mpifed.data.pooled import PIECE, Pool
 from mpifed.errors import InputError
 from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
@@ -36,12 +34,29 @@ STEP = 1 << 24
 
 
 @dataclass(frozen=True)
+class File:
+    """An IDX file: its name in a directory or an archive."""
+
+    place: Path
+    name: str
+
+    @property
+    def path(self) -> Path:
+        """Where it is, for messages; within an archive there is no such path."""
+        return self.place / self.name
+
+    def opened(self) -> AbstractContextManager[Stream]:
+        """Open it for reading its bytes, decompressed."""
+        return member(self.place, self.name, 0.0)
+
+
+@dataclass(frozen=True)
 class Part:
     """The images and labels of one part (training or test).
 
     Attributes
     ----------
-    images, labels : Path
+    images, labels : File
         The two files.
     count : int
         Number of images.
@@ -49,40 +64,28 @@ class Part:
         Rows and columns of an image, in pixels.
     """
 
-    images: Path
-    labels: Path
+    images: File
+    labels: File
     count: int
     shape: tuple[int, ...]
 
 
-class Idx(Dataset):
-    """MNIST, EMNIST and their like: IDX files of images and labels, pixels in [0, 1].
+class Idx(DealtDataset):
+    """MNIST and its like: IDX files of images and labels, pixels in [0, 1].
 
     Training and test part are put together and dealt to the clients, who each split theirs
     60/20/20. A sample has the shape of the image, (28, 28), as it lies in the file; labels are 0 ..
-    the largest. Rank 0 reads the files and sends each image to its owner.
+    the largest.
 
     Parameters
     ----------
     raw : str, optional
-        Directory with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the two
-        ``t10k-`` (or ``test-``) files, plain or with ``.gz`` or ``.xz``. None is
+        Directory or zip archive with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and
+        the two ``t10k-`` (or ``test-``) files, plain or with ``.gz`` or ``.xz``. None is
         ``$MPIFED_DATA/mnist``.
     prefix : str
         What the names of the files begin with, as ``emnist-byclass-``.
-    partition : str
-        How samples are dealt to the clients: dirichlet, pathological, iid.
-    dirichlet_alpha : float
-        Concentration of the partition ``dirichlet``: the larger, the more alike clients are.
-    classes_per_client : int
-        Labels that a client has in the partition ``pathological``.
-    min_samples : int
-        Fewest samples that a client may get.
-    seed : int, optional
-        Seed of the data set. None is the run's.
     """
-
-    divisor = BRIGHTEST
 
     def __init__(
         self,
@@ -92,91 +95,85 @@ class Idx(Dataset):
         *,
         raw: str | None = None,
         prefix: str = "",
-        partition: Name = "dirichlet",
-        dirichlet_alpha: Alpha = 0.4,
-        classes_per_client: Classes = 2,
-        min_samples: MinSamples = FEWEST,
-        seed: Annotated[int, Ge(0)] | None = None,
+        **options: Any,
     ) -> None:
-        self.seed: int = run_seed if seed is None else seed
-        self._parts, labels = agreed(communicator, lambda: _inspect(_directory(raw), prefix))
-        self._pool = Pool(
-            prefix.strip("-_.") or "mnist",
-            labels,
-            int(labels.max()) + 1,
-            self._parts[0].shape,
-            "uint8",
-            BRIGHTEST,
-        )
-        self._assignment = assign(
-            self._pool,
-            n_clients,
-            self.seed,
-            partition,
-            dirichlet_alpha=dirichlet_alpha,
-            classes_per_client=classes_per_client,
-            min_samples=min_samples,
-        )
-        self.description = self._assignment.describe(self._pool)
-        self._communicator = communicator
-
-    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``; ``InputError`` for a damaged file. Collective."""
-        return load_pooled(
-            self._pool,
-            self._assignment,
-            lambda: _pieces(self._parts),
-            client_ids,
-            dtype,
-            self._communicator,
-        )
+        super().__init__(n_clients, run_seed, communicator, lambda: _read(raw, prefix), **options)
 
 
-def _directory(raw: str | None) -> Path:
-    if raw is None:
-        home = os.environ.get("MPIFED_DATA")
-        if not home:
-            raise InputError(
-                "data.raw is empty and MPIFED_DATA is not set; one of them must say where the IDX "
-                "files are"
-            )
-        directory = Path(home) / "mnist"
-    else:
-        directory = Path(raw).expanduser()
-    if not os.path.isdir(directory):
-        raise InputError(f"data.raw is '{directory}', but there is no such directory")
-    return directory
+def _read(raw: str | None, prefix: str) -> Source:
+    parts, labels = inspect(places(raw, "mnist"), prefix)
+    pool = Pool(
+        prefix.strip("-_.") or "mnist",
+        labels,
+        int(labels.max()) + 1,
+        parts[0].shape,
+        "uint8",
+        BRIGHTEST,
+    )
+    return Source(pool, lambda: pieces(parts), is_test=in_second(parts))
 
 
-def _inspect(directory: Path, prefix: str) -> tuple[list[Part], np.ndarray]:
-    """The two parts and all labels, int64, after checking that images and labels agree."""
+def inspect(among: list[Path], prefix: str) -> tuple[list[Part], np.ndarray]:
+    """Return the two parts and all labels, after checking that images and labels agree.
+
+    Parameters
+    ----------
+    among : list of Path
+        Directories and archives in which the files may be.
+    prefix : str
+        What their names begin with.
+
+    Returns
+    -------
+    tuple of list of Part and ndarray
+        The labels are those of both parts, int64 (images,).
+
+    Raises
+    ------
+    InputError
+        If a file is missing, is not an IDX file, or does not fit the others.
+    """
     parts, labels = [], []
-    for names in PARTS:
-        images = _find(directory, prefix, names, "images", 3)
-        with opened(images) as stream:
-            count, *shape = _header(stream, images, 3)
-        _check_size(images, count * shape[0] * shape[1] + 16)
-        matching = _find(directory, prefix, names, "labels", 1)
+    for part_names in PARTS:
+        images = _find(among, prefix, part_names, "images", 3)
+        with images.opened() as stream:
+            count, *shape = _header(stream, images.path, 3)
+        _check_size(images.path, count * shape[0] * shape[1] + 16)
+        matching = _find(among, prefix, part_names, "labels", 1)
         parts.append(Part(images, matching, count, tuple(shape)))
         labels.append(_labels(parts[-1]))
     if parts[0].shape != parts[1].shape:
         raise InputError(
-            f"data.raw is '{directory}', where the images of {parts[0].images.name} are "
-            f"{parts[0].shape}, but those of {parts[1].images.name} {parts[1].shape}"
+            f"data.raw is '{among[0]}', where the images of {parts[0].images.path.name} are "
+            f"{parts[0].shape}, but those of {parts[1].images.path.name} {parts[1].shape}"
         )
     return parts, np.concatenate(labels)
 
 
-def _find(directory: Path, prefix: str, names: tuple[str, ...], what: str, rank: int) -> Path:
-    for name in names:
-        for joint in ("-", "."):
-            for compression in COMPRESSIONS:
-                path = directory / f"{prefix}{name}-{what}{joint}idx{rank}-ubyte{compression}"
-                if os.path.isfile(path):
-                    return path
-    wanted = f"{prefix}{names[0]}-{what}-idx{rank}-ubyte"
+def in_second(parts: list[Part]) -> np.ndarray:
+    """Return whether each sample belongs to the second part, bool (images,)."""
+    return np.repeat(np.arange(len(parts)) > 0, [part.count for part in parts])
+
+
+def _find(
+    among: list[Path], prefix: str, part_names: tuple[str, ...], what: str, rank: int
+) -> File:
+    wanted = [
+        f"{prefix}{name}-{what}{joint}idx{rank}-ubyte{compression}"
+        for name in part_names
+        for joint in ("-", ".")
+        for compression in COMPRESSIONS
+    ]
+    for place in among:
+        if os.path.isdir(place):
+            found = {name: name for name in wanted if os.path.isfile(place / name)}
+        else:
+            found = {Path(name).name: name for name in names(place)}
+        for name in wanted:
+            if name in found:
+                return File(place, found[name])
     raise InputError(
-        f"data.raw is '{directory}', which has no file '{wanted}', plain or with .gz or .xz"
+        f"data.raw is '{among[0]}', which has no file '{wanted[0]}', plain or with .gz or .xz"
     )
 
 
@@ -197,7 +194,8 @@ def _header(stream: Stream, path: Path, rank: int) -> list[int]:
 
 def _check_size(path: Path, size: int) -> None:
     # A compressed file shows its length only when it is read.
-    if path.suffix not in COMPRESSIONS[1:] and path.stat().st_size != size:
+    plain = path.is_file() and path.suffix not in COMPRESSIONS[1:]
+    if plain and path.stat().st_size != size:
         raise InputError(
             f"'{path}' has {path.stat().st_size} bytes, but its head says {size}: it is truncated "
             "or damaged"
@@ -205,15 +203,16 @@ def _check_size(path: Path, size: int) -> None:
 
 
 def _labels(part: Part) -> np.ndarray:
-    with opened(part.labels) as stream:
-        (count,) = _header(stream, part.labels, 1)
+    path = part.labels.path
+    with part.labels.opened() as stream:
+        (count,) = _header(stream, path, 1)
         if count != part.count:
             raise InputError(
-                f"'{part.labels}' has {count} labels, but '{part.images}' {part.count} images"
+                f"'{path}' has {count} labels, but '{part.images.path}' {part.count} images"
             )
         # One byte and one int64 for each.
-        check_memory(9.0 * count, f"'{part.labels}' says that it has {count} labels, which")
-        return _bytes(stream, part.labels, count, last=True).astype(np.int64)
+        check_memory(9.0 * count, f"'{path}' says that it has {count} labels, which")
+        return _bytes(stream, path, count, last=True).astype(np.int64)
 
 
 def _bytes(stream: Stream, path: Path, size: int, last: bool) -> np.ndarray:
@@ -230,17 +229,28 @@ def _bytes(stream: Stream, path: Path, size: int, last: bool) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
 
-def _pieces(parts: list[Part]) -> Iterator[np.ndarray]:
-    """All images, ``PIECE`` at a time, the second part after the first; uint8 (k, rows, cols)."""
+def pieces(parts: list[Part]) -> Iterator[np.ndarray]:
+    """Yield all images, ``PIECE`` at a time, the second part after the first.
+
+    Parameters
+    ----------
+    parts : list of Part
+        Where they are.
+
+    Yields
+    ------
+    ndarray
+        uint8 (k, rows, columns).
+    """
     waiting = np.empty((0, *parts[0].shape), np.uint8)
     for part in parts:
-        with opened(part.images) as stream:
-            _header(stream, part.images, 3)
+        with part.images.opened() as stream:
+            _header(stream, part.images.path, 3)
             for start in range(0, part.count, PIECE):
                 count = min(PIECE, part.count - start)
                 last = start + count == part.count
                 size = count * part.shape[0] * part.shape[1]
-                data = _bytes(stream, part.images, size, last).reshape(count, *part.shape)
+                data = _bytes(stream, part.images.path, size, last).reshape(count, *part.shape)
                 waiting = np.concatenate([waiting, data])
                 if len(waiting) >= PIECE:
                     yield waiting[:PIECE]

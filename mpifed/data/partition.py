@@ -3,33 +3,55 @@
 A partition is a function of (labels, n_clients, rng), labels int64 (samples,), whose keyword-only
 parameters are its options. It returns the sample numbers of each client, int64, ascending. For any
 labels it terminates, gives every sample to exactly one client and each client ``min_samples`` or
-more, or raises ``InputError`` where that is impossible. ``PARTITIONS`` names them. ``kmeans`` takes
-samples instead of labels; ``iid`` and ``contiguous`` only count them.
+more, or raises ``InputError`` where that is impossible. ``PARTITIONS`` names them. ``OTHERS`` takes
+something else instead of labels: ``kmeans`` samples, ``natural`` the source of each sample (of
+which it may leave some out), ``pachinko`` coarse and fine labels. ``contiguous``, ``iid`` and
+``quantity_skew`` only count labels.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from annotated_types import Ge, Le
 
 from mpifed.components.schema import options_of
 from mpifed.data.clustering import Solver
+from mpifed.data.dealing import FEWEST, Alpha, MinSamples, check_enough, deal, fill_up, grouped
 from mpifed.data.many_clusters import equal_parts
+from mpifed.data.natural import natural
+from mpifed.data.pachinko import pachinko
+from mpifed.data.pathological import Classes, pathological
+from mpifed.data.quantity import quantity_skew
 from mpifed.errors import InputError, closest
 
-Name = Literal["contiguous", "dirichlet", "iid", "pathological"]
-ContiguousRule = Literal["floor", "array_split"]
-Alpha = Annotated[float, Ge(1e-6), Le(1e9)]
-"""A symmetric Dirichlet parameter that double precision can draw with."""
-Classes = Annotated[int, Ge(1)]
-MinSamples = Annotated[int, Ge(2)]
+__all__ = [
+    "FEWEST",
+    "OTHERS",
+    "PARTITIONS",
+    "Alpha",
+    "Classes",
+    "ContiguousRule",
+    "MinSamples",
+    "Name",
+    "contiguous",
+    "counts_60_20_20",
+    "deal_by",
+    "dirichlet",
+    "iid",
+    "kmeans",
+    "natural",
+    "pachinko",
+    "partition",
+    "partition_points",
+    "pathological",
+    "quantity_skew",
+    "split_60_20_20",
+]
 
-FEWEST = 5
-"""Samples of a client by default: the fewest of which 60/20/20 leaves 3, 1 and 1."""
+Name = Literal["contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
+ContiguousRule = Literal["floor", "array_split"]
 
 
 def iid(
@@ -40,10 +62,10 @@ def iid(
     min_samples: MinSamples = FEWEST,
 ) -> list[np.ndarray]:
     """Deal all samples in random order; sizes differ by at most one."""
-    _check_enough(len(labels), n_clients, min_samples)
+    check_enough(len(labels), n_clients, min_samples)
     owner = np.empty(len(labels), np.int64)
     owner[rng.permutation(len(labels))] = np.arange(len(labels)) % n_clients
-    return _grouped(owner, n_clients)
+    return grouped(owner, n_clients)
 
 
 def dirichlet(
@@ -61,36 +83,12 @@ def dirichlet(
     draws again until every client has enough. Here, clients below ``min_samples`` are filled up one
     sample at a time from the client that has most, out of its most frequent label.
     """
-    _check_enough(len(labels), n_clients, min_samples)
+    check_enough(len(labels), n_clients, min_samples)
     classes, sizes = np.unique(labels, return_counts=True)
     alpha = np.full(n_clients, dirichlet_alpha)
     counts = np.stack([rng.multinomial(size, rng.dirichlet(alpha)) for size in sizes], axis=1)
-    _fill_up(counts, min_samples)
-    return _deal(labels, classes, counts, rng)
-
-
-def pathological(
-    labels: np.ndarray,
-    n_clients: int,
-    rng: np.random.Generator,
-    *,
-    min_samples: MinSamples = FEWEST,
-    classes_per_client: Classes = 2,
-) -> list[np.ndarray]:
-    """Deal exactly ``classes_per_client`` labels to each client (McMahan et al. 2017, sec. 3).
-
-    There, data sorted by label are cut into equal shards, of which every client gets some; a shard
-    may hold two labels. Here shards end where labels end: every label is cut into a number of
-    shards about proportional to its size, and a client gets shards of different labels.
-    """
-    classes, sizes = np.unique(labels, return_counts=True)
-    smallest = -(-min_samples // classes_per_client)
-    shards = _shards_of(classes, sizes, n_clients, classes_per_client, smallest)
-    holds = _hand_out(shards, n_clients, classes_per_client, rng)
-    counts = np.zeros(holds.shape, np.int64)
-    for label, (size, cut) in enumerate(zip(sizes, shards, strict=True)):
-        counts[holds[:, label], label] = size // cut + (np.arange(cut) < size % cut)
-    return _deal(labels, classes, counts, rng)
+    fill_up(counts, min_samples)
+    return deal(labels, classes, counts, rng)
 
 
 def contiguous(
@@ -110,7 +108,7 @@ def contiguous(
     >>> [len(own) for own in contiguous(np.zeros(17), 3, np.random.default_rng(0))]
     [5, 6, 6]
     """
-    _check_enough(len(labels), n_clients, min_samples)
+    check_enough(len(labels), n_clients, min_samples)
     every = np.arange(len(labels))
     if contiguous_rule == "array_split":
         return np.array_split(every, n_clients)
@@ -129,9 +127,9 @@ def kmeans(
 
     ``points`` is float64 (samples, dimension); sizes differ by at most one. See ``clustering``.
     """
-    _check_enough(len(points), n_clients, min_samples)
+    check_enough(len(points), n_clients, min_samples)
     points = points.reshape(len(points), -1).astype(np.float64)
-    return _grouped(equal_parts(points, n_clients, rng, kmeans_solver), n_clients)
+    return grouped(equal_parts(points, n_clients, rng, kmeans_solver), n_clients)
 
 
 PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {
@@ -139,6 +137,13 @@ PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {
     "dirichlet": dirichlet,
     "iid": iid,
     "pathological": pathological,
+    "quantity_skew": quantity_skew,
+}
+
+OTHERS: dict[str, Callable[..., list[np.ndarray]]] = {
+    "kmeans": kmeans,
+    "natural": natural,
+    "pachinko": pachinko,
 }
 
 
@@ -153,6 +158,31 @@ def partition(
     if name not in PARTITIONS:
         raise InputError(f"data.partition is '{name}'; {closest(name, PARTITIONS)}")
     return _with_own_options(PARTITIONS[name], labels, n_clients, rng, options)
+
+
+def deal_by(
+    name: str,
+    given: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    options: Mapping[str, Any],
+) -> list[np.ndarray]:
+    """Return the partition called ``name`` of what it deals by, with the options that it takes.
+
+    Parameters
+    ----------
+    name : str
+        A key of ``PARTITIONS`` or ``OTHERS``.
+    given : ndarray
+        Labels, or what ``OTHERS`` take instead; the first axis is samples.
+    n_clients : int
+        Number of clients.
+    rng : Generator
+        For all draws.
+    options : mapping
+        Options of any partitions; those that this one does not take are ignored.
+    """
+    return _with_own_options({**PARTITIONS, **OTHERS}[name], given, n_clients, rng, options)
 
 
 def partition_points(
@@ -190,107 +220,3 @@ def split_60_20_20(
     n_train, n_val, _ = counts_60_20_20(np.int64(len(indices)))
     train, val, test = np.split(rng.permutation(indices), [n_train, n_train + n_val])
     return train, val, test
-
-
-def _check_enough(n_samples: int, n_clients: int, min_samples: int) -> None:
-    if n_samples < n_clients * min_samples:
-        raise InputError(
-            f"clients is {n_clients}, but {n_samples} samples are enough for at most "
-            f"{n_samples // min_samples} clients of {min_samples} samples (data.min_samples)"
-        )
-
-
-def _fill_up(counts: np.ndarray, min_samples: int) -> None:
-    """Moves samples in ``counts`` (clients, labels) until no client is below ``min_samples``."""
-    totals = counts.sum(axis=1)
-    donors = [(-int(total), client) for client, total in enumerate(totals) if total > min_samples]
-    heapq.heapify(donors)
-    for client in np.flatnonzero(totals < min_samples):
-        while totals[client] < min_samples:
-            _, donor = heapq.heappop(donors)
-            label = counts[donor].argmax()
-            counts[donor, label] -= 1
-            counts[client, label] += 1
-            totals[donor] -= 1
-            totals[client] += 1
-            if totals[donor] > min_samples:
-                heapq.heappush(donors, (-int(totals[donor]), donor))
-
-
-def _shards_of(
-    classes: np.ndarray, sizes: np.ndarray, n_clients: int, each: int, smallest: int
-) -> np.ndarray:
-    """Shards of each label: ``n_clients * each`` in all, none below ``smallest`` samples.
-
-    They are given out one by one to the label whose shards are the largest so far (the method of
-    d'Hondt), so that they become about equally large.
-    """
-    if each > len(classes):
-        raise InputError(
-            f"data.classes_per_client is {each}, but the data have only {len(classes)} labels"
-        )
-    if n_clients * each < len(classes):
-        raise InputError(
-            f"data.classes_per_client is {each}, with which {n_clients} clients cannot hold all "
-            f"{len(classes)} labels; it must be at least {-(-len(classes) // n_clients)}"
-        )
-    most = np.minimum(sizes // smallest, n_clients)
-    if most.min() < 1:
-        short = most.argmin()
-        raise InputError(
-            f"data.partition is 'pathological', but label {classes[short]} has only {sizes[short]} "
-            f"samples; data.min_samples and data.classes_per_client ask for {smallest}"
-        )
-    if most.sum() < n_clients * each:
-        raise InputError(
-            f"clients is {n_clients}, but the data give at most {most.sum() // each} clients of "
-            f"{each} labels with {smallest} samples (data.classes_per_client, data.min_samples)"
-        )
-    shards = np.ones(len(classes), np.int64)
-    queue = [(-size / 2, label) for label, size in enumerate(sizes) if most[label] > 1]
-    heapq.heapify(queue)
-    for _ in range(n_clients * each - len(classes)):
-        _, label = heapq.heappop(queue)
-        shards[label] += 1
-        if shards[label] < most[label]:
-            heapq.heappush(queue, (-sizes[label] / (shards[label] + 1), label))
-    return shards
-
-
-def _hand_out(
-    shards: np.ndarray, n_clients: int, each: int, rng: np.random.Generator
-) -> np.ndarray:
-    """Which client gets a shard of which label: bool (clients, labels), ``each`` True a row.
-
-    Client by client, ``each`` labels are drawn with the number of their shards left as weights. A
-    label with as many shards left as there are clients must be taken; then the rest can always be
-    handed out, and there are never more than ``each`` such labels.
-    """
-    left = shards.copy()
-    holds = np.zeros((n_clients, len(shards)), bool)
-    for client in range(n_clients):
-        with np.errstate(divide="ignore"):
-            # The smallest of exponential times are a weighted sample without replacement.
-            times = rng.exponential(size=len(left)) / left
-        times[left == n_clients - client] = -1
-        taken = np.argsort(times, kind="stable")[:each]
-        holds[client, taken] = True
-        left[taken] -= 1
-    return holds
-
-
-def _deal(
-    labels: np.ndarray, classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator
-) -> list[np.ndarray]:
-    """Random samples of each label to the clients, as many as ``counts`` (clients, labels) says."""
-    n_clients = len(counts)
-    owner = np.empty(len(labels), np.int64)
-    for column, label in enumerate(classes):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        owner[members] = np.repeat(np.arange(n_clients), counts[:, column])
-    return _grouped(owner, n_clients)
-
-
-def _grouped(owner: np.ndarray, n_clients: int) -> list[np.ndarray]:
-    sizes = np.bincount(owner, minlength=n_clients)
-    return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])

@@ -49,6 +49,8 @@ class Pool:
         A sample is what the source reads over this number.
     task : str
         See ``Description``.
+    class_names : tuple of str
+        See ``Description``.
     """
 
     source: str
@@ -58,6 +60,7 @@ class Pool:
     stored: str
     divisor: int = 1
     task: Task = "classification"
+    class_names: tuple[str, ...] = ()
 
 
 class Dealt(Protocol):
@@ -76,7 +79,14 @@ class Dealt(Protocol):
 def describe(pool: Pool, dealt: Dealt) -> Description:
     """Return the description of ``pool`` dealt to clients."""
     counts = dealt.counts()
-    return Description(pool.source, pool.input_shape, pool.n_classes, *counts, task=pool.task)
+    return Description(
+        pool.source,
+        pool.input_shape,
+        pool.n_classes,
+        *counts,
+        task=pool.task,
+        class_names=pool.class_names,
+    )
 
 
 @dataclass(frozen=True)

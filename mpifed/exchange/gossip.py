@@ -19,6 +19,7 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 import topologies
+from mpifed.components.schema import ComponentOf
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import choco
 from mpifed.exchange.base import Exchange
@@ -65,9 +66,9 @@ class Gossip(Exchange):
         stored: Mapping[str, np.ndarray],
         compressor: Compressor | None = None,
         *,
-        topology: Any = None,
-        weights: Any = None,
-        schedule: Any = "static",
+        topology: Annotated[Any, ComponentOf("topology")] = None,
+        weights: Annotated[Any, ComponentOf("weights")] = None,
+        schedule: Annotated[Any, ComponentOf("schedule")] = "static",
         transport: Literal["auto", "collective", "neighbourhood", "messages"] = "auto",
         consensus_step: Annotated[float, Gt(0), Le(1)] | Literal["paper"] | None = None,
     ) -> None:

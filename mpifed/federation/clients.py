@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mpifed.data.base import Shards
 from mpifed.federation.participation import Participation, inclusion, is_unbiased, present
+from mpifed.federation.unseen import count_unseen
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
 
@@ -143,17 +144,6 @@ def _fill(work: np.ndarray, limit: float) -> list[int]:
 def _half(work: np.ndarray) -> int:
     cumulative = np.cumsum(work)
     return int(np.clip(np.searchsorted(cumulative, cumulative[-1] / 2), 1, len(work) - 1))
-
-
-def count_unseen(n_clients: int, fraction: float) -> int:
-    """Return how many clients are kept out of training: the rounded fraction, but never all.
-
-    Examples
-    --------
-    >>> count_unseen(10, 0.25), count_unseen(10, 1.0)
-    (3, 9)
-    """
-    return min(n_clients - 1, int(np.floor(fraction * n_clients + 0.5)))
 
 
 def draw_unseen(n_clients: int, fraction: float, seed: int) -> np.ndarray:

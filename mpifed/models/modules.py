@@ -34,8 +34,8 @@ from mpifed.models.trial import BATCH, Build, complete, running_statistics, seed
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
-SMALL = 1 << 17
-"""Parameters up to which rows of dense layers are stacked: larger ones fill the cache alone."""
+SMALL = 1 << 15
+"""Parameters up to which dense networks are stacked; see ``scripts/bench ways_of_stepping``."""
 
 DENSE = (nn.Linear, nn.LayerNorm)
 """Layers whose stacked products are about as fast as single ones."""

@@ -13,7 +13,8 @@ from mypy import api
 
 from mpifed.algorithms.base import Algorithm
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.components.registry import ALGORITHMS, DATASETS, EXCHANGES, find
+from mpifed.components.registry import find
+from mpifed.components.tables import ALGORITHMS, DATASETS, EXCHANGES
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset
 from mpifed.data.synthetic import Synthetic

@@ -34,6 +34,7 @@ from mpifed.api import Request, execute
 from mpifed.checkpoint.disk import Sink
 from mpifed.config.configuration import resolve
 from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
+from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
@@ -464,6 +465,25 @@ def test_a_warning_of_any_kind_reaches_the_log(tmp_path, capfd, monkeypatch):
     assert (outcome.code, outcome.err) == (0, "")
     log = (tmp_path / "run" / "log.txt").read_text()
     assert f"warning on rank 0: {warning}" in log
+
+
+def test_a_run_of_before_some_options_of_its_data_resumes(tmp_path):
+    target = tmp_path / "run"
+    overrides = {"rounds": 2, "clients": 4, "checkpoint.every": 1, "output": target}
+    mpifed.run("digits-fedem", **overrides)
+    for path in (target / "checkpoints").glob("*.h5"):
+        path.unlink()
+    stored = yaml.safe_load((target / "config.yaml").read_text())
+    del stored["data"]["rotations"], stored["data"]["quantity_law"]
+    (target / "config.yaml").write_text(yaml.safe_dump(stored))
+    again = mpifed.run("digits-fedem", **{**overrides, "rounds": 3}, resume=True)
+    assert again.metrics["round"][-1] == 3
+    stored["data"]["rotations"] = [90]
+    (target / "config.yaml").write_text(yaml.safe_dump(stored))
+    for path in (target / "checkpoints").glob("*.h5"):
+        path.unlink()
+    with pytest.raises(InputError, match=r"data\.rotations: \[90\] in the run, empty now"):
+        mpifed.run("digits-fedem", **{**overrides, "rounds": 4}, resume=True)
 
 
 def test_resuming_in_python(tmp_path):

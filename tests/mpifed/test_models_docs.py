@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.components.registry import MODELS, find
+from mpifed.components.registry import find
+from mpifed.components.tables import MODELS
 from mpifed.data.base import Description
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.fedmm.step_rule import StepRule, gamma_of
-from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
+from mpifed.algorithms.server_messages import refuse_local
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws
@@ -129,11 +129,8 @@ class FedMMOT(Algorithm[ServerChannel]):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        return (
-            refuse_gossip(configuration)
-            or refuse_biased(configuration)
-            or refuse_without_potential(configuration)
-            or refuse_local(configuration, ("lr", "batch_size", "steps"))
+        return refuse_without_potential(configuration) or refuse_local(
+            configuration, ("lr", "batch_size", "steps")
         )
 
     def init(

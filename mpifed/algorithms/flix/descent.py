@@ -20,7 +20,7 @@ from mpifed.algorithms.base import Algorithm, AnyChannel, Predictor, Weighting
 from mpifed.algorithms.flix import forecast, options
 from mpifed.algorithms.flix.earlier_run import stored_model, stored_optima
 from mpifed.algorithms.flix.line_search import watched_step
-from mpifed.algorithms.flix.messages import MessageRule, S, one_shot_average
+from mpifed.algorithms.flix.message_rule import MessageRule, S, one_shot_average
 from mpifed.algorithms.flix.minimum import curvatures, measured, minimum
 from mpifed.algorithms.flix.objective import FlixObjective, as_linear
 from mpifed.algorithms.flix.options import Fraction, NonNegative, Positive

@@ -175,6 +175,7 @@ class Risk:
         self._n = len(clients.federation.training)
 
     def _mixed(self, x: Tensor) -> Tensor:
+        """T_i(x) as ``FlixObjective.mixed``, with alpha rounded to the type of the optima."""
         return self._alpha * x.to(self._optima) + (1 - self._alpha) * self._optima
 
     def __call__(self, x: Tensor) -> tuple[float, Tensor]:

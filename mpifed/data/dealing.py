@@ -1,0 +1,63 @@
+"""What partitions share: types of their options, counts of samples, and samples by counts."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from mpifed.errors import InputError
+
+Alpha = Annotated[float, Ge(1e-6), Le(1e9)]
+"""A symmetric Dirichlet parameter that double precision can draw with."""
+
+MinSamples = Annotated[int, Ge(2)]
+
+FEWEST = 5
+"""Samples of a client by default: the fewest of which 60/20/20 leaves 3, 1 and 1."""
+
+
+def check_enough(n_samples: int, n_clients: int, min_samples: int) -> None:
+    """Raise ``InputError`` if there are fewer than ``min_samples`` for each client."""
+    if n_samples < n_clients * min_samples:
+        raise InputError(
+            f"clients is {n_clients}, but {n_samples} samples are enough for at most "
+            f"{n_samples // min_samples} clients of {min_samples} samples (data.min_samples)"
+        )
+
+
+def fill_up(counts: np.ndarray, min_samples: int) -> None:
+    """Move samples in ``counts`` (clients, labels) until no client is below ``min_samples``."""
+    totals = counts.sum(axis=1)
+    donors = [(-int(total), client) for client, total in enumerate(totals) if total > min_samples]
+    heapq.heapify(donors)
+    for client in np.flatnonzero(totals < min_samples):
+        while totals[client] < min_samples:
+            _, donor = heapq.heappop(donors)
+            label = counts[donor].argmax()
+            counts[donor, label] -= 1
+            counts[client, label] += 1
+            totals[donor] -= 1
+            totals[client] += 1
+            if totals[donor] > min_samples:
+                heapq.heappush(donors, (-int(totals[donor]), donor))
+
+
+def deal(
+    labels: np.ndarray, classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Give clients random samples of each label, as many as ``counts`` (clients, labels) says."""
+    n_clients = len(counts)
+    owner = np.empty(len(labels), np.int64)
+    for column, label in enumerate(classes):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        owner[members] = np.repeat(np.arange(n_clients), counts[:, column])
+    return grouped(owner, n_clients)
+
+
+def grouped(owner: np.ndarray, n_clients: int) -> list[np.ndarray]:
+    """Return the samples of each client, int64, ascending, of ``owner`` (samples,)."""
+    sizes = np.bincount(owner, minlength=n_clients)
+    return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])

@@ -1,0 +1,88 @@
+"""Compressed pictures as arrays of bytes."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from mpifed.errors import InputError, one_line
+
+LARGEST = 1 << 24
+"""Pixels of a picture."""
+
+
+def decoded(content: bytes, said: str, mode: str | None = None) -> np.ndarray:
+    """Return a PNG or JPEG picture as bytes.
+
+    Parameters
+    ----------
+    content : bytes
+        The file.
+    said : str
+        Its name, for messages.
+    mode : {'L', 'RGB'}, optional
+        Shades of grey or colours. None is what the file has.
+
+    Returns
+    -------
+    ndarray
+        uint8 (rows, columns), or (3, rows, columns) for colours.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, of another format, or larger than ``LARGEST``.
+    """
+    try:
+        with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as picture:
+            if picture.width * picture.height > LARGEST:
+                raise InputError(
+                    f"{said} has {picture.width} x {picture.height} pixels; at most {LARGEST}"
+                )
+            grey = picture.mode in ("1", "L", "I", "I;16", "LA")
+            values = np.asarray(picture.convert(mode or ("L" if grey else "RGB")), np.uint8)
+    except InputError:
+        raise
+    except UnidentifiedImageError:
+        raise InputError(f"{said} is not a PNG or JPEG picture") from None
+    except Exception as error:
+        # Decoders raise almost anything for damaged files.
+        reason = one_line(str(error) or type(error).__name__, 120)
+        raise InputError(f"{said} is a damaged picture: {reason}") from None
+    return values if values.ndim == 2 else np.ascontiguousarray(values.transpose(2, 0, 1))
+
+
+def smaller(pictures: np.ndarray, side: int) -> np.ndarray:
+    """Return pictures whose pixels are means over areas of the given ones.
+
+    Parameters
+    ----------
+    pictures : ndarray
+        uint8 (pictures, rows, columns).
+    side : int
+        Rows and columns afterwards, at most those before.
+
+    Returns
+    -------
+    ndarray
+        uint8 (pictures, side, side), rounded.
+
+    Examples
+    --------
+    >>> smaller(np.array([[[0, 100, 200], [0, 100, 200], [0, 100, 200]]], np.uint8), 2)
+    array([[[ 33, 167],
+            [ 33, 167]]], dtype=uint8)
+    """
+    rows, columns = (_areas(count, side) for count in pictures.shape[1:])
+    means = rows @ pictures.astype(np.float64) @ columns.T
+    return np.floor(means + 0.5).astype(np.uint8)
+
+
+def _areas(count: int, side: int) -> np.ndarray:
+    """Share of each of ``count`` pixels in each of ``side`` equal intervals, (side, count)."""
+    edges = np.arange(side + 1) * (count / side)
+    pixels = np.arange(count)
+    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    return np.maximum(overlap, 0) * (side / count)

@@ -1,0 +1,204 @@
+"""LEAF's JSON files: FEMNIST, Shakespeare, and files that are not as they should be."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from loading import all_rows, holds, labels_by_client
+
+from mpifed.data.characters import VOCABULARIES
+from mpifed.data.leaf import Femnist, Leaf
+from mpifed.data.leaf_format import _numbers
+from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
+
+
+def leaf_file(users: dict[str, tuple[list, list]], **more) -> str:
+    return json.dumps(
+        {
+            "users": list(users),
+            "num_samples": [len(y) for _, y in users.values()],
+            "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()},
+            **more,
+        }
+    )
+
+
+def femnist_users(sizes: dict[str, int], seed: int = 0):
+    """Writers as LEAF stores them: 784 grey values / 255, and labels."""
+    random = np.random.default_rng(seed)
+    bytes_of = {u: random.integers(0, 256, (n, 784), np.uint8) for u, n in sizes.items()}
+    labels = {user: random.integers(0, 62, n) for user, n in sizes.items()}
+    users = {u: ((bytes_of[u] / 255).tolist(), labels[u].tolist()) for u in sizes}
+    return users, np.concatenate([*bytes_of.values()]), np.concatenate([*labels.values()])
+
+
+def femnist(raw: Path, n_clients: int, **options) -> Femnist:
+    return Femnist(n_clients, 0, Alone(), raw=str(raw), **options)
+
+
+def leaf(raw: Path, n_clients: int, **options) -> Leaf:
+    return Leaf(n_clients, 0, Alone(), raw=str(raw), **options)
+
+
+def test_all_data_by_writer(tmp_path: Path):
+    folder = tmp_path / "data" / "all_data"
+    folder.mkdir(parents=True)
+    one, x1, y1 = femnist_users({"f0000_14": 12, "f0001_41": 9})
+    two, x2, y2 = femnist_users({"f0002_3": 20}, 1)
+    (folder / "all_data_0.json").write_text(leaf_file(one, hierarchies=["a", "b"]))
+    (folder / "all_data_1.json.xz").write_bytes(lzma.compress(leaf_file(two).encode()))
+    (tmp_path / "data" / "meta.json").write_text("{}")
+    dataset = femnist(tmp_path, 3)
+    about = dataset.description
+    assert (about.input_shape, about.n_classes, dataset.divisor) == ((28, 28), 62, 255)
+    assert about.class_names[61] == "z" and dataset.is_uint8
+    assert holds(dataset, np.concatenate([x1, x2]), np.concatenate([y1, y2]), 255)
+    assert [len(labels) for labels in labels_by_client(dataset)] == [12, 9, 20]
+    assert sorted(labels_by_client(dataset)[1]) == sorted(two_of(one, "f0001_41"))
+    with zipfile.ZipFile(tmp_path / "femnist.zip", "w") as archive:
+        for path in folder.iterdir():
+            archive.write(path, f"all_data/{path.name}")
+    zipped = femnist(tmp_path / "femnist.zip", 3)
+    assert torch.equal(
+        zipped.load(np.arange(3), torch.uint8).train.x,
+        dataset.load(np.arange(3), torch.uint8).train.x,
+    )
+
+
+def two_of(users, user: str) -> list[int]:
+    return users[user][1]
+
+
+def test_writers_are_chosen_and_dealt(tmp_path: Path):
+    users, x, y = femnist_users({f"w{i}": 4 + 3 * i for i in range(6)})
+    (tmp_path / "all.json").write_text(leaf_file(users))
+    sizes = [len(labels) for labels in labels_by_client(femnist(tmp_path, 2, choose="largest"))]
+    assert sizes == [16, 19]
+    assert holds(femnist(tmp_path, 4, partition="iid"), x, y, 255)
+    with pytest.raises(InputError, match="clients is 6, but only 5 sources"):
+        femnist(tmp_path, 6)
+
+
+def test_published_parts_by_sample(tmp_path: Path):
+    for part in ("train", "test", "sampled_data"):
+        (tmp_path / part).mkdir()
+    trained, x, y = femnist_users({"a": 8, "b": 9})
+    tested, x_test, y_test = femnist_users({"b": 2, "a": 3}, 1)
+    (tmp_path / "train" / "t.json").write_text(leaf_file(trained))
+    (tmp_path / "test" / "t.json").write_text(leaf_file(tested))
+    (tmp_path / "sampled_data" / "t.json").write_text("not read")
+    dataset = femnist(tmp_path, 2, split="published")
+    assert dataset.description.n_train.tolist() == [8, 9]
+    assert dataset.description.n_test.tolist() == [3, 2]
+    shards = dataset.load(np.arange(2), torch.uint8)
+    assert np.array_equal(shards.train.x.flatten(1).numpy(), x)
+    assert np.array_equal(shards.test.y.numpy(), np.concatenate([y_test[2:], y_test[:2]]))
+    both = np.concatenate([x, x_test]), np.concatenate([y, y_test])
+    assert holds(femnist(tmp_path, 2), *both, 255)
+
+
+def shakespeare_users(texts: dict[str, str], length: int = 80):
+    return {
+        user: (
+            [text[i : i + length] for i in range(len(text) - length)],
+            [text[i + length] for i in range(len(text) - length)],
+        )
+        for user, text in texts.items()
+    }
+
+
+def test_windows_of_shakespeare(tmp_path: Path):
+    texts = {"THE_TRAGEDY_LEAR": "Blow, winds, and crack your cheeks! " * 5}
+    texts["HAMLET_OPHELIA"] = "My lord, I have remembrances of yours; " * 4
+    users = shakespeare_users(texts)
+    more = {"raw": {user: [text] for user, text in texts.items()}}
+    (tmp_path / "all_data.json").write_text(leaf_file(users, **more))
+    dataset = leaf(tmp_path, 2)
+    about = dataset.description
+    assert (about.input_shape, about.n_classes, about.n_val.min() > 0) == ((80,), 100, True)
+    train = dataset.load(np.arange(2), torch.uint8).train
+    printable = VOCABULARIES["printable"]
+    # In order: the first 60 % of the windows train.
+    assert "".join(printable[c] for c in train.x[0]) == texts["THE_TRAGEDY_LEAR"][:80]
+    assert train.x[1].tolist()[:-1] == train.x[0].tolist()[1:]
+    assert np.array_equal(about.label_counts, np.bincount(train.y.numpy(), minlength=100))
+    shuffled = leaf(tmp_path, 2, split="60_20_20").load(np.arange(2), torch.uint8).train
+    assert len(shuffled.x) == len(train.x) and not torch.equal(shuffled.x, train.x)
+    assert leaf(tmp_path, 2, vocabulary="leaf").description.n_classes == 80
+
+
+def test_numbers_that_are_no_bytes_stay_as_they_are(tmp_path: Path):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(20, 6))
+    byte = random.integers(0, 256, (10, 6)) / 255
+    users = {"a": (x.tolist(), [1.0] * 20), "b": (byte.tolist(), [3] * 10)}
+    (tmp_path / "synthetic.json").write_text(leaf_file(users))
+    dataset = leaf(tmp_path, 2)
+    assert dataset.description.n_classes == 4 and not dataset.is_uint8
+    found, y = all_rows(dataset)
+    assert np.array_equal(np.sort(found[y == 1], 0), np.sort(x, 0))
+    assert np.array_equal(np.sort(found[y == 3], 0), np.sort(byte, 0))
+
+
+@given(st.lists(st.integers(0, 255), min_size=1, max_size=30))
+def test_bytes_over_255_are_recognised_exactly(levels):
+    values = [level / 255 for level in levels]
+    found = _numbers("u", [values])
+    assert found.dtype == np.uint8 and found[0].tolist() == levels
+    assert _numbers("u", [[*values, 0.5]]).dtype == np.float64
+
+
+BAD = {
+    "no JSON": ("{", "is not JSON"),
+    "deep": ("[" * 100_000, "is not JSON"),
+    "another form": ("[1]", "not a file of LEAF"),
+    "other users": (leaf_file({"a": ([[1.0]], [1])}).replace('["a"]', '["b"]'), "other 'users'"),
+    "a number as a user": (
+        leaf_file({"1": ([[1.0]], [1])}).replace('["1"]', "[1]"),
+        "no 'users' that are texts",
+    ),
+    "wrong count": (
+        leaf_file({"a": ([[1.0]], [1])}, num_samples=[2]),
+        "has 1 samples, but 'num_samples' is 2",
+    ),
+    "few counts": (leaf_file({"a": ([[1.0]], [1])}, num_samples=[]), "for each user"),
+    "lengths": (leaf_file({"a": ([[1.0], [2.0]], [1])}), "no lists 'x' and 'y'"),
+    "ragged": (leaf_file({"a": ([[1.0], [2.0, 3.0]], [1, 1])}), "as many numbers as the others"),
+    "mixed": (leaf_file({"a": ([[1.0], "text"], [1, 1])}), "neither a text nor as many numbers"),
+    "infinite": (leaf_file({"a": ([[1.0], [float("inf")]], [1, 1])}), "not finite"),
+    "negative label": (leaf_file({"a": ([[1.0]], [-1])}), "not a whole number from 0 on"),
+    "text label": (leaf_file({"a": ([[1.0]], ["b"])}), "not a whole number from 0 on"),
+    "shapes": (leaf_file({"a": ([[1.0]], [1]), "b": ([[1.0, 2.0]], [1])}), "have the shape"),
+    "texts of different lengths": (leaf_file({"a": (["ab", "a"], ["b", "b"])}), "different len"),
+    "two characters": (leaf_file({"a": (["ab"], ["bc"])}), "not one character"),
+    "unknown character": (leaf_file({"a": (["aé"], ["b"])}), "character 'é', which the voc"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_other_files_are_refused(tmp_path: Path, case: str):
+    text, message = BAD[case]
+    (tmp_path / "file.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        leaf(tmp_path, 1)
+
+
+def test_what_is_not_femnist_is_refused(tmp_path: Path):
+    (tmp_path / "file.json").write_text(leaf_file({"a": ([[0.5] * 9], [1])}))
+    with pytest.raises(InputError, match=r"shape \(9,\), not 784 pixels"):
+        femnist(tmp_path, 1)
+    (tmp_path / "file.json").write_text(leaf_file({"a": ([[0.5] * 784], [62])}))
+    with pytest.raises(InputError, match=r"label 62; allowed: 0 \.\. 61"):
+        femnist(tmp_path, 1)
+    (tmp_path / "file.json").unlink()
+    with pytest.raises(InputError, match=r"no file \.json of LEAF"):
+        femnist(tmp_path, 1)

@@ -1,0 +1,367 @@
+"""A user's own samples: arrays and torch data sets from Python, CSV and .npz files."""
+
+from __future__ import annotations
+
+import gc
+import lzma
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as generated
+from loading import all_rows, holds, labels_by_client, sorted_rows
+from torch.utils.data import Dataset, TensorDataset
+
+import mpifed
+from mpifed.data.arrays import _HELD, Arrays, digest_of
+from mpifed.data.columns import Columns
+from mpifed.data.csv_file import Csv
+from mpifed.data.npz import Npz
+from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(90, 4))
+Y = RANDOM.integers(0, 3, 90)
+WHOSE = np.repeat(["ann", "bob", "cleo"], [20, 40, 30])
+
+
+def of_arrays(data: dict, n_clients: int = 3, **options) -> Arrays:
+    given = {key: value for key, value in data.items() if key != "name"}
+    given = Arrays.complete_options({"partition": None, **given, **options}, n_clients)
+    return Arrays(n_clients, 0, Alone(), **given)
+
+
+def test_one_line_runs_own_arrays(tmp_path: Path):
+    result = mpifed.run(
+        "digits-fedem",
+        data=mpifed.arrays(X, Y, clients=WHOSE),
+        clients=3,
+        rounds=2,
+        output=tmp_path / "run",
+    )
+    assert result.clients["n_train"].tolist() == [12, 24, 18]
+    stored = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["data"]
+    assert stored["digest"] == digest_of(Columns(X, Y, WHOSE))
+    assert stored["partition"] == "natural"
+
+
+def test_a_run_is_resumed_with_the_same_arrays_only(tmp_path: Path):
+    options = {"clients": 3, "checkpoint.every": 1, "output": tmp_path / "cut"}
+    mpifed.run("digits-fedem", data=mpifed.arrays(X, Y), rounds=1, **options)
+    with pytest.raises(InputError, match=r"data\.digest: .* in the run, .* now"):
+        mpifed.run("digits-fedem", data=mpifed.arrays(X + 1, Y), rounds=3, resume=True, **options)
+    gc.collect()
+    with pytest.raises(InputError, match=r"pass data=mpifed\.arrays\(\.\.\.\) with the same"):
+        mpifed.run(rounds=3, resume=True, **options)
+    resumed = mpifed.run("digits-fedem", data=mpifed.arrays(X, Y), rounds=3, resume=True, **options)
+    whole = mpifed.run(
+        "digits-fedem",
+        data=mpifed.arrays(X, Y),
+        rounds=3,
+        **{**options, "output": tmp_path / "whole"},
+    )
+    assert resumed.summary["state_digest"] == whole.summary["state_digest"]
+
+
+def test_clients_are_sources_in_their_order():
+    dataset = of_arrays(mpifed.arrays(X, Y, clients=WHOSE))
+    assert [len(labels) for labels in labels_by_client(dataset)] == [20, 40, 30]
+    x, y = all_rows(dataset)
+    assert np.array_equal(sorted_rows(x, y), sorted_rows(X, Y))
+    dealt = of_arrays(mpifed.arrays(X, Y, clients=WHOSE, partition="dirichlet"), 5)
+    assert holds(dealt, np.round(X), Y, 1) and dealt.description.n_clients == 5
+    assert of_arrays(mpifed.arrays(X, Y), 9).description.n_train.tolist() == [6] * 9
+
+
+class Pairs(Dataset):
+    """Pictures as tensors and labels as numbers, as torchvision's data sets."""
+
+    def __len__(self) -> int:
+        return len(Y)
+
+    def __getitem__(self, number: int):
+        return torch.from_numpy(X[number]).reshape(1, 2, 2), int(Y[number])
+
+
+@pytest.mark.parametrize(
+    "dataset", [Pairs(), TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))]
+)
+def test_torch_data_sets(dataset):
+    found = of_arrays(mpifed.arrays(dataset))
+    assert holds(found, np.round(X), Y, 1)
+    subset = of_arrays(mpifed.arrays(torch.utils.data.Subset(dataset, range(10, 60))))
+    assert holds(subset, np.round(X[10:60]), Y[10:60], 1)
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "shape", "n_classes"),
+    [
+        (Y, "classification", (), 3),
+        (Y.astype(float), "regression", (1,), 1),
+        (Y[:, None] > 0, "classification", (), 2),
+        (np.array(["b", "a", "c"])[Y], "classification", (), 3),
+        (Y - 1, "classification", (), 3),
+        (np.eye(3, dtype=int)[Y], "multi_label", (3,), 3),
+        (X[:, :2], "regression", (2,), 2),
+        (None, "unlabelled", (0,), 0),
+    ],
+)
+def test_the_task_follows_from_the_targets(y, task, shape, n_classes):
+    dataset = of_arrays(mpifed.arrays(X, y))
+    about = dataset.description
+    assert (about.task, about.target_shape, about.n_classes) == (task, shape, n_classes)
+    x, found = all_rows(dataset)
+    order, given = np.argsort(x[:, 0]), np.argsort(X[:, 0])
+    if y is not None and y.dtype.kind == "U":
+        assert np.array_equal(np.array(about.class_names)[found[order]], y[given])
+    elif y is not None:
+        offset = min(0, y.min()) if task == "classification" else 0
+        assert np.array_equal(found[order].reshape(-1), (y[given] - offset * 1.0).reshape(-1))
+
+
+def test_labels_at_positions_are_a_sequence():
+    labels = RANDOM.integers(0, 5, X.shape)
+    dataset = of_arrays(mpifed.arrays(X, labels, task="sequence"))
+    assert (dataset.description.task, dataset.description.n_classes) == ("sequence", 5)
+    x, y = all_rows(dataset)
+    order, given = np.argsort(x[:, 0]), np.argsort(X[:, 0])
+    assert np.array_equal(y[order], labels[given])
+    refused(r"asks for whole numbers from 0 on of shape \(90, 4\)", X, Y, task="sequence")
+
+
+def test_bytes_stay_bytes_and_are_divided():
+    pictures = RANDOM.integers(0, 256, (60, 1, 5, 5), np.uint8)
+    dataset = of_arrays(mpifed.arrays(pictures, Y[:60], divisor=255, rotations=[90]))
+    assert dataset.is_uint8 and dataset.divisor == 255
+    assert holds(dataset, np.rot90(pictures, 1, (2, 3)), Y[:60], 255)
+    assert of_arrays(mpifed.arrays(X.astype(np.float32), Y))._pool.stored == "float32"
+    assert of_arrays(mpifed.arrays(X.astype(">f8"), Y))._pool.stored == "float64"
+
+
+def test_marked_samples_test():
+    marks = np.arange(90) % 3 == 0
+    dataset = of_arrays(mpifed.arrays(X, Y, clients=WHOSE, is_test=marks, split="published"))
+    test = dataset.load(np.arange(3), torch.float64).test
+    assert np.array_equal(test.x.numpy(), X[marks]) and len(test.y) == 30
+
+
+def refused(message: str, *arguments, n_clients: int = 3, **options):
+    with pytest.raises(InputError, match=message):
+        of_arrays(mpifed.arrays(*arguments, **options), n_clients)
+
+
+def test_arrays_that_do_not_fit_are_refused():
+    refused(r"x has 90 samples, but targets \(80,\)", X, Y[:80])
+    refused(r"x has 90 samples, but clients \(9,\)", X, Y, clients=WHOSE[:9])
+    refused(r"x has the shape \(90,\)", X[:, 0], Y)
+    refused("x of sample 1 has a value that is not finite", [[1.0], [np.nan]], [0, 1])
+    refused("x holds <U1, not numbers", [["a"], ["b"]], [0, 1])
+    refused("an array has rows of different lengths", [[1.0], [1.0, 2.0]], [0, 1])
+    refused("each client must be a whole number or a text", X, Y, clients=X[:, 0])
+    refused("marks of test samples must be 0 or 1", X, Y, is_test=Y)
+    refused(r"labels have the shape \(90, 4\)", X, X, task="classification")
+    refused("each label must be a whole number or a text", X, X[:, 0], task="classification")
+    refused("a target is not finite", X, np.where(Y > 1, np.nan, 0.0))
+    refused("neither 0 nor 1", X, Y, task="multi_label")
+    refused("there are no targets, but data.task is 'regression'", X, task="regression")
+    refused("labels are numbers from 0 on, at most", X, Y + 2**40)
+    refused("clients is 3, but only 1 sources", X, Y, clients=np.zeros(90, int))
+    refused("has targets already, but y is given too", Pairs(), Y)
+    refused("must hold pairs", _Singles())
+    refused("no client of each sample is given", X, Y, partition="natural")
+    with pytest.raises(InputError, match="have different shapes, as"):
+        mpifed.arrays(_Ragged())
+
+
+class _Singles(Dataset):
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, number: int):
+        return X[number]
+
+
+class _Ragged(_Singles):
+    def __getitem__(self, number: int):
+        return X[number, : number + 1], 0
+
+
+def test_arrays_changed_in_between_are_refused():
+    own = X + 17
+    data = mpifed.arrays(own, Y)
+    own[3] += 1
+    with pytest.raises(InputError, match=r"changed after mpifed\.arrays"):
+        of_arrays(data)
+
+
+def test_equal_arrays_replace_those_that_were_changed():
+    own = X + 18
+    first = mpifed.arrays(own, Y)
+    own[0] += 1
+    again = mpifed.arrays(X + 18, Y)
+    assert again["digest"] == first["digest"]
+    assert holds(of_arrays(again), np.round(X + 18), Y)
+
+
+def test_arrays_live_as_long_as_somebody_refers_to_them():
+    one, other = mpifed.arrays(X * 2, Y), mpifed.arrays(X * 2, Y)
+    assert one["digest"] == other["digest"] in _HELD
+    del one
+    gc.collect()
+    assert other["digest"] in _HELD
+    digest = other["digest"]
+    del other
+    gc.collect()
+    assert digest not in _HELD
+
+
+kinds = st.sampled_from(["u1", "<i4", ">i4", "<f4", "<f8", ">f8"]).map(np.dtype)
+shapes = generated.array_shapes(min_dims=1, max_dims=3, max_side=4)
+
+
+@given(st.data(), kinds, shapes, st.integers(0, 10**6))
+def test_digests_are_of_values_whatever_their_layout(data, kind, shape, at):
+    x = data.draw(
+        generated.arrays(kind, shape, elements={"allow_nan": False} if kind.kind == "f" else None)
+    )
+    digest = digest_of(Columns(x))
+    assert digest_of(Columns(np.asfortranarray(x))) == digest
+    assert digest_of(Columns(np.repeat(x, 2, axis=0)[::2])) == digest
+    swapped = x.astype(x.dtype.newbyteorder("S"))
+    assert digest_of(Columns(swapped)) == digest
+    changed = x.copy()
+    changed.reshape(-1)[at % x.size] = 7 if changed.reshape(-1)[at % x.size] != 7 else 8
+    assert digest_of(Columns(changed)) != digest
+    assert digest_of(Columns(x, x)) != digest != digest_of(Columns(x[None]))
+
+
+def npz(path: Path, n_clients: int = 3, **options) -> Npz:
+    options = Npz.complete_options({"partition": None, **options}, n_clients)
+    return Npz(n_clients, 0, Alone(), path=str(path), **options)
+
+
+def test_npz_files(tmp_path: Path):
+    path = tmp_path / "own.npz"
+    np.savez_compressed(path, x=X, y=Y, whose=WHOSE, marks=Y == 1, other=X * 2)
+    assert holds(npz(path), np.round(X), Y, 1)
+    dataset = npz(path, client="whose")
+    assert [len(labels) for labels in labels_by_client(dataset)] == [20, 40, 30]
+    assert dataset.description.source == "own"
+    assert holds(npz(path, features="other"), np.round(X * 2), Y, 1)
+    dataset = npz(path, label=None, test="marks", split="published", partition="iid")
+    assert dataset.description.task == "unlabelled"
+    assert dataset.description.n_test.sum() == (Y == 1).sum()
+
+
+def test_bad_npz_files_are_refused(tmp_path: Path):
+    path = tmp_path / "own.npz"
+    np.savez(path, x=X, y=Y, objects=np.array([{}], object))
+    for options, message in (
+        ({"features": "X"}, "data.features is 'X', but .* no such array; .*allowed"),
+        ({"client": "who"}, "data.client is 'who'"),
+        ({"features": "objects"}, r"cannot be read as an \.npz file"),
+        ({"partition": "natural"}, "no client of each sample is given"),
+    ):
+        with pytest.raises(InputError, match=message):
+            npz(path, **options)
+    whole = path.read_bytes()
+    for content in (b"", b"text", whole[:-30], whole[:300] + bytes(300) + whole[600:]):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"cannot be read as an \.npz file"):
+            npz(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        head = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': "
+        text = head + b"(1000000000000, 1)}".ljust(118 - len(head) + 10 - 1) + b"\n"
+        archive.writestr("x.npy", text)
+        archive.writestr("y.npy", text)
+    with pytest.raises(InputError, match=r"cannot be read as an \.npz file"):
+        npz(path)
+    with pytest.raises(InputError, match="no such file"):
+        npz(tmp_path / "nowhere.npz")
+
+
+CSV = "age,whose,risk,dose\n" + "".join(
+    f"{20 + i},{WHOSE[i]},{['low', 'high'][i % 2]},{0.5 * i!r}\n" for i in range(90)
+)
+
+
+def table(path: Path, n_clients: int = 3, **options) -> Csv:
+    options = Csv.complete_options({"partition": None, "label": "risk", **options}, n_clients)
+    return Csv(n_clients, 0, Alone(), path=str(path), **options)
+
+
+def test_csv_files(tmp_path: Path):
+    path = tmp_path / "own.csv.xz"
+    path.write_bytes(lzma.compress(CSV.encode("utf-8-sig")))
+    dataset = table(path, client="whose")
+    about = dataset.description
+    assert (about.source, about.input_shape, about.class_names) == ("own", (2,), ("high", "low"))
+    x, y = all_rows(dataset)
+    order = np.argsort(x[:, 0])
+    assert np.array_equal(x[order], np.stack([20 + np.arange(90), 0.5 * np.arange(90)], 1))
+    assert np.array_equal(y[order], 1 - np.arange(90) % 2)
+    assert [len(labels) for labels in labels_by_client(dataset)] == [20, 40, 30]
+    regression = table(path, client="whose", label="dose", features=["age"])
+    assert regression.description.task == "regression"
+    tabs = tmp_path / "tabs.csv"
+    tabs.write_text(CSV.replace(",", "\t").replace("\n", "\r\n"))
+    assert holds(table(tabs, features=["age"], delimiter="tab"), x[:, :1], y, 1)
+    quoted = tmp_path / "quoted.csv"
+    quoted.write_text('"a","la,bel"\n1,"x ""y"""\n\n2,z\n' * 1 + "3,z\n4,z\n")
+    assert table(quoted, 1, label="la,bel", min_samples=2).description.class_names == ('x "y"', "z")
+
+
+@given(
+    generated.arrays(
+        np.float64,
+        st.tuples(st.integers(5, 12), st.integers(1, 4)),
+        elements=st.floats(allow_nan=False, allow_infinity=False),
+    )
+)
+def test_numbers_come_back_bit_for_bit(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("csv") / "own.csv"
+    rows = [",".join(map(repr, row)) for row in values.tolist()]
+    path.write_text("\n".join([",".join(f"c{i}" for i in range(values.shape[1])), *rows]))
+    dataset = table(path, 1, label=None, partition="contiguous", split="in_order")
+    assert np.array_equal(all_rows(dataset)[0], values)
+
+
+BAD_CSV = {
+    "empty": ("", {}, "first line must name each column"),
+    "twice": ("a,a\n1,2\n", {}, "first line must name each column"),
+    "no sample": ("age,risk\n", {}, "no sample below its first line"),
+    "short": ("age,risk\n1,low\n2\n", {}, "line 3 has 1 columns, but the first 2"),
+    "word": ("age,risk\n1,low\n\nold,low\n", {}, "line 4 has 'old' in column 'age', which is not"),
+    "nan": ("age,risk\n1,low\nnan,low\n", {}, "sample 1 has a value that is not finite"),
+    "label": (CSV, {"label": "rosk"}, "data.label is 'rosk', .* did you mean 'risk'"),
+    "client": (CSV, {"client": "who"}, "data.client is 'who'"),
+    "features": (CSV, {"features": ["aged"]}, "data.features is 'aged'"),
+    "no inputs": ("risk\nlow\n", {}, "no column of inputs"),
+    "long": ("age,risk\n1," + "x" * 300, {}, "more than 200 characters"),
+    "a field without end": ('age,risk\n1,"' + "x" * 200_000, {}, "not a CSV file"),
+    "delimiter": (CSV, {"delimiter": ",,"}, "must be one character, or tab"),
+    "no labels to deal by": (CSV, {"label": "dose", "features": ["age"], "partition": "dirichlet"},
+                             "no labels to deal by"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_CSV)
+def test_bad_csv_files_are_refused(tmp_path: Path, case: str):
+    text, options, message = BAD_CSV[case]
+    path = tmp_path / "own.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        table(path, **options)
+
+
+def test_bytes_that_are_no_csv_file_are_refused(tmp_path: Path):
+    path = tmp_path / "own.csv"
+    path.write_bytes(b"a,risk\n\xff\xfe,low\n")
+    with pytest.raises(InputError, match="not text in UTF-8"):
+        table(path)

@@ -1,0 +1,222 @@
+"""CIFAR: pictures and labels of the published pickles, and pickles that ask for more."""
+
+from __future__ import annotations
+
+import collections
+import gzip
+import io
+import lzma
+import os
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from loading import holds, labels_by_client
+from published import pickle_2, pickle_3, write_cifar_10, write_cifar_100
+
+from mpifed.data import pickles
+from mpifed.data.cifar import Cifar10, Cifar100
+from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
+
+
+def cifar_10(raw: Path, n_clients: int = 6, **options) -> Cifar10:
+    return Cifar10(n_clients, 0, Alone(), raw=str(raw), **options)
+
+
+def cifar_100(raw: Path, n_clients: int = 10, **options) -> Cifar100:
+    return Cifar100(n_clients, 0, Alone(), raw=str(raw), **options)
+
+
+@pytest.mark.parametrize("dump", [pickle_2, pickle_3])
+def test_batches_of_cifar_10(tmp_path: Path, dump):
+    x, y = write_cifar_10(tmp_path / "cifar-10-batches-py", dump=dump)
+    dataset = cifar_10(tmp_path)
+    assert dataset.description.input_shape == (3, 32, 32)
+    assert dataset.description.n_classes == 10
+    assert dataset.description.class_names[:2] == ("airplane", "automobile")
+    assert holds(dataset, x, y, 255)
+
+
+def archived(folder: Path, path: Path) -> Path:
+    mode = "w:" + {".gz": "gz", ".tar": "", ".xz": "xz"}[path.suffix]
+    with tarfile.open(path, mode) as archive:
+        archive.add(folder, folder.name)
+    return path
+
+
+@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar.tar", "cifar.tar.xz"])
+def test_an_archive_is_read_as_its_files_are(tmp_path: Path, name: str):
+    x, y = write_cifar_10(tmp_path / "cifar-10-batches-py")
+    (tmp_path / "archives").mkdir()
+    path = archived(tmp_path / "cifar-10-batches-py", tmp_path / "archives" / name)
+    assert holds(cifar_10(path), x, y, 255)
+    assert holds(cifar_10(path.parent), x, y, 255)
+
+
+def test_batches_may_be_compressed_and_few(tmp_path: Path):
+    x, y = write_cifar_10(tmp_path, test=False)
+    for number in range(2, 6):
+        (tmp_path / f"data_batch_{number}").unlink()
+    first = tmp_path / "data_batch_1"
+    (tmp_path / "data_batch_1.xz").write_bytes(lzma.compress(first.read_bytes()))
+    first.unlink()
+    assert holds(cifar_10(tmp_path, 3), x[:40], y[:40], 255)
+    with pytest.raises(InputError, match=r"split is 'published', but .* no published test part"):
+        cifar_10(tmp_path, 3, split="published")
+
+
+def test_the_published_test_part_tests(tmp_path: Path):
+    x, y = write_cifar_10(tmp_path)
+    shards = cifar_10(tmp_path, 4, split="published", partition="iid").load(
+        np.arange(4), torch.float64
+    )
+    assert len(shards.test.y) == 40 and len(shards.val.y) == 0 and len(shards.train.y) == 200
+    assert sorted(shards.test.y.tolist()) == sorted(y[200:].tolist())
+    first = np.round(shards.test.x[0].numpy() * 255)
+    assert any(np.array_equal(first, picture) for picture in x[200:])
+
+
+def test_cifar_100_has_coarse_labels_to_deal_by(tmp_path: Path):
+    x, y, _ = write_cifar_100(tmp_path / "cifar-100-python")
+    dataset = cifar_100(tmp_path, pachinko_alpha=1e-6, pachinko_beta=1e6)
+    assert dataset.description.class_names[99] == "fine 99"
+    assert holds(dataset, x, y, 255)
+    # A client has one coarse label (25 samples each) and the next when that is used up.
+    coarse = [len(np.unique(labels // 5)) for labels in labels_by_client(dataset)]
+    assert coarse[0] == 2
+    assert {len(labels) for labels in labels_by_client(dataset)} == {50}
+
+
+numbers = st.sampled_from(["u1", "i1", "<i4", ">i4", "<f4", ">f8", "?"]).map(np.dtype)
+
+
+@given(st.data(), numbers, st.sampled_from([2, 3, 4]))
+def test_plain_pickles_come_back_as_they_were(data, kind, protocol):
+    array = data.draw(arrays.arrays(kind, arrays.array_shapes(max_dims=3, max_side=4)))
+    value = {"a": array, "b": [1, -7, 2.5, None, True, "text"], "c": (b"bytes", [2**40])}
+    found = pickles.load(pickle.dumps(value, protocol), "file")
+    assert found["a"].dtype == array.dtype
+    assert np.array_equal(found["a"], array, equal_nan=kind.kind == "f")
+    assert found["b"] == value["b"] and found["c"] == value["c"]
+
+
+class Call:
+    def __init__(self, function, *arguments):
+        self.reduced = (function, arguments)
+
+    def __reduce__(self):
+        return self.reduced
+
+
+HOSTILE = {
+    "a command": (pickle.dumps(Call(os.system, "touch pwned")), "posix.system"),
+    "a class": (pickle.dumps(collections.OrderedDict(a=1)), "collections.OrderedDict"),
+    "builtins": (pickle.dumps(Call(eval, "1+1")), "builtins.eval"),
+    "an object of numpy": (b"cnumpy\nsave\n(U\x01xK\x01tR.", "numpy.save"),
+    "objects in an array": (pickle.dumps(np.array([{}, 1], object)), "not of numbers"),
+    "records": (pickle.dumps(np.zeros(2, [("a", "f8")])), "not of numbers"),
+    "a set": (pickle.dumps({1, 2}), "makes objects"),
+    "another codec": (b"c_codecs\nencode\n(X\x01\x00\x00\x00aX\x03\x00\x00\x00zipt R."
+                      .replace(b"t R", b"tR"), "encodes a text"),
+    "a function": (b"c_codecs\nencode\n.", "holds a function"),
+    "a changed function": (b"c_codecs\nencode\n}b.", "changes what is not an array"),
+    "a huge memo": (b"K\x01r\xff\xff\xff\x7f.", "numbers more objects"),
+    "a shape that lies": (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+        b"(K\x01(J\xff\xff\xff\x7ftcnumpy\ndtype\nU\x02u1K\x00K\x01\x87R\x89U\x02abtb.",
+        "reshape",
+    ),
+    "empty": (b"", "not a pickle"),
+    "not a pickle": (b"\x89PNG\r\n", "makes objects"),
+    "cut": (pickle_2({"data": np.zeros((3, 4), np.uint8)})[:-30], "not a pickle"),
+    "a list in itself": (b"](\x940.".replace(b"(\x940", b"q\x00h\x00a"), "nested too deep"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_pickles_that_ask_for_more_are_refused(tmp_path: Path, monkeypatch, case: str):
+    monkeypatch.chdir(tmp_path)
+    content, message = HOSTILE[case]
+    (tmp_path / "data_batch_1").write_bytes(content)
+    with pytest.raises(InputError, match=message) as refused:
+        cifar_10(tmp_path)
+    assert str(tmp_path / "data_batch_1") in str(refused.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data_batch_1"]
+
+
+@given(st.binary(max_size=60), st.integers(0, 400))
+def test_damaged_pickles_never_do_more_than_refuse(noise, at):
+    whole = pickle_2({"labels": [1, 2], "data": np.arange(40, dtype=np.uint8).reshape(2, 20)})
+    damaged = whole[: at % len(whole)] + noise + whole[at % len(whole) + len(noise) :]
+    try:
+        pickles.load(damaged, "file")
+    except InputError as refused:
+        assert str(refused).startswith("'file' ")
+
+
+def rewritten(**changes):
+    def change(folder: Path) -> None:
+        x = np.zeros((40, 3072), np.uint8)
+        values = {"data": x, "labels": [0] * 40, **changes}
+        (folder / "data_batch_2").write_bytes(pickle_2(values))
+
+    return change
+
+
+BAD = {
+    "wide": (rewritten(data=np.zeros((40, 3000), np.uint8)), r"shape \(40, 3000\), not bytes"),
+    "no pictures": (rewritten(data=[1, 2]), "'data' of shape None"),
+    "few labels": (rewritten(labels=[0] * 39), "39 labels 'labels' of 40 pictures"),
+    "a label too high": (rewritten(labels=[10] * 40), r"label 10 in 'labels'; allowed: 0 \.\. 9"),
+    "texts as labels": (rewritten(labels=["a"] * 40), "no list 'labels' of whole numbers"),
+    "nothing": (lambda folder: [path.unlink() for path in folder.iterdir()], "no file 'data_ba"),
+    "names": (
+        lambda folder: (folder / "batches.meta").write_bytes(pickle_2({"label_names": ["a"]})),
+        "no list 'label_names' of 10 names",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_other_layouts_are_refused(tmp_path: Path, case: str):
+    write_cifar_10(tmp_path)
+    change, message = BAD[case]
+    change(tmp_path)
+    with pytest.raises(InputError, match=message) as refused:
+        cifar_10(tmp_path)
+    assert str(tmp_path) in str(refused.value)
+
+
+def test_archives_that_are_damaged_or_grow_are_refused(tmp_path: Path):
+    write_cifar_10(tmp_path / "py")
+    path = archived(tmp_path / "py", tmp_path / "cifar.tar.gz")
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError, match=r"cifar\.tar\.gz' cannot be read"):
+        cifar_10(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(InputError, match=r"cifar\.tar\.gz' cannot be read"):
+        cifar_10(path)
+    info = tarfile.TarInfo("data_batch_1")
+    info.size = 1 << 50
+    path.write_bytes(gzip.compress(info.tobuf() + bytes(1024)))
+    with pytest.raises(InputError, match="member 'data_batch_1', cannot be read: it needs"):
+        cifar_10(path)
+    bomb = io.BytesIO()
+    with tarfile.open(fileobj=bomb, mode="w") as archive:
+        info = tarfile.TarInfo("padding")
+        info.size = 200 << 20
+        archive.addfile(info, io.BytesIO(bytes(info.size)))
+    path = tmp_path / "bomb.tar.xz"
+    path.write_bytes(lzma.compress(bomb.getvalue(), preset=0))
+    with pytest.raises(InputError, match="grows by more than 500 times"):
+        cifar_10(path)
+    with pytest.raises(InputError, match="no such directory or archive"):
+        cifar_10(tmp_path / "nowhere")

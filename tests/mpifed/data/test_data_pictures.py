@@ -1,0 +1,277 @@
+"""Omniglot by drawer, and parquet files of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as generated
+from loading import all_rows, holds, labels_by_client
+from PIL import Image
+from pyarrow import parquet
+
+from mpifed.data.characters import VOCABULARIES
+from mpifed.data.omniglot import Omniglot
+from mpifed.data.parquet import Parquet, read
+from mpifed.data.pictures import decoded, smaller
+from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
+
+
+def png(values: np.ndarray) -> bytes:
+    """A picture as PNG; of one bit a pixel for truth values."""
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "PNG")
+    return file.getvalue()
+
+
+def drawings(set_name: str, alphabets: dict[str, int], drawers: int = 6, seed: int = 0):
+    """Names and bytes of the files, and pictures, characters and drawers in their order."""
+    random = np.random.default_rng(seed)
+    files, pictures, characters, whose = {}, [], [], []
+    number = 0
+    for alphabet, n_characters in sorted(alphabets.items()):
+        for character in range(1, n_characters + 1):
+            number += 1
+            for drawer in range(1, drawers + 1):
+                paper = random.random((105, 105)) > 0.1
+                name = f"{number:04}_{drawer:02}.png"
+                files[f"{set_name}/{alphabet}/character{character:02}/{name}"] = png(paper)
+                pictures.append(paper * np.uint8(255))
+                characters.append(f"{alphabet}/character{character:02}")
+                whose.append(drawer)
+    return files, np.array(pictures), np.array(characters), np.array(whose)
+
+
+def zipped(files: dict[str, bytes], path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images_background/", b"")
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def omniglot(raw: Path, n_clients: int = 6, **options) -> Omniglot:
+    return Omniglot(n_clients, 0, Alone(), raw=str(raw), **options)
+
+
+def test_drawings_by_drawer(tmp_path: Path):
+    files, pictures, characters, whose = drawings("images_background", {"Greek": 3, "Tagalog": 2})
+    path = zipped(files, tmp_path / "images_background.zip")
+    dataset = omniglot(path)
+    about = dataset.description
+    assert (about.input_shape, about.n_classes) == ((105, 105), 5)
+    names = np.unique(characters)
+    assert about.class_names == tuple(names) and dataset.is_uint8
+    labels = np.searchsorted(names, characters)
+    assert holds(dataset, pictures, labels, 255)
+    first = dataset.load(np.array([0]), torch.uint8)
+    own = {picture.tobytes() for picture in pictures[whose == 1]}
+    splits = (first.train, first.val, first.test)
+    found = [picture.numpy().tobytes() for split in splits for picture in split.x]
+    assert len(found) == 5 and set(found) == own
+    for name, content in files.items():
+        (tmp_path / "unpacked" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "unpacked" / name).write_bytes(content)
+    # Beside its archive a picture counts once.
+    path.rename(tmp_path / "unpacked" / path.name)
+    for raw in (tmp_path / "unpacked", tmp_path / "unpacked" / "images_background"):
+        again = omniglot(raw)
+        assert torch.equal(again.load(np.array([0]), torch.uint8).train.x, first.train.x)
+
+
+def test_drawers_of_two_sets_or_of_each_alphabet(tmp_path: Path, caplog):
+    for number in (1, 2):
+        name = f"images_background_small{number}"
+        files, *_ = drawings(name, {"Greek": 5, f"Other{number}": 6}, seed=number)
+        zipped(files, tmp_path / f"{name}.zip")
+    (tmp_path / "LICENSE").write_text("text")
+    dataset = omniglot(tmp_path, 12)
+    # The alphabet of both sets counts in the first: its drawings are the same ones.
+    assert "30 drawings that two sets hold are taken once" in caplog.text
+    assert [len(labels) for labels in labels_by_client(dataset)] == [11] * 6 + [6] * 6
+    assert dataset.description.n_classes == 5 + 12
+    dataset = omniglot(tmp_path, 18, drawer_of="alphabet")
+    assert sorted(len(labels) for labels in labels_by_client(dataset)) == [5] * 6 + [6] * 12
+    small = omniglot(tmp_path, 12, size=35, partition="iid")
+    whole = omniglot(tmp_path, 12, partition="iid").load(np.arange(12), torch.uint8).val.x
+    expected = whole.numpy().reshape(-1, 35, 3, 35, 3).mean((2, 4))
+    found = small.load(np.arange(12), torch.uint8).val.x
+    assert np.array_equal(found, np.floor(expected + 0.5))
+
+
+@given(
+    generated.arrays(np.uint8, st.tuples(st.just(2), st.integers(1, 9), st.integers(1, 9))),
+    st.integers(1, 9),
+)
+def test_smaller_pictures_keep_their_mean(pictures, side):
+    side = min(side, *pictures.shape[1:])
+    found = smaller(pictures, side)
+    assert found.shape == (2, side, side)
+    assert np.abs(found.mean((1, 2)) - pictures.mean((1, 2))).max() <= 0.5 + 1e-9
+    assert np.array_equal(smaller(pictures[:, :side, :side], side), pictures[:, :side, :side])
+
+
+def test_bad_pictures_are_refused(tmp_path: Path):
+    name = "images_background/Greek/character01/0001_01.png"
+    good = png(np.ones((105, 105), bool))
+    head = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)
+    chunk = b"IHDR" + head
+    bomb = good[:8] + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    gif = io.BytesIO()
+    Image.fromarray(np.zeros((105, 105), np.uint8)).save(gif, "GIF")
+    for content, message in (
+        (good[:-40], "damaged picture"),
+        (b"", "not a PNG or JPEG picture"),
+        (gif.getvalue(), "not a PNG or JPEG picture"),
+        (png(np.ones((105, 100), bool)), "105 x 100 pixels, not 105 x 105"),
+        (bomb + good[33:], "60000 x 60000 pixels|damaged picture"),
+    ):
+        path = zipped({name: content}, tmp_path / "bad.zip")
+        with pytest.raises(InputError, match=message) as refused:
+            omniglot(path, 1)
+        assert name in str(refused.value)
+    with pytest.raises(InputError, match="no pictures as images_background/Greek"):
+        omniglot(zipped({"text.png": good}, tmp_path / "bad.zip"), 1)
+
+
+def test_an_archive_that_grows_is_refused(tmp_path: Path):
+    name = "images_background/Greek/character01/0001_01.png"
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, bytes(80 << 20))
+    with pytest.raises(InputError, match="grows by more than 500 times"):
+        omniglot(tmp_path / "bomb.zip", 1)
+
+
+def hub(features: dict, columns: dict, path: Path) -> None:
+    """A parquet file with the metadata that the library `datasets` writes."""
+    about = json.dumps({"info": {"features": features}})
+    table = pyarrow.table(columns).replace_schema_metadata({"huggingface": about})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(table, path, row_group_size=7)
+
+
+def parquets(raw: Path, n_clients: int = 2, **options) -> Parquet:
+    options = Parquet.complete_options({"partition": None, **options}, n_clients)
+    return Parquet(n_clients, 0, Alone(), raw=str(raw), **options)
+
+
+RANDOM = np.random.default_rng(0)
+
+
+def test_pictures_by_writer(tmp_path: Path):
+    grey = RANDOM.integers(0, 256, (30, 28, 28), np.uint8)
+    names = [f"class {i}" for i in range(62)]
+    features = {"character": {"names": names, "_type": "ClassLabel"}}
+    labels, writers = np.arange(30) % 5, np.repeat(["f1", "f0"], [12, 18])
+    for part, rows in (("train", slice(0, 25)), ("test", slice(25, 30))):
+        pictures = [{"bytes": png(picture), "path": None} for picture in grey[rows]]
+        columns = {"image": pictures, "character": labels[rows], "writer_id": writers[rows]}
+        hub(features, columns, tmp_path / "data" / f"{part}-00000-of-00001.parquet")
+    options = {"label": "character", "client": "writer_id", "divisor": 255}
+    dataset = parquets(tmp_path, **options)
+    about = dataset.description
+    assert (about.input_shape, about.n_classes) == ((28, 28), 62)
+    assert about.class_names == tuple(names) and dataset.is_uint8
+    assert holds(dataset, grey, labels, 255)
+    assert [len(own) for own in labels_by_client(dataset)] == [18, 12]
+    published = parquets(tmp_path, **options, partition="iid", split="published", seed=3)
+    assert published.description.n_test.sum() == 5
+
+
+def test_colours_numbers_and_texts(tmp_path: Path):
+    colours = RANDOM.integers(0, 256, (8, 4, 5, 3), np.uint8)
+    texts = ["".join(row) for row in RANDOM.choice(list("abcd "), (8, 6))]
+    numbers = RANDOM.normal(size=(8, 3))
+    columns = {
+        "img": [{"bytes": png(picture), "path": "a.png"} for picture in colours],
+        "text": texts,
+        "row": numbers.tolist(),
+        "one": numbers[:, 0],
+        "y": np.arange(8) % 3,
+    }
+    hub({}, columns, tmp_path / "train" / "0000.parquet")
+    options = {"label": "y", "min_samples": 4}
+    dataset = parquets(tmp_path, features="img", **options)
+    assert dataset.description.input_shape == (3, 4, 5)
+    assert holds(dataset, colours.transpose(0, 3, 1, 2), np.arange(8) % 3)
+    x, _ = all_rows(parquets(tmp_path, features="text", **options), torch.uint8)
+    printable = VOCABULARIES["printable"]
+    assert sorted("".join(printable[c] for c in row) for row in x) == sorted(texts)
+    for name, expected in (("row", numbers), ("one", numbers[:, :1])):
+        x, _ = all_rows(parquets(tmp_path, features=name, **options))
+        assert np.array_equal(np.sort(x, axis=0), np.sort(expected, axis=0))
+
+
+def test_without_the_reader_a_sentence_names_the_extra(tmp_path: Path, monkeypatch):
+    imported = builtins.__import__
+
+    def without(name: str, *more, **further):
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return imported(name, *more, **further)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(
+        InputError, match=r"needs the package pyarrow: pip install 'mpifed\[parquet\]"
+    ):
+        parquets(tmp_path)
+
+
+def test_bad_parquet_files_are_refused(tmp_path: Path):
+    with pytest.raises(InputError, match=r"no directory with \.parquet files"):
+        parquets(tmp_path)
+    path = tmp_path / "train.parquet"
+    good = {"image": [[1.0], [2.0]], "label": [0, 1]}
+    for columns, options, message in (
+        (good, {"label": "y"}, "data.label is 'y', .* no such column; allowed: image, label"),
+        ({**good, "image": [[1.0], [2.0, 3.0]]}, {}, "not numbers, or of different shapes"),
+        ({**good, "image": [[1.0], None]}, {}, "has an empty value"),
+        ({**good, "image": ["ab", "c"]}, {}, "texts of different lengths"),
+        ({**good, "image": ["é", "c"]}, {}, "a character that the vocabulary lacks"),
+        ({**good, "image": [{"bytes": b"?"}] * 2}, {}, "not a PNG or JPEG picture"),
+        ({**good, "label": [[0], [1, 2]]}, {}, "data.label that are not numbers"),
+    ):
+        hub({}, columns, path)
+        with pytest.raises(InputError, match=message):
+            parquets(tmp_path, **options)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError, match=r"train\.parquet' cannot be read as parquet"):
+        parquets(tmp_path)
+
+
+@given(st.binary(max_size=9), st.integers(0, 10**6))
+def test_damaged_parquet_files_are_refused_or_read(tmp_path_factory, noise, at):
+    path = tmp_path_factory.mktemp("hub") / "train.parquet"
+    hub({}, {"image": [[1.0, 2.0]] * 20, "label": [0, 1] * 10}, path)
+    whole = path.read_bytes()
+    at %= len(whole)
+    path.write_bytes(whole[:at] + noise + whole[at + len(noise) :])
+    try:
+        found = read(path.parent, "image", "label", None, "abc")
+    except InputError as refused:
+        assert str(path.parent) in str(refused)
+    else:
+        assert len(found.x) == len(found.y)
+
+
+@given(st.binary(max_size=200), st.integers(0, 10**6))
+def test_damaged_pictures_never_do_more_than_refuse(noise, at):
+    whole = png(np.arange(64, dtype=np.uint8).reshape(8, 8))
+    at %= len(whole)
+    try:
+        decoded(whole[:at] + noise + whole[at + len(noise) :], "it")
+    except InputError as refused:
+        assert str(refused).startswith("it ")

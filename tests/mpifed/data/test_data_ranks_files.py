@@ -1,0 +1,145 @@
+"""Published files and own arrays on ranks: only rank 0 reads, and every rank gets its clients'."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from published import emnist_files, write_cifar_10, write_cifar_100
+from test_data_leaf import femnist_users, leaf_file
+from test_data_pictures import drawings, zipped
+from test_data_ranks import N_CLIENTS, check_ranks
+from test_data_texts import play_of
+
+import mpifed
+from mpifed.api import Request, execute
+from mpifed.data.arrays import Arrays
+from mpifed.data.cifar import Cifar10, Cifar100
+from mpifed.data.csv_file import Csv
+from mpifed.data.digits import Digits
+from mpifed.data.emnist import Emnist
+from mpifed.data.leaf import Femnist
+from mpifed.data.npz import Npz
+from mpifed.data.omniglot import Omniglot
+from mpifed.data.shakespeare import Shakespeare
+from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone, Communicator, world
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+RANDOM = np.random.default_rng(0)
+X, Y = RANDOM.normal(size=(150, 3)), RANDOM.integers(0, 3, 150)
+
+
+def write_cifar(folder: Path) -> None:
+    write_cifar_10(folder / "ten")
+    write_cifar_100(folder / "hundred")
+
+
+def write_emnist(folder: Path) -> None:
+    files, _, _ = emnist_files("byclass", 62)
+    with zipfile.ZipFile(folder / "gzip.zip", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+
+
+def write_leaf(folder: Path) -> None:
+    users, _, _ = femnist_users({f"w{i:02}": 6 + i for i in range(14)})
+    (folder / "all.json").write_text(leaf_file(users))
+
+
+def write_omniglot(folder: Path) -> None:
+    files, *_ = drawings("images_background", {"Greek": 4, "Tagalog": 3}, drawers=12)
+    zipped(files, folder / "images.zip")
+
+
+def write_own(folder: Path) -> None:
+    np.savez(folder / "own.npz", x=X, y=Y, who=np.arange(150) % 12)
+    rows = [",".join(map(str, (*row, label))) for row, label in zip(X.tolist(), Y, strict=True)]
+    (folder / "own.csv").write_text("\n".join(["a,b,c,label", *rows]))
+
+
+CASES = {
+    "cifar10": (write_cifar, Cifar10, {"raw": "ten", "partition": "quantity_skew"}),
+    "cifar100": (write_cifar, Cifar100, {"raw": "hundred", "rotations": [0.0, 90.0]}),
+    "emnist": (write_emnist, Emnist, {"raw": ".", "fraction": 0.7}),
+    "femnist": (write_leaf, Femnist, {"raw": "."}),
+    "omniglot": (write_omniglot, Omniglot, {"raw": ".", "size": 20, "rotation_spread": 30.0}),
+    "npz": (write_own, Npz, {"path": "own.npz", "client": "who", "partition": "natural"}),
+    "csv": (write_own, Csv, {"path": "own.csv", "partition": "dirichlet"}),
+    "shakespeare": (
+        lambda folder: (folder / "play.txt").write_text(play_of([150 + 9 * i for i in range(13)])),
+        Shakespeare,
+        {"path": "play.txt", "sequence_length": 7, "stride": 3},
+    ),
+    "every position": (
+        lambda folder: (folder / "play.txt").write_text(play_of([150 + 9 * i for i in range(13)])),
+        Shakespeare,
+        {"path": "play.txt", "sequence_length": 7, "stride": 3, "targets": "every"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_published_files(mpi_tmp_path: Path, monkeypatch, case: str):
+    write, component, options = CASES[case]
+    communicator = world()
+    if communicator.rank == 0:
+        write(mpi_tmp_path)
+    communicator.barrier()
+    for module in ("pooled", "cifar", "idx", "leaf", "omniglot", "columns", "shakespeare"):
+        monkeypatch.setattr(f"mpifed.data.{module}.PIECE", 64)
+    where = "raw" if "raw" in options else "path"
+
+    def make(used: Communicator):
+        # Ranks but the first look in vain, unless they are alone.
+        seen = used.rank == 0
+        place = str(mpi_tmp_path / options[where]) if seen else "/nowhere/at/all"
+        return component(N_CLIENTS, 3, used, **{**options, where: place})
+
+    check_ranks(make, communicator)
+
+
+def test_rotations_do_not_depend_on_ranks():
+    options = {"rotations": [0.0, 45.0], "rotation_spread": 10.0, "partition": "quantity_skew"}
+    check_ranks(lambda comm: Digits(N_CLIENTS, 1, comm, **options), world())
+
+
+def test_own_arrays_and_those_that_only_rank_0_has(mpi_tmp_path: Path):
+    communicator = world()
+    data = mpifed.arrays(X, Y, clients=np.arange(150) % N_CLIENTS)
+    options = {"digest": data["digest"], "client": True, "partition": "natural"}
+    check_ranks(lambda comm: Arrays(N_CLIENTS, 1, comm, **options), communicator)
+
+
+def test_other_arrays_on_one_rank_are_refused_on_all(mpi_tmp_path: Path):
+    communicator = world()
+    own = X + (communicator.rank == communicator.size - 1)
+    data = mpifed.arrays(own, Y)
+    digest = communicator.broadcast_object(data["digest"])
+    with pytest.raises(InputError, match=f"rank {communicator.size - 1} has other arrays"):
+        Arrays(N_CLIENTS, 1, communicator, digest=digest, partition="iid")
+    request = Request(
+        "digits-fedem", {"data": dict(data), "clients": 3, "rounds": 1}, mpi_tmp_path / "run"
+    )
+    with pytest.raises(InputError, match="has other arrays than rank 0"):
+        execute(request, communicator, lambda: False)
+    assert not (mpi_tmp_path / "run").exists()
+
+
+def test_a_run_on_own_arrays_is_the_same_on_any_ranks(mpi_tmp_path: Path):
+    communicator = world()
+    data = mpifed.arrays(X, Y, clients=np.arange(150) % 7)
+    overrides = {"data": dict(data), "clients": 7, "rounds": 2, "evaluation.every": 1}
+    found = []
+    for name, used in (("many", communicator), ("one", Alone())):
+        if used is not communicator and communicator.rank > 0:
+            continue
+        execute(Request("digits-fedem", overrides, mpi_tmp_path / name, quiet=True), used, bool)
+        if communicator.rank == 0:
+            summary = json.loads((mpi_tmp_path / name / "summary.json").read_text())
+            found.append(summary["state_digest"])
+    assert len(set(found)) <= 1 and len(found) == 2 * (communicator.rank == 0)
