@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mpifed.data.base import Description
 from mpifed.models.base import Model
-from mpifed.models.layout import filled
+from mpifed.models.layout import Place, filled, places_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.outputs import refuse_sequences
 
@@ -56,6 +56,11 @@ class Linear(Model):
     def init(self, generator: np.random.Generator) -> np.ndarray:
         """Draw uniformly from +-1/sqrt(inputs), torch's default for linear layers: float64 (P,)."""
         return generator.uniform(-1, 1, self.n_parameters) / math.sqrt(self.n_inputs)
+
+    def places(self) -> tuple[Place, ...]:
+        """Return the places of ``weight`` and ``bias``."""
+        bias = [("bias", (self.n_outputs,))] if self.bias else []
+        return places_of([("weight", (self.n_outputs, self.n_inputs)), *bias])
 
     def _split(
         self, parameters: Float[Tensor, "rows size"]

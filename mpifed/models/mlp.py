@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
-from mpifed.models.layout import filled
+from mpifed.models.layout import Place, filled, places_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.outputs import refuse_sequences
 
@@ -69,6 +69,13 @@ class Mlp(Model):
         return np.concatenate(
             [generator.uniform(-1, 1, (a + 1) * b) / math.sqrt(a) for a, b in layers]
         )
+
+    def places(self) -> tuple[Place, ...]:
+        """Return the places of ``layers.K.weight`` and ``layers.K.bias``, K from 0."""
+        tensors: list[tuple[str, tuple[int, ...]]] = []
+        for layer, (a, b) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
+            tensors += [(f"layers.{layer}.weight", (b, a)), (f"layers.{layer}.bias", (b,))]
+        return places_of(tensors)
 
     def _layers(
         self, parameters: Float[Tensor, "rows size"]
