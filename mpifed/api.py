@@ -1,4 +1,4 @@
-"""Runs experiments, for the command line and for Python programs."""
+"""Runs experiments, for the command line and for Python programs, and loads what was trained."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from mpifed.training import resume
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.footprint import check_round
+from mpifed.training.load import load
 from mpifed.training.plan import plan_lines, remarks
 from mpifed.training.request import (
     Request,
@@ -36,8 +37,9 @@ from mpifed.training.request import (
     understand,
 )
 from mpifed.training.train import listening, train
+from mpifed.training.trained import Trained
 
-__all__ = ["Request", "Result", "execute", "run"]
+__all__ = ["Request", "Result", "Trained", "execute", "load", "run"]
 
 
 @dataclass(frozen=True)

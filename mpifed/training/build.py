@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from mpifed.algorithms.base import Algorithm, algorithm_class
+from mpifed.algorithms.returned import check_state
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
@@ -20,12 +21,19 @@ from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, exchange_class
 from mpifed.exchange.compression import build
 from mpifed.exchange.silent import Silent
-from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen
+from mpifed.federation.clients import (
+    Clients,
+    Draws,
+    Federation,
+    contiguous_owners,
+    draw_unseen,
+)
 from mpifed.federation.placement import partitioned_owners
 from mpifed.local.solver import LocalSGD
 from mpifed.memory import check_memory, enough_memory
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
+from mpifed.state import RunState, shared_tensors
 from mpifed.training.device import choose_device
 from mpifed.training.model import make_model, refuse_inexact, with_stepping
 
@@ -65,6 +73,20 @@ class Setup:
             Split(s.x.to(self.device), s.y.to(self.device), s.offsets) for s in splits
         )
         return Shards(shards.client_ids, train, val, test, shards.fresh)
+
+    def first_state(self, everyone: Clients) -> RunState:
+        """Return the state before round 1 and before ``Algorithm.prepare``; collective.
+
+        Parameters
+        ----------
+        everyone : Clients
+            All clients hosted here.
+        """
+        draws = Draws(self.configuration.seed, 0)
+        first = self.algorithm.init(everyone, self.exchange, draws, self.dtype)
+        check_state(self.algorithm, "init", first)
+        memory = self.exchange.remember(shared_tensors(first), len(everyone), self.dtype)
+        return RunState(first, memory)
 
 
 def make(

@@ -56,12 +56,7 @@ class Engine:
         self.training = Clients(federation, shards, np.flatnonzero(~unseen))
         self.unseen = Clients(federation, shards, np.flatnonzero(unseen))
         self.seed = setup.configuration.seed
-        draws = Draws(self.seed, 0)
-        first = setup.algorithm.init(self.everyone, setup.exchange, draws, setup.dtype)
-        check_state(setup.algorithm, "init", first)
-        shared = states.shared_tensors(first)
-        memory = setup.exchange.remember(shared, len(self.everyone), setup.dtype)
-        self.state = states.RunState(first, memory)
+        self.state = setup.first_state(self.everyone)
         self._own: list[torch.Tensor] = []
         """Tensors of the state that ``_merged`` made: they have no other owner."""
         self.round = 0

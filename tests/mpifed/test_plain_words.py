@@ -55,7 +55,7 @@ def test_an_empty_mapping_names_nothing(key):
         resolve({"exchange": {"name": "gossip", key: {}}})
 
 
-@pytest.mark.parametrize(("clients", "split"), [(20, 6), (100, 30), (2, 0)])
+@pytest.mark.parametrize(("clients", "split"), [(20, 6), (50, 30), (100, 30), (2, 0)])
 def test_the_families_of_sine_follow_the_number_of_clients(clients, split):
     assert Sine(clients, 0, Alone()).split == split
 
