@@ -14,7 +14,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "arrays", "run"]
+__all__ = ["__version__", "arrays", "load", "run"]
 
 
 def run(experiment: str | None = None, **overrides: Any) -> Any:
@@ -35,6 +35,26 @@ def run(experiment: str | None = None, **overrides: Any) -> Any:
     from mpifed.api import run as run_experiment
 
     return run_experiment(experiment, **overrides)
+
+
+def load(run: str, round: int | None = None) -> Any:
+    """Load what a run has trained; see ``mpifed.api.load``.
+
+    Parameters
+    ----------
+    run : str or Path
+        The run directory.
+    round : int, optional
+        The round whose checkpoint is loaded; the newest intact one by default.
+
+    Returns
+    -------
+    mpifed.api.Trained
+        The shared models, and every client's predictor, as torch modules.
+    """
+    from mpifed.api import load as load_run
+
+    return load_run(run, round)
 
 
 def arrays(x: Any, y: Any = None, **options: Any) -> dict[str, Any]:

@@ -37,6 +37,9 @@ def main(words: Sequence[str] | None = None) -> int:
         The exit code of the subcommand; 2 for an unknown one.
     """
     words = list(sys.argv[1:] if words is None else words)
+    if words[:1] == ["help"]:
+        # ``mpifed help run`` is ``mpifed run --help``.
+        words = [*words[1:2], "--help"]
     name = words[0] if words else "--help"
     if name in SUBCOMMANDS:
         module, _ = SUBCOMMANDS[name]

@@ -1,4 +1,4 @@
-"""Runs experiments, for the command line and for Python programs."""
+"""Runs experiments, for the command line and for Python programs, and loads what was trained."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import decided, resolve, to_yaml
 from mpifed.mpi.agreement import agree
@@ -24,6 +25,8 @@ from mpifed.supervision import heartbeat
 from mpifed.training import resume
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
+from mpifed.training.footprint import check_round
+from mpifed.training.load import load
 from mpifed.training.plan import plan_lines, remarks
 from mpifed.training.request import (
     Request,
@@ -34,8 +37,9 @@ from mpifed.training.request import (
     understand,
 )
 from mpifed.training.train import listening, train
+from mpifed.training.trained import Trained
 
-__all__ = ["Request", "Result", "execute", "run"]
+__all__ = ["Request", "Result", "Trained", "execute", "load", "run"]
 
 
 @dataclass(frozen=True)
@@ -202,6 +206,8 @@ def execute(
                 setup = agree(
                     communicator, lambda: make(configuration, communicator, horizon, stored)
                 )
+                agree(communicator, lambda: checked_payload(setup.algorithm))
+                agree(communicator, lambda: check_round(setup))
             task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
             task.remarks.extend(remarks(setup))
         if request.dry_run:

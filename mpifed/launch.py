@@ -33,7 +33,6 @@ from mpifed.errors import (
 )
 from mpifed.supervision.exit import skip_teardown
 from mpifed.supervision.heartbeat import (
-    STALL_LIMIT,
     announce_orderly_end,
     hosted_clients,
     send_to_guard,
@@ -43,17 +42,9 @@ from mpifed.supervision.launcher import launched_rank
 from mpifed.supervision.shared_memory import remove_segments, segments_of
 
 KINDS = (
-    "experiments",
-    "algorithms",
-    "datasets",
-    "models",
-    "topologies",
-    "weights",
-    "compressors",
-    "surrogates",
+    *("experiments", "algorithms", "datasets", "models", "exchanges", "participation"),
+    *("topologies", "weights", "schedules", "compressors", "surrogates"),
 )
-
-KIND_NAMES = ", ".join(KINDS)
 
 PATIENCE = 30.0
 """Seconds that a rank waits to be ended by the rank that reports a failure."""
@@ -94,7 +85,7 @@ def parser() -> Parser:
         nargs="?",
         const="all",
         metavar="KIND | NAME",
-        help=f"what can be named ({KIND_NAMES}), or the options of one component",
+        help=f"what can be named ({', '.join(KINDS)}), or the options of one component or section",
     )
     made.add_argument(
         "--expect-ranks", type=int, metavar="N", help="stop unless MPI started exactly N ranks"
@@ -182,6 +173,7 @@ def _world(expected: int | None) -> Any:
 
 
 def _request(options: Any) -> Any:
+    from mpifed.config.early import check_early, written_stall_limit
     from mpifed.config.experiment_files import parse_overrides, split_words
 
     words, chosen = list(options.words), options.resume
@@ -194,7 +186,9 @@ def _request(options: Any) -> Any:
         chosen = True
     experiment, typed = split_words(words)
     overrides = parse_overrides(typed)
-    send_to_guard(limit=_stall_limit(experiment, overrides))
+    send_to_guard(limit=written_stall_limit(experiment, overrides))
+    if chosen is None:
+        check_early(experiment, overrides)
     # Later than the rest, since it imports torch: a wrong word is refused at once.
     from mpifed.training.request import Request
 
@@ -207,18 +201,6 @@ def _request(options: Any) -> Any:
         options.quiet,
         _since_process_start(),
     )
-
-
-def _stall_limit(experiment: str | None, overrides: dict[str, Any]) -> float | None:
-    """Return ``stall_limit`` as written, for the time before the configuration is checked."""
-    from mpifed.config.experiment_files import read_experiment
-
-    written: dict[str, Any] = {}
-    with contextlib.suppress(InputError):  # which the ranks will raise together
-        written = read_experiment(experiment) if experiment is not None else {}
-    found = {"stall_limit": STALL_LIMIT, **written, **overrides}["stall_limit"]
-    usable = found is None or (type(found) in (int, float) and 0 < found < 1e18)
-    return found if usable else STALL_LIMIT
 
 
 def _is_no_path(word: str) -> bool:

@@ -33,6 +33,11 @@ class SparseRows:
         """The type of the values."""
         return self.values.dtype
 
+    @property
+    def device(self) -> torch.device:
+        """Where the values are."""
+        return self.values.device
+
     @cached_property
     def places(self) -> np.ndarray:
         """Positions of the values in the flattened rows, int64 (clients, k)."""
@@ -69,8 +74,11 @@ def places(columns: np.ndarray, size: int) -> np.ndarray:
 
 def gathered(rows: Tensor, columns: np.ndarray) -> Tensor:
     """Return the numbers of each of ``rows``, (clients, size), at its ``columns``, (clients, k)."""
-    flat = rows.contiguous().view(-1).numpy()
-    return torch.from_numpy(flat[places(columns, rows.shape[1])])
+    at = places(columns, rows.shape[1])
+    flat = rows.contiguous().view(-1)
+    if rows.device.type != "cpu":
+        return flat[torch.from_numpy(at).to(rows.device)]
+    return torch.from_numpy(flat.numpy()[at])
 
 
 def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
@@ -99,5 +107,9 @@ def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
     if not isinstance(more, SparseRows):
         return more.mul(scale).add_(rows)
     whole = rows.clone()
+    if rows.device.type != "cpu":
+        places_ = torch.from_numpy(more.places).to(rows.device)
+        whole.view(-1)[places_] += more.values * scale
+        return whole
     whole.view(-1).numpy()[more.places] += (more.values * scale).numpy()
     return whole

@@ -198,9 +198,9 @@ def merge(
         if not is_rows:
             values[name] = new[name]
         elif any(tensor is own for own in overwritten):
-            values[name] = tensor.index_copy_(0, rows, new[name])
+            values[name] = tensor.index_copy_(0, rows.to(tensor.device), new[name])
         else:
-            values[name] = tensor.index_copy(0, rows, new[name])
+            values[name] = tensor.index_copy(0, rows.to(tensor.device), new[name])
     return replace_tensors(state, values)
 
 

@@ -13,7 +13,7 @@ import time
 import numpy as np
 import torch
 
-from mpifed.components.registry import COMPRESSORS
+from mpifed.components.tables import COMPRESSORS
 from mpifed.exchange.compression import Compressor, build
 from mpifed.federation.clients import Draws
 

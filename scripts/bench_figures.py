@@ -5,11 +5,25 @@ Nothing is imported here before it is needed: a benchmark decides what its proce
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
+
+chosen = {"device": "cpu"}
+"""Where engines compute; ``run`` reads it off the command line."""
+
+
+def clock() -> float:
+    """CPU seconds of this process, or wall seconds at which a GPU has done what it was given."""
+    if chosen["device"] == "cpu":
+        return time.process_time()
+    import torch
+
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def report(name: str, value: float, unit: str, **detail: Any) -> None:
@@ -20,7 +34,7 @@ def report(name: str, value: float, unit: str, **detail: Any) -> None:
 def cpu_seconds(
     action: Callable[[], Any], repeats: int, inner: int = 1, warm: bool = True
 ) -> list[float]:
-    """CPU seconds of one call, ``repeats`` times, each the mean of ``inner`` calls.
+    """Seconds by ``clock`` of one call, ``repeats`` times, each the mean of ``inner`` calls.
 
     ``warm`` makes one call before, which is not counted.
     """
@@ -37,10 +51,10 @@ def in_turn(
             action()
     for _ in range(repeats):
         for name, action in actions.items():
-            began = time.process_time()
+            began = clock()
             for _ in range(inner):
                 action()
-            measured[name].append((time.process_time() - began) / inner)
+            measured[name].append((clock() - began) / inner)
     return measured
 
 
@@ -55,6 +69,7 @@ def engine(experiment: str, **overrides: Any) -> Any:
     from mpifed.training.engine import Engine
 
     torch.set_num_threads(1)
+    overrides = {**chosen, **overrides}
     setup = make(resolve(apply_overrides(read_experiment(experiment), overrides)), Alone(), 200)
     made = Engine(setup, setup.load(), Clock())
     made.prepare()
@@ -80,13 +95,27 @@ def measures_of(made: Any) -> Any:
     return measure(made.setup, trained, made.training, Draws(made.seed, made.round))
 
 
-def run(benchmarks: Mapping[str, Callable[[], None]], names: list[str]) -> int:
-    """Runs the named benchmarks, or all; returns 2 for a name there is not."""
-    for name in names:
+def run(benchmarks: Mapping[str, Callable[[], None]], words: list[str]) -> int:
+    """Runs the named benchmarks, or all; returns 2 for a name or a device there is not."""
+    parser = argparse.ArgumentParser(prog="bench")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    asked = parser.parse_args(words)
+    for name in asked.names:
         if name not in benchmarks:
             known = ", ".join(benchmarks)
             print(f"bench: there is no '{name}'; there are: {known}", file=sys.stderr)
             return 2
-    for name in names or benchmarks:
+    chosen["device"] = asked.device
+    if asked.device == "cuda" and not _sees_gpu():
+        print("bench: --device is cuda, but torch sees no GPU; allowed here: cpu", file=sys.stderr)
+        return 2
+    for name in asked.names or benchmarks:
         benchmarks[name]()
     return 0
+
+
+def _sees_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

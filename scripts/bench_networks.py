@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import statistics
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_figures import engine, in_turn, report, scores_of
+from bench_figures import chosen, engine, in_turn, report, scores_of
 from torch import nn
 
 from mpifed.data.base import Dataset, Description, Shards, Split
@@ -125,7 +126,7 @@ def made(model: str, data: dict[str, Any], **overrides: Any) -> Any:
 
 def bare_loop(module: nn.Module, train: Split, batch: int, **options: Any) -> Callable[[], None]:
     """One round of FedAvg in plain PyTorch."""
-    module = copy.deepcopy(module)
+    module = copy.deepcopy(module).to(train.x.device)
     loss = nn.CrossEntropyLoss()
 
     def round_() -> None:
@@ -210,7 +211,7 @@ def most_resident_bytes(action: Callable[[], None]) -> int:
 
 def best_forward(module: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     """Bare forward passes over ``x`` at the batch size at which they are quickest."""
-    module = copy.deepcopy(module).eval()
+    module = copy.deepcopy(module).to(x.device).eval()
 
     def passes(batch: int) -> Callable[[], None]:
         def run() -> None:
@@ -307,6 +308,36 @@ def ways_of_stepping() -> None:
         )
 
 
+def cnn_hundred() -> None:
+    """The CNN on a hundred clients of 600 images, batch 20: stacked, one by one, and on a core.
+
+    Wall seconds on a GPU, beside one core of the host; without ``--device cuda`` none are measured.
+    """
+    if chosen["device"] == "cpu":
+        print("bench: cnn_hundred is measured with --device cuda only", file=sys.stderr)
+        return
+    about = {"shape": [28, 28], "samples": 600}
+    ways: dict[str, dict[str, Any]] = {
+        "stacked": {"local.stepping": "stacked"},
+        "one_by_one": {"local.stepping": "one_by_one"},
+        "one_core": {"local.stepping": "one_by_one", "device": "cpu"},
+    }
+    engines = {
+        way: made(
+            "bench_networks:small_cnn", about, clients=100, **{"local.batch_size": 20}, **more
+        )
+        for way, more in ways.items()
+    }
+    measured = in_turn({way: made.advance for way, made in engines.items()}, REPEATS)
+    report(
+        "cnn_hundred",
+        round(statistics.median(measured["stacked"]), 3),
+        "s",
+        device=chosen["device"],
+        **{way: round(statistics.median(values), 3) for way, values in measured.items()},
+    )
+
+
 def cnn_scoring() -> None:
     """Scores of the CNN on 12,000 images, beside bare forward passes at their best batch size."""
     about = {"shape": [28, 28], "samples": 600, "tests": 600}
@@ -334,6 +365,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
         lstm_round,
         mobilenet_round,
         ways_of_stepping,
+        cnn_hundred,
         cnn_scoring,
         mobilenet_memory,
     )

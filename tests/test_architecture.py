@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FLOORS = (
-    {"errors", "random", "replacing", "sparse_rows", "state", "topologies"},
+    {"errors", "random", "replacing", "sparse_rows", "staging", "state", "topologies"},
     {"command", "components", "memory", "reading", "supervision"},
     {"mpi"},
     {"data"},

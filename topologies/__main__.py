@@ -52,10 +52,10 @@ def main(arguments: list[str] | None = None) -> int:
     except TopologyError as error:
         if os.environ.get("MPIFED_DEBUG") == "1":
             raise
-        print(_one_line(f"error: {error}"), file=sys.stderr)
+        print(_one_line(f"topologies: {error}"), file=sys.stderr)
         return 2
     except MemoryError:
-        print("error: there is not enough memory for this graph", file=sys.stderr)
+        print("topologies: there is not enough memory for this graph", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader (head, less) has seen enough; what is left in the buffer has nowhere to go.
@@ -72,7 +72,7 @@ def _one_line(text: str) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise TopologyError(message)
+        raise TopologyError(f"{message}; --help shows how the command is used")
 
 
 def _parser() -> argparse.ArgumentParser:

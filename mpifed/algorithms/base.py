@@ -5,17 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed.components.base import DeclaredAlgorithm
+from mpifed.components.declared import NameAmong
 from mpifed.components.registry import find
-from mpifed.errors import RunError
+from mpifed.data.base import Task
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
+from mpifed.local.options import OPTION_NAMES
 from mpifed.models.base import Model
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
@@ -25,7 +27,7 @@ Weighting = Literal["samples", "clients"] | None
 
 @dataclass(frozen=True)
 class Predictor:
-    """What clients deploy: a mixture of M models each; ``check_predictor`` refuses other shapes.
+    """What clients deploy: a mixture of M models each; ``returned`` refuses other shapes.
 
     Attributes
     ----------
@@ -51,47 +53,6 @@ class Predictor:
         return None if self.mixture is None else self.mixture[client]
 
 
-def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> None:
-    """Refuse a predictor whose shapes do not say which models a client deploys.
-
-    Parameters
-    ----------
-    predictor : Predictor
-        What ``deploy`` or ``adapt`` returned.
-    n_clients : int
-        Number of clients for which it was asked.
-    n_parameters : int
-        P, the numbers in one model.
-
-    Raises
-    ------
-    RunError
-        For other shapes than allowed; (clients, P) must not be read as M = clients shared models.
-    """
-    came, mixture = predictor.parameters, predictor.mixture
-    if came is not None:
-        shape, models = tuple(came.shape), came.shape[-2] if came.dim() > 1 else 0
-        own = (n_clients, models, n_parameters)
-        fits = models > 0 and shape in ((models, n_parameters), own)
-        mixed = models == 1 if mixture is None else tuple(mixture.shape) == (n_clients, models)
-        if not (fits and mixed):
-            beside = (
-                "no mixture" if mixture is None else f"a mixture of shape {tuple(mixture.shape)}"
-            )
-            raise RunError(
-                f"the algorithm deploys parameters of shape {shape} and {beside} for {n_clients} "
-                f"clients; allowed: (M, {n_parameters}) for M models that all share, or "
-                f"({n_clients}, M, {n_parameters}) for each client's own, with a mixture "
-                f"({n_clients}, M), which M = 1 may do without"
-            )
-    for name, values in predictor.results.items():
-        if values.dim() == 0 or len(values) != n_clients:
-            raise RunError(
-                f"the algorithm deploys results '{name}' of shape {tuple(values.shape)} for "
-                f"{n_clients} clients; the first axis must be clients"
-            )
-
-
 class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     """Base class of federated algorithms.
 
@@ -115,8 +76,10 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     ----------
     exchanges : tuple of str or None
         Names of the exchanges that the algorithm supports, such as ``("server",)``; None for any.
+    devices : tuple of str
+        Where it computes, ``cpu`` and ``cuda`` or the first alone.
     compressors : {"any", "unbiased", "none"}
-        Which compressors its messages may go through.
+        Which compressors its messages may go through; biased ones are always allowed under gossip.
     communicates : bool
         False if it sends nothing: it is then run without the configured exchange.
     uses_model : bool
@@ -145,10 +108,10 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     """
 
     online: bool = False
-    tasks: tuple[str, ...] = ("classification", "sequence", "multi_label", "regression")
+    tasks: tuple[Task, ...] = ("classification", "sequence", "multi_label", "regression")
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"
-    local_options: tuple[str, ...] | None = None
+    local_options: tuple[Annotated[str, NameAmong(OPTION_NAMES)], ...] | None = None
     averages_by: Weighting = "samples"
     deploys_mixtures: bool = False
     model_type: ClassVar[type | tuple[type, ...]] = Model
@@ -260,11 +223,11 @@ def initial_models(
 ) -> Tensor:
     """Return ``count`` initial models as shared state; drawn once for all, or by every client."""
     if not per_client:
-        return exchange.spread(_draw(model, count, draws, -1, dtype))
+        return exchange.spread(_draw(model, count, draws, -1, dtype).to(clients.device))
     rows = [_draw(model, count, draws, int(client), dtype) for client in clients.ids]
     if not rows:
-        return torch.empty(0, count, model.n_parameters, dtype=dtype)
-    return torch.stack(rows)
+        return torch.empty(0, count, model.n_parameters, dtype=dtype, device=clients.device)
+    return torch.stack(rows).to(clients.device)
 
 
 def _draw(model: Model, count: int, draws: Draws, client: int, dtype: torch.dtype) -> Tensor:
@@ -275,7 +238,7 @@ def _draw(model: Model, count: int, draws: Draws, client: int, dtype: torch.dtyp
 def refuse_per_client(configuration: Any, option: str) -> str | None:
     """Return why models drawn by every client do not fit a server with its single copy, or None."""
     if (
-        configuration.algorithm.options[option] == "per_client"
+        configuration.algorithm.options.get(option) == "per_client"
         and configuration.exchange.name == "server"
     ):
         return (

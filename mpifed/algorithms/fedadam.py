@@ -22,7 +22,7 @@ from mpifed.algorithms.fedmm.fedmm_ot import (
     map_scores,
     refuse_without_potential,
 )
-from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
+from mpifed.algorithms.server_messages import refuse_local
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import shortens_rounds
@@ -120,15 +120,13 @@ class FedAdam(Algorithm[ServerChannel]):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        refused = refuse_gossip(configuration) or refuse_biased(configuration)
-        if configuration.data.name == "transport" or configuration.model.name == "icnn":
-            return (
-                refused
-                or refuse_without_potential(configuration)
-                or refuse_local(configuration, ("batch_size",))
-                or _refuse_partial(configuration)
-            )
-        return refused
+        if configuration.data.name != "transport" and configuration.model.name != "icnn":
+            return None
+        return (
+            refuse_without_potential(configuration)
+            or refuse_local(configuration, ("batch_size",))
+            or _refuse_partial(configuration)
+        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -136,7 +134,8 @@ class FedAdam(Algorithm[ServerChannel]):
         if self.objective is None:
             model = initial_models(self.model, 1, clients, exchange, draws, dtype, False)
         else:
-            model = torch.zeros(1, 2 * self.model.n_parameters, dtype=dtype)
+            size = 2 * self.model.n_parameters
+            model = torch.zeros(1, size, dtype=dtype, device=clients.device)
         second = torch.full_like(model, 0.0 if self.bias_correction else self.tau**2)
         count = torch.zeros(1, dtype=torch.int64)
         optimizer = self.local.init(len(clients), 1, dtype)
@@ -222,6 +221,7 @@ class FedAdam(Algorithm[ServerChannel]):
         omega, theta = state.model.view(2, -1)
         size = self.local.options.batch_size
         y = self.benchmark.sample_target(draws.stream("target 0"), size, omega.dtype)
+        y = y.to(omega.device)
         rows = [
             torch.cat(joint_gradient(self.objective, omega, theta, x, y))
             for x in batches_of(clients, draws, "samples 0", size)

@@ -72,7 +72,6 @@ class FedAvg(Algorithm[Channel]):
     ) -> FedAvgState:
         per_client = self.model_init == "per_client"
         model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client)
-        model = model.to(self.local.device)
         return FedAvgState(model, self.local.init(len(clients), 1, dtype))
 
     @staticmethod

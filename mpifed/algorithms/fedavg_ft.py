@@ -8,7 +8,6 @@ makes its numbers depend on the logging frequency; that is not offered here.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
@@ -46,20 +45,13 @@ class FedAvgFineTuned(FedAvg):
         tune_lr: Annotated[float, Gt(0)] | None = None,
     ) -> None:
         super().__init__(model, local, model_init=model_init, gossip_step_scale=gossip_step_scale)
-        self.tuner = LocalSGD(
-            model,
-            dataclasses.replace(
-                local.options,
-                epochs=tune_epochs,
-                steps=None,
-                lr=local.options.lr if tune_lr is None else tune_lr,
-                lr_schedule="constant",
-            ),
-            local.horizon,
-            local.longest,
-            local.device,
-            epochs_field="algorithm.tune_epochs",
-            purpose="fine-tuning",
+        self.tuner = local.variant(
+            "fine-tuning",
+            "algorithm.tune_epochs",
+            epochs=tune_epochs,
+            steps=None,
+            lr=local.options.lr if tune_lr is None else tune_lr,
+            lr_schedule="constant",
         )
 
     def _tuned(self, model: Tensor, clients: Clients, draws: Draws) -> Predictor:

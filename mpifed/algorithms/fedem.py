@@ -170,7 +170,7 @@ class FedEM(Algorithm[Channel]):
         )
         components = initial_models(
             self.model, self.n_components, clients, exchange, draws, dtype, per_client
-        ).to(self.local.device)
+        )
         mixture = torch.full((len(clients), self.n_components), 1 / self.n_components, dtype=dtype)
         if self.mixture_init == "random":
             for row, client in enumerate(clients.ids):

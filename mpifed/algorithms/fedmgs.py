@@ -80,6 +80,7 @@ class FedMGS(Algorithm[ServerChannel]):
     """
 
     uses_model = False
+    devices = ("cpu",)
     model_type = NoModel
     local_options = ()
     exchanges = ("server",)
@@ -115,9 +116,8 @@ class FedMGS(Algorithm[ServerChannel]):
         """Return why these options do not fit together, or None."""
         return refuse_others(
             configuration,
-            {"exchange": "server", "compression": "none", "participation": 1.0},
-            "sends its statistics whole to a server, and all of its clients compute in every round "
-            "(algorithm.senders says how many send)",
+            {"participation": 1.0},
+            "lets all clients compute in every round (algorithm.senders says how many send)",
         )
 
     def init(

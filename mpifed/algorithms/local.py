@@ -61,7 +61,6 @@ class Local(Algorithm[Channel]):
         per_client = self.model_init == "per_client"
         models = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client)
         models = models.expand(len(clients), 1, self.model.n_parameters).clone()
-        models = models.to(self.local.device)
         return LocalState(models, self.local.init(len(clients), 1, dtype))
 
     def round(

@@ -97,7 +97,7 @@ class MetaLearner(Algorithm[Channel]):
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> MetaState:
-        first = torch.zeros(1, self.model.n_parameters, dtype=dtype)
+        first = torch.zeros(1, self.model.n_parameters, dtype=dtype, device=clients.device)
         if self.start == "random":
             first[0] = torch.from_numpy(self.model.init(draws.stream("model"))).to(dtype)
         return MetaState(exchange.spread(first))

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mpifed.components.registry import Section, find
+from mpifed.components.registry import Section
 from mpifed.exchange.compression import Compressor
 from mpifed.federation.clients import Federation
 from mpifed.local.options import unread
-
-UNBIASED = "allowed: none, rand_k, quantise, natural, bernoulli, or a composition of these"
 
 
 def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:
@@ -36,14 +34,6 @@ def message_variance(compressor: Compressor | None, federation: Federation, size
     """
     omega = compressor.omega(size) if compressor is not None else 0.0
     return (1 + omega) / federation.inclusion - 1
-
-
-def refuse_gossip(configuration: Any, advice: str = "allowed: server") -> str | None:
-    """Return why an exchange without a server is refused; the sentence ends in ``advice``."""
-    exchange, name = configuration.exchange.name, configuration.algorithm.name
-    if exchange == "server":
-        return None
-    return f"exchange is '{exchange}', but {name} sends messages to a server; {advice}"
 
 
 def refuse_others(configuration: Any, needed: Mapping[str, Any], why: str) -> str | None:
@@ -78,25 +68,6 @@ def refuse_others(configuration: Any, needed: Mapping[str, Any], why: str) -> st
     words = f"{', '.join(first)} and {last}" if first else last
     allowed = " ".join(f"{key}={needed[key]}" for key, _ in unfit)
     return f"{words}, but {configuration.algorithm.name} {why}; allowed: {allowed}"
-
-
-def refuse_biased(configuration: Any, advice: str = UNBIASED) -> str | None:
-    """Return why a compressor with E C(v) other than v is refused; the sentence ends in ``advice``.
-
-    The errors of such a compressor do not cancel in a sum of messages.
-    """
-    section = configuration.compression
-    if section.name == "none":
-        return None
-    made: Any = find("compression", section.name)
-    if made(**section.options).unbiased:
-        return None
-    inner = section.options.get("inner")
-    key, name = ("inner", inner.name) if inner else ("name", section.name)
-    return (
-        f"compression.{key} is '{name}', which is biased, but "
-        f"{configuration.algorithm.name} needs E C(v) = v; {advice}"
-    )
 
 
 def refuse_local(configuration: Any, used: tuple[str, ...]) -> str | None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mpifed import state as states
+from mpifed.staging import host_memory, on_host
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def parts(state: Any, shared_is_rows: bool) -> list[Part]:
         In the order of ``mpifed.state.tensors``.
     """
     return [
-        Part(name, tensor.detach().cpu().numpy(), is_rows)
+        Part(name, on_host(tensor), is_rows)
         for name, tensor, is_rows in states.tensors(state, shared_is_rows)
     ]
 
@@ -96,6 +96,6 @@ class Staging:
     def _buffer(self, name: str, tensor: Tensor) -> Tensor:
         kept = self._buffers.get(name)
         if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
-            kept = torch.empty(tensor.shape, dtype=tensor.dtype)
+            kept = host_memory(tensor)
             self._buffers[name] = kept
         return kept

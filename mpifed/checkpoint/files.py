@@ -37,6 +37,7 @@ from mpifed.reading.hdf5 import disk_reason, opened, whole
 from mpifed.replacing import partial_of, replacing
 
 __all__ = [
+    "Damaged",
     "Meta",
     "listed",
     "newest",

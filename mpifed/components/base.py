@@ -8,17 +8,20 @@ which refuses misspelt names.
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from abc import ABC
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
+from mpifed.components.declared import NameAmong, annotations_of, misfits, misfits_of_object
+from mpifed.components.tables import EXCHANGES
 from mpifed.errors import InputError, closest
 
 C = TypeVar("C", bound="Contract")
 
-SIMILAR = 0.8
+SIMILAR = 0.76
 """Least similarity (difflib's ratio) at which a name counts as a misspelt one."""
 
 
@@ -40,21 +43,25 @@ class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract 
     A subclass made with ``kind="..."`` is the contract: its public names are the ones that mpifed
     reads. Classes derived from it may add methods and annotated fields. They may not add a name
     that resembles one of the contract, unless they define that one too, nor a plain class attribute
-    that mpifed does not read.
+    that mpifed does not read. Values must fit the contract's annotations, and methods its calls;
+    what ``__init__`` sets is checked in the same way when it returns.
     """
 
     _kind: ClassVar[str] = "class"
     _known: ClassVar[frozenset[str]] = frozenset()
+    _contract: ClassVar[type] = object
 
     def __init_subclass__(cls, kind: str | None = None, **more: Any) -> None:
         super().__init_subclass__(**more)
         if kind is not None:
-            cls._kind, cls._known = (
-                kind,
-                frozenset(filter(_is_public, _names(cls) - _names(Contract))),
-            )
-        else:
-            cls._refuse_unknown_names()
+            cls._kind, cls._contract = kind, cls
+            cls._known = frozenset(filter(_is_public, _names(cls) - _names(Contract)))
+            return
+        cls._refuse_unknown_names()
+        for clause in misfits(cls, cls._contract):
+            raise InputError(f"{cls._kind} '{cls.__name__}' has {clause}")
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _checked(cls.__init__)  # type: ignore[method-assign]
 
     def __new__(cls: type[C], *args: Any, **options: Any) -> C:
         if cls.__abstractmethods__:
@@ -99,6 +106,20 @@ class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract 
         wrapper = type(type(made).__name__, (cls,), _forwarded(made, present & known))
         return cast(C, wrapper())
 
+    def _refuse_wrong_values(self) -> None:
+        """Raise ``InputError`` for what the object has set: a misspelt name, or a wrong value."""
+        cls, said = type(self), f"{self._kind} '{type(self).__name__}' sets"
+        settable = annotations_of(cls._contract).keys() - vars(self).keys()
+        for name in sorted(filter(_is_public, vars(self).keys() - _names(cls))):
+            near = _closest_of(name, settable)
+            if near:
+                raise InputError(
+                    f"{said} '{name}', which mpifed does not know; did you mean '{near}'? (names "
+                    "for the class's private use begin with an underscore)"
+                )
+        for clause in misfits_of_object(self, cls._contract):
+            raise InputError(f"{said} {clause}")
+
     @classmethod
     def _refuse_unknown_names(cls) -> None:
         """Raise ``InputError`` for a public name that seems to be meant for mpifed."""
@@ -117,6 +138,18 @@ class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract 
                     f"{cls._kind} '{cls.__name__}' has '{name}', which mpifed does not know; "
                     f"{listing} (names for the class's private use begin with an underscore)"
                 )
+
+
+def _checked(init: Callable[..., None]) -> Callable[..., None]:
+    """Return an ``__init__`` after which the object is checked, once, by the class that is made."""
+
+    @functools.wraps(init)
+    def checked(self: Contract, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        if type(self).__init__ is checked:
+            self._refuse_wrong_values()
+
+    return checked
 
 
 def _closest_of(name: str, known: Iterable[str]) -> str | None:
@@ -172,14 +205,21 @@ class Component(Contract):
         return None
 
 
+Compressors = Literal["any", "unbiased", "none"]
+"""Which compressors the messages of an algorithm may go through."""
+
+
 class DeclaredAlgorithm(Component, kind="algorithm"):
     """The attributes of an algorithm's class that a configuration reads.
 
     ``mpifed.algorithms.base.Algorithm`` describes them.
     """
 
-    exchanges: ClassVar[tuple[str, ...] | None] = None
-    compressors: ClassVar[str] = "any"
+    exchanges: ClassVar[
+        tuple[Annotated[str, NameAmong(tuple(EXCHANGES), or_own=True)], ...] | None
+    ] = None
+    compressors: ClassVar[Compressors] = "any"
+    devices: ClassVar[tuple[Literal["cpu", "cuda"], ...]] = ("cpu", "cuda")
     communicates: ClassVar[bool] = True
     uses_model: ClassVar[bool] = True
     steps_locally: ClassVar[bool] = False

@@ -1,8 +1,4 @@
-"""Tables of components: names in a configuration become objects.
-
-Each kind of component has one table of names and import paths. A component is imported when it is
-named, so that ``--help`` is quick and an optional dependency is needed only where it is used. A
-name of the form ``package.module:object`` is a user's own component.
+"""Names of components in a configuration become objects; ``tables`` has the names.
 
 Where a configuration names a component, it has a name alone (``model: mlp``) or a mapping with a
 name and options (``model: {name: mlp, hidden: [64]}``). ``complete`` makes a ``Section`` of either,
@@ -13,6 +9,7 @@ in which every option has a checked value. An option that is a component itself 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -20,76 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
-from mpifed.components.datasets import DATASETS
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
+from mpifed.components.tables import BASES, TABLES
 from mpifed.errors import InputError, closest, in_words
-
-ALGORITHMS = {
-    "local": "mpifed.algorithms.local:Local",
-    "fedavg": "mpifed.algorithms.fedavg:FedAvg",
-    "fedavg_ft": "mpifed.algorithms.fedavg_ft:FedAvgFineTuned",
-    "fedem": "mpifed.algorithms.fedem:FedEM",
-    "flix": "mpifed.algorithms.flix.flix:Flix",
-    "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
-    "diana": "mpifed.algorithms.flix.diana:Diana",
-    "fomaml": "mpifed.algorithms.maml:Fomaml",
-    "maml": "mpifed.algorithms.maml:Maml",
-    "reptile": "mpifed.algorithms.maml:Reptile",
-    "fedmm": "mpifed.algorithms.fedmm.fedmm:FedMM",
-    "fedmm_theta": "mpifed.algorithms.fedmm.fedmm_theta:FedMMTheta",
-    "sa_ssmm": "mpifed.algorithms.fedmm.sa_ssmm:SaSsmm",
-    "fedmgs": "mpifed.algorithms.fedmgs:FedMGS",
-    "fedmm_ot": "mpifed.algorithms.fedmm.fedmm_ot:FedMMOT",
-    "fedadam": "mpifed.algorithms.fedadam:FedAdam",
-}
-MODELS = {
-    "linear": "mpifed.models.linear:linear",
-    "mlp": "mpifed.models.mlp:mlp",
-    "cnn": "mpifed.models.cnn:cnn",
-    "mobilenet_v2": "mpifed.models.mobilenet:mobilenet_v2",
-    "resnet18": "mpifed.models.resnet:resnet18",
-    "resnet34": "mpifed.models.resnet:resnet34",
-    "lstm": "mpifed.models.lstm:lstm",
-    "icnn": "mpifed.models.icnn:icnn",
-    "none": "mpifed.models.none:none",
-}
-EXCHANGES = {
-    "server": "mpifed.exchange.server:Server",
-    "gossip": "mpifed.exchange.gossip:Gossip",
-}
-COMPRESSORS = {
-    "none": "mpifed.exchange.compression.base:Identity",
-    "identity": "mpifed.exchange.compression.base:Identity",
-    "rand_k": "mpifed.exchange.compression.sparse:RandK",
-    "top_k": "mpifed.exchange.compression.sparse:TopK",
-    "quantise": "mpifed.exchange.compression.rounding:Quantise",
-    "natural": "mpifed.exchange.compression.rounding:Natural",
-    "bernoulli": "mpifed.exchange.compression.combined:Bernoulli",
-    "composition": "mpifed.exchange.compression.combined:Composition",
-}
-SURROGATES = {
-    "quadratic": "mpifed.surrogates.quadratic:quadratic",
-    "poisson": "mpifed.surrogates.poisson:poisson",
-    "gaussian_mixture": "mpifed.surrogates.gaussian_mixture:gaussian_mixture",
-    "dictionary": "mpifed.surrogates.dictionary:dictionary",
-    "remark_one": "mpifed.surrogates.remark_one:remark_one",
-}
-
-TABLES = {
-    "algorithm": ALGORITHMS,
-    "data": DATASETS,
-    "model": MODELS,
-    "exchange": EXCHANGES,
-    "compression": COMPRESSORS,
-    "surrogate": SURROGATES,
-}
-
-BASES = {
-    "algorithm": "mpifed.algorithms.base:Algorithm",
-    "data": "mpifed.data.base:Dataset",
-    "exchange": "mpifed.exchange.base:Exchange",
-}
-"""Base classes from which the components of a kind derive."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +67,27 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
         found = load(name, field)
         if kind in BASES:
             _check_base(found, BASES[kind], f"{field} is '{name}'")
-        return found
-    if name not in table:
-        raise InputError(f"{field} is {shown(name)}; {closest(name, table)}")
+        return _refusing(found, f"{field} is '{name}'") if kind == "model" else found
+    check_name(kind, name, field)
     return load(table[name], field)
+
+
+def check_name(kind: str, name: str, field: str | None = None) -> None:
+    """Refuse a name that no table has, without importing anything.
+
+    Parameters
+    ----------
+    kind, name, field
+        As for ``find``; a user's ``package.module:object`` is not looked up.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, with the closest one.
+    """
+    if ":" not in name and name not in TABLES[kind]:
+        place = field or f"{kind}.name"
+        raise InputError(f"{place} is {shown(name)}; {closest(name, TABLES[kind])}")
 
 
 def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
@@ -181,7 +128,7 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
         return section, {}
     if section is None and default is not None:
         return default, {}
-    if isinstance(section, Mapping) and (default is not None or "name" in section):
+    if isinstance(section, Mapping) and section and (default is not None or "name" in section):
         options = dict(section)
         name = options.pop("name", default)
         if not isinstance(name, str):
@@ -216,7 +163,7 @@ def complete(
     checked = check_options(made, given, path)
     for key, option in options_of(made).items():
         for within in get_args(option.annotation):
-            if isinstance(within, ComponentOf):
+            if isinstance(within, ComponentOf) and within.kind in TABLES:
                 place = f"{path}.{key}"
                 checked[key] = complete(within.kind, checked[key], place, option.default)
     if inspect.isclass(made) and issubclass(made, Component):
@@ -288,6 +235,21 @@ def load(target: str, field: str) -> Callable[..., Any]:
             f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'"
         )
     return found
+
+
+def _refusing(function: Callable[..., Any], said: str) -> Callable[..., Any]:
+    """Return a user's function whose failures are ``InputError``, which begin with ``said``."""
+
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:
+            raise InputError(f"{said}, which fails for these data: {in_words(error)}") from error
+
+    return call
 
 
 def _check_base(found: Callable[..., Any], place: str, said: str) -> None:

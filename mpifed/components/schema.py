@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from mpifed.components.tables import LISTS
 from mpifed.components.values import LARGEST, plain_value, storable
 from mpifed.errors import InputError, closest, one_line, text_of
 
@@ -34,7 +35,11 @@ BOUNDS: Mapping[type, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class ComponentOf:
-    """Annotates an option that is a component of ``kind`` itself: a name, or a mapping."""
+    """Annotates an option that is a component of ``kind`` itself: a name, or a mapping.
+
+    ``kind`` is a key of ``tables.LISTS``; graphs, weights and schedules are completed by the
+    component that has the option.
+    """
 
     kind: str
 
@@ -196,7 +201,7 @@ def describe(annotation: Any) -> str:
     if origin is Annotated:
         base, *bounds = get_args(annotation)
         if isinstance(bounds[0], ComponentOf):
-            return "a name, or a mapping with a name"
+            return f"a name or a mapping: see --list {LISTS[bounds[0].kind]}"
         return ", ".join([describe(base), *map(_in_words, bounds)])
     if origin is Literal:
         return "one of " + ", ".join(_word(choice) for choice in get_args(annotation))

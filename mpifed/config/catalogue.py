@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mpifed.components.datasets import DATASETS
 from mpifed.components.documentation import summaries
-from mpifed.components.registry import (
+from mpifed.components.registry import find, find_algorithm, load, summary
+from mpifed.components.schema import describe, options_of, shown
+from mpifed.components.tables import (
     ALGORITHMS,
     COMPRESSORS,
+    DATASETS,
     EXCHANGES,
+    LISTS,
     MODELS,
     SURROGATES,
     TABLES,
-    find,
-    find_algorithm,
-    load,
-    summary,
 )
-from mpifed.components.schema import describe, options_of, shown
-from mpifed.config.configuration import CheckpointOptions, EvaluationOptions
-from mpifed.config.experiment_files import experiment_names, read_experiment
+from mpifed.config.configuration import SECTIONS, Configuration
+from mpifed.config.experiment_files import DEFAULTS, experiment_names, read_experiment
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
-from mpifed.local.options import LocalOptions
 
-SECTIONS: Mapping[str, Callable[..., Any]] = {
-    "local": LocalOptions,
-    "evaluation": EvaluationOptions,
-    "checkpoint": CheckpointOptions,
+USES: Mapping[str, str] = {
+    "surrogate": "algorithm.surrogate={}",
+    "participation": "participation={{name: {}}}",
+    "topology": "exchange.topology={}",
+    "weights": "exchange.weights={}",
+    "schedule": "exchange.schedule={}",
+    "section": "{}.KEY=VALUE",
+    "key": "{}=VALUE",
 }
-"""Sections of a configuration that name no component."""
+"""How a configuration names one of a kind, where it is not ``kind=name``."""
 
 
 def listing(word: str) -> str:
@@ -42,8 +44,8 @@ def listing(word: str) -> str:
     Parameters
     ----------
     word : str
-        A kind as in ``--list``, ``all``, or a component's name, which may also be a section
-        without one or a user's ``package.module:object``.
+        A kind as in ``--list``, ``all``, a key of a configuration, or the name of a component,
+        which may be a user's ``package.module:object``.
 
     Returns
     -------
@@ -57,56 +59,76 @@ def listing(word: str) -> str:
 
     Examples
     --------
-    >>> print(listing("checkpoint"))
-    section checkpoint: The section 'checkpoint'.
-      every: a whole number, at least 1, at most 9223372036854775807 (default 50)
-          Rounds between checkpoints
-      keep: a whole number, at least 1, at most 9223372036854775807 (default 2)
-          Checkpoints that are kept
+    >>> print(listing("placement"))
+    key placement: Which clients share a rank: consecutive ones, or those that exchange most
+      one of contiguous, partitioned (default contiguous)
     """
-    kinds: Mapping[str, Callable[[], str]] = {
-        "experiments": _experiments,
-        "algorithms": _algorithms,
-        "datasets": lambda: _components("data", DATASETS),
-        "models": lambda: _components("model", MODELS),
-        "topologies": _topologies,
-        "weights": _weights,
-        "compressors": lambda: _components("compression", COMPRESSORS),
-        "surrogates": lambda: _components("surrogate", SURROGATES),
-    }
+    kinds = _kinds()
     if word == "all":
         return "\n\n".join(f"{name}\n{make()}" for name, make in kinds.items())
     if word in kinds:
         return kinds[word]()
-    options = list(_options(word))
-    if options:
-        return "\n\n".join(options)
+    found = list(_sheets(word))
+    if word in LISTS:
+        found.append(("kind", f"{LISTS[word]}\n{kinds[LISTS[word]]()}"))
+    if found:
+        uses = [USES.get(kind, f"{kind}={{}}").format(word) for kind, _ in found]
+        named = [kind for kind, _ in found if kind not in ("key", "kind")]
+        several = f"{shown(word)} names {len(named)} things: {', '.join(uses)}"
+        return "\n\n".join([*([several] if len(named) > 1 else []), *(text for _, text in found)])
     near = difflib.get_close_matches(word, [*kinds, *_names()], n=1, cutoff=0.5)
     offer = f"did you mean '{near[0]}'? " if near else ""
-    allowed = f"allowed: {', '.join(kinds)}, or the name of a component"
+    allowed = f"allowed: {', '.join(kinds)}, the name of a component, or a key"
     raise InputError(f"--list is {shown(word)}; {offer}{allowed}")
+
+
+def _kinds() -> Mapping[str, Callable[[], str]]:
+    """Return the words for all names of a kind, and what makes the text of each."""
+    from topologies import FAMILIES, SCHEDULES, WEIGHTS
+
+    def entries(table: Mapping[str, Any]) -> Callable[[], str]:
+        return lambda: _table([(name, entry.summary) for name, entry in table.items()])
+
+    return {
+        "experiments": _experiments,
+        "algorithms": _algorithms,
+        "datasets": lambda: _components("data", DATASETS),
+        "models": lambda: _components("model", MODELS),
+        "exchanges": lambda: _components("exchange", EXCHANGES),
+        "participation": lambda: (
+            f"{_key('participation')}\n{_table([(name, summary(KINDS[name])) for name in KINDS])}"
+        ),
+        "topologies": entries(FAMILIES),
+        "weights": entries(WEIGHTS),
+        "schedules": entries(SCHEDULES),
+        "compressors": lambda: _components("compression", COMPRESSORS),
+        "surrogates": lambda: _components("surrogate", SURROGATES),
+    }
 
 
 def _names() -> list[str]:
     from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
     graphs = [*FAMILIES, *WEIGHTS, *SCHEDULES]
-    return [*itertools.chain(*TABLES.values()), *graphs, *KINDS, *SECTIONS]
+    keys = [field.name for field in dataclasses.fields(Configuration)]
+    return [*itertools.chain(*TABLES.values()), *graphs, *KINDS, *keys]
 
 
-def _options(name: str) -> Iterator[str]:
-    """Yield the options of every component called ``name``; several kinds may have one."""
+def _sheets(name: str) -> Iterator[tuple[str, str]]:
+    """Yield kind and options of everything called ``name``; several kinds may have one."""
     from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
     if ":" in name:
-        yield _component_options("component", name, load(name, "--list"))
+        yield "component", _component_options("component", name, load(name, "--list"))
     for kind, table in TABLES.items():
         if name in table:
-            yield _component_options(kind, name, find(kind, name))
+            yield kind, _component_options(kind, name, find(kind, name))
     if name in KINDS:
-        yield _component_options("participation", name, KINDS[name])
+        yield "participation", _component_options("participation", name, KINDS[name])
     if name in SECTIONS:
-        yield _component_options("section", name, SECTIONS[name])
+        yield "section", _component_options("section", name, SECTIONS[name])
+    elif name in options_of(Configuration):
+        yield "key", _key(name)
     graphs: Mapping[str, Mapping[str, Any]] = {
         "topology": FAMILIES,
         "weights": WEIGHTS,
@@ -119,7 +141,19 @@ def _options(name: str) -> Iterator[str]:
                 (key, p.allowed, ... if p.required else p.default, p.summary)
                 for key, p in parameters.items()
             ]
-            yield _sheet(f"{kind} {name}: {entries[name].summary}", rows)
+            yield kind, _sheet(f"{kind} {name}: {entries[name].summary}", rows)
+
+
+def _key(name: str) -> str:
+    """Return what a key of a configuration may be, beside sections that have options."""
+    option = options_of(Configuration)[name]
+    allowed, default = describe(option.annotation), _yaml(option.default)
+    if name in LISTS:
+        allowed, default = (
+            f"a name or a mapping: see --list {LISTS[name]}",
+            DEFAULTS.get(name, default),
+        )
+    return f"key {name}: {summaries(Configuration)[name]}\n  {allowed} (default {default})"
 
 
 def _component_options(kind: str, name: str, component: Callable[..., Any]) -> str:
@@ -180,17 +214,3 @@ def _algorithms() -> str:
         serves = "yes" if algorithm.serves_unseen_clients() else "no"
         rows.append((name, *exchanges, algorithm.compressors, serves, summary(algorithm)))
     return _table(rows)
-
-
-def _topologies() -> str:
-    from topologies import FAMILIES, SCHEDULES
-
-    rows = [(name, family.summary) for name, family in FAMILIES.items()]
-    schedules = [(name, schedule.summary) for name, schedule in SCHEDULES.items()]
-    return f"{_table(rows)}\n  as exchange.schedule:\n{_table(schedules)}"
-
-
-def _weights() -> str:
-    from topologies import WEIGHTS
-
-    return _table([(name, rule.summary) for name, rule in WEIGHTS.items()])

@@ -13,19 +13,21 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
 import yaml
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 
 from mpifed.components.registry import (
     Section,
+    check_name,
     complete,
     find,
     find_algorithm,
-    find_exchange,
     named,
     plain,
     with_defaults,
 )
 from mpifed.components.schema import check_options, check_value, options_of, shown
+from mpifed.components.values import LARGEST
+from mpifed.config.compatibility import check_together
 from mpifed.config.experiment_files import (
     DATA_FILES,
     DEFAULTS,
@@ -34,18 +36,22 @@ from mpifed.config.experiment_files import (
     parse_overrides,
     read_experiment,
 )
+from mpifed.config.sections import CheckpointOptions, ClientWeights, EvaluationOptions
 from mpifed.errors import InputError, closest
 from mpifed.federation import participation
-from mpifed.federation.clients import count_unseen
 from mpifed.federation.participation import Participation
+from mpifed.federation.unseen import count_unseen
 from mpifed.local.options import LocalOptions
-from mpifed.local.options import refusal as local_refusal
 from mpifed.supervision.heartbeat import STALL_LIMIT
 
 __all__ = [
+    "SECTIONS",
+    "CheckpointOptions",
     "ClientWeights",
     "Configuration",
+    "EvaluationOptions",
     "apply_overrides",
+    "check_names",
     "completed",
     "decided",
     "differences",
@@ -57,73 +63,59 @@ __all__ = [
     "to_yaml",
 ]
 
-LARGEST = 2**63 - 1
-"""The largest whole number that a checkpoint can hold."""
-
-ClientWeights = Literal["scored", "train", "uniform"]
-"""Weights of averages over clients, see ``EvaluationOptions``."""
-
 MOST_THREADS = 1024
 """Most threads of a rank; OpenMP ends a process in which it cannot start as many as asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
-    """The section ``evaluation``: when clients are scored, and on what.
-
-    Parameters
-    ----------
-    every : int
-        Rounds between evaluations.
-    unseen_fraction : float
-        Share of the clients that take no part in training.
-    validation_fraction : float
-        Share of each client's training samples that is held out and scored.
-    validation_split : bool
-        Whether the validation samples that the data have are scored.
-    client_weights : {'scored', 'train', 'uniform'}
-        Weights of averages over clients: the samples of the split that is scored, the training
-        samples n_t, as in Marfoq et al. 2021, or one each.
-    """
-
-    every: Annotated[int, Ge(1), Le(LARGEST)] = 10
-    unseen_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
-    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
-    validation_split: bool = False
-    client_weights: ClientWeights = "scored"
-
-    def __post_init__(self) -> None:
-        if self.validation_fraction and self.validation_split:
-            raise InputError(
-                "evaluation.validation_split is true, but evaluation.validation_fraction is "
-                f"{self.validation_fraction:g}; at most one of them may be set"
-            )
-
-    @property
-    def validates(self) -> bool:
-        """Whether validation samples are scored."""
-        return bool(self.validation_fraction) or self.validation_split
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointOptions:
-    """The section ``checkpoint``.
-
-    Parameters
-    ----------
-    every : int
-        Rounds between checkpoints.
-    keep : int
-        Checkpoints that are kept.
-    """
-
-    every: Annotated[int, Ge(1), Le(LARGEST)] = 50
-    keep: Annotated[int, Ge(1), Le(LARGEST)] = 2
-
-
-@dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """A complete, checked configuration; README.md says what each key means."""
+    """A complete, checked configuration.
+
+    Parameters
+    ----------
+    experiment : str
+        Name of the experiment, in logs and in the default ``--output``.
+    seed : int
+        Seed of all random numbers of the run.
+    clients : int
+        Number of clients, whatever the number of ranks; ``clients=ranks`` has one for each rank.
+    rounds : int
+        Communication rounds.
+    participation : float or mapping
+        Share of the clients that takes part in a round, or a kind: see ``--list participation``.
+    device : {'auto', 'cpu', 'cuda'}
+        Where models are trained. ``auto`` is a GPU where torch sees one.
+    dtype : {'float32', 'float64'}
+        Floating-point type of models and samples.
+    threads : int
+        Threads of each rank.
+    placement : {'contiguous', 'partitioned'}
+        Which clients share a rank: consecutive ones, or those that exchange most. It changes no
+        number.
+    on_divergence : {'stop', 'drop'}
+        What happens where a client's numbers are not finite: the run stops, or the round is
+        repeated without it.
+    stall_limit : float, optional
+        Seconds without a step after which a rank counts as stalled. None is never.
+    data : str or mapping
+        The data set.
+    model : str or mapping
+        What is trained.
+    algorithm : str or mapping
+        The method.
+    local : mapping
+        How clients take their local steps.
+    exchange : str or mapping
+        How clients communicate.
+    compression : str or mapping
+        What messages go through.
+    evaluation : mapping
+        When clients are scored, and on what.
+    checkpoint : mapping
+        When the state is stored.
+    reschedule : bool
+        Whether a run that is resumed for more rounds stretches its learning-rate schedule to them.
+    """
 
     experiment: str = "custom"
     seed: Annotated[int, Ge(0), Le(LARGEST)] = 0
@@ -152,8 +144,12 @@ class Configuration:
         return self.clients - count_unseen(self.clients, self.evaluation.unseen_fraction)
 
 
-OPTIONAL_SECTIONS = ("local", "evaluation", "checkpoint")
-"""Sections that may be left empty: their options have defaults."""
+SECTIONS: Mapping[str, type] = {
+    field.name: type(field.default)
+    for field in dataclasses.fields(Configuration)
+    if dataclasses.is_dataclass(field.default) and not isinstance(field.default, Section)
+}
+"""Sections that name no component, by key. They may be left empty: their options have defaults."""
 
 
 def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
@@ -171,23 +167,50 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     InputError
         For what is unknown, missing, out of range, or does not go together.
     """
-    given = {
-        key: value
-        for key, value in mapping.items()
-        if key not in DEFAULTS and not (value is None and key in OPTIONAL_SECTIONS)
-    }
-    if given.get("clients") == "ranks":
-        given["clients"] = ranks
-    if "participation" in given:
-        given["participation"] = _participation(given["participation"])
-    settled = Configuration(**check_options(Configuration, given, ""))
+    settled = _without_components(mapping, ranks)
     sections: dict[str, Any] = {
         key: _component(key, mapping.get(key, default), settled.n_training)
         for key, default in DEFAULTS.items()
     }
     configuration = _without_idle_sections(dataclasses.replace(settled, **sections))
-    _check_together(configuration)
+    check_together(configuration)
     return configuration
+
+
+def check_names(mapping: Mapping[str, Any]) -> None:
+    """Refuse what can be refused before components are imported, which takes torch and seconds.
+
+    Keys, types and bounds outside of components are checked, and that components have known names.
+    ``resolve`` checks the same and the rest.
+
+    Parameters
+    ----------
+    mapping : mapping
+        Keys and values as in a configuration file.
+
+    Raises
+    ------
+    InputError
+        In the words of ``resolve``.
+    """
+    _without_components(mapping, 1)
+    for key, default in DEFAULTS.items():
+        given = _with_name(key, mapping.get(key, default))
+        check_name(key, named(given, key, default)[0])
+
+
+def _without_components(mapping: Mapping[str, Any], ranks: int) -> Configuration:
+    """Return the configuration without what ``mapping`` says of components."""
+    given = {
+        key: value
+        for key, value in mapping.items()
+        if key not in DEFAULTS and not (value is None and key in SECTIONS)
+    }
+    if given.get("clients") == "ranks":
+        given["clients"] = ranks
+    if "participation" in given:
+        given["participation"] = _participation(given["participation"])
+    return Configuration(**check_options(Configuration, given, ""))
 
 
 def _without_idle_sections(configuration: Configuration) -> Configuration:
@@ -265,37 +288,13 @@ def _participation(value: Any) -> Participation:
 
 
 def _component(section: str, given: Any, n_training: int) -> Section:
-    if section == "data" and isinstance(given, str) and given.endswith(DATA_FILES):
-        given = {"name": "federated", "path": given}
+    asked = _with_name(section, given)
+    return complete(section, asked, section, DEFAULTS[section], n_training)
+
+
+def _with_name(section: str, given: Any) -> Any:
+    """Return what is given for a component, with a data file as the data set that reads it."""
     if given is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
-    return complete(section, given, section, DEFAULTS[section], n_training)
-
-
-def _check_together(configuration: Configuration) -> None:
-    reason = _refusal(configuration)
-    if reason is None and configuration.on_divergence == "drop":
-        # A client that is left out is one that takes no part in the round.
-        some = dataclasses.replace(configuration, participation=0.5, on_divergence="stop")
-        refused = _refusal(some)
-        reason = refused and f"on_divergence is 'drop', which leaves clients out: {refused}"
-    if reason is None and participation.shortens_rounds(configuration.participation):
-        name = configuration.algorithm.name
-        if not find_algorithm(name).steps_locally:
-            reason = (
-                f"participation.late is 'partial', but algorithm '{name}' does not cut local steps "
-                "short; allowed: miss"
-            )
-    if reason is not None:
-        raise InputError(reason)
-
-
-def _refusal(configuration: Configuration) -> str | None:
-    """Return why components of this configuration do not go together; None if they do."""
-    algorithm = find_algorithm(configuration.algorithm.name)
-    exchange = configuration.exchange.name
-    reasons = [local_refusal(configuration.local), algorithm.refuse(configuration)]
-    if algorithm.exchanges is None or exchange in algorithm.exchanges:
-        # Further reasons against an exchange that must be replaced anyway do not help.
-        reasons.append(find_exchange(exchange).refuse(configuration))
-    return "; besides, ".join(filter(None, reasons)) or None
+    is_file = section == "data" and isinstance(given, str) and given.endswith(DATA_FILES)
+    return {"name": "federated", "path": given} if is_file else given

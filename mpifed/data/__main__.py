@@ -1,7 +1,7 @@
 """`python -m mpifed.data NAME --output FILE.h5 --clients N ...`: makes a federated HDF5 file.
 
 NAME is a data set, as ``data.name`` of a run, and its options are options of the command. Every
-data set in ``components.datasets`` can be written. Clients are loaded and written a block at a
+data set in ``components.tables`` can be written. Clients are loaded and written a block at a
 time. Exit codes: 0 written, 2 bad input, 1 any other failure. Bad input gives one sentence on
 standard error and writes nothing.
 """
@@ -18,16 +18,16 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from annotated_types import Ge
 
 from mpifed.command import Parser, program
-from mpifed.components.datasets import DATASETS
 from mpifed.components.registry import find, summary
 from mpifed.components.schema import Option, check_value, describe, options_of
+from mpifed.components.tables import DATASETS
 from mpifed.data.base import Dataset, Shards
 from mpifed.data.federated_format import Contents
 from mpifed.data.federated_writer import write
@@ -53,11 +53,6 @@ INTERRUPTED = 130
 
 WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 """A whole number as it is typed; Python takes more for one, and refuses those that are longer."""
-
-
-class _Parser(Parser):
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}; see python -m mpifed.data --help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,7 +103,9 @@ def _check_alone() -> None:
 def _run(words: list[str]) -> int:
     if not words or words[0].startswith("-"):
         _general_parser().parse_args(words)
-        raise InputError("the name of a data set must come first; see python -m mpifed.data --help")
+        raise InputError(
+            "the name of a data set must come first; --help shows how the command is used"
+        )
     name = words[0]
     component = find("data", name)
     options = options_of(component)
@@ -140,9 +137,9 @@ def _run(words: list[str]) -> int:
     return EXIT_FINISHED
 
 
-def _general_parser() -> _Parser:
+def _general_parser() -> Parser:
     names = "\n".join(f"  {name:<16} {summary(find('data', name))}" for name in DATASETS)
-    return _Parser(
+    return Parser(
         prog=program("data"),
         usage="%(prog)s NAME --output FILE.h5 --clients N [options of the data set]",
         description="Makes a federated HDF5 file that a run takes as data=FILE.h5.",
@@ -151,8 +148,8 @@ def _general_parser() -> _Parser:
     )
 
 
-def _parser(name: str, component: Callable[..., Any], options: dict[str, Option]) -> _Parser:
-    parser = _Parser(
+def _parser(name: str, component: Callable[..., Any], options: dict[str, Option]) -> Parser:
+    parser = Parser(
         prog=f"{program('data')} {name}", description=summary(component), allow_abbrev=False
     )
     parser.add_argument("--output", required=True, metavar="FILE.h5", help="the file to write")

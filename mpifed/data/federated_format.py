@@ -111,8 +111,8 @@ def opened(path: Path) -> Iterator[h5py.File]:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError(
-            f"data.path is '{path}', which cannot be read: it is truncated, damaged or no HDF5 "
-            f"file of its own ({disk_reason(error)})"
+            f"data.path is '{path}', which cannot be read: {disk_reason(error)}; it must be an "
+            "HDF5 file that is whole and holds all of its data"
         ) from error
 
 
@@ -132,7 +132,7 @@ def read_contents(path: Path) -> Contents:
     except OSError as error:
         raise InputError(f"data.path is '{path}', which cannot be read: {error.strerror}") from None
     if not os.access(path, os.R_OK):
-        raise InputError(f"data.path is '{path}', which may not be read")
+        raise InputError(f"data.path is '{path}', which this user has no permission to read")
     with opened(path) as file:
         return _Reading(file, path).contents()
 

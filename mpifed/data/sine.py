@@ -30,8 +30,9 @@ class Sine(Dataset):
 
     Parameters
     ----------
-    split : int
-        Clients of the first family; the rest belong to the second.
+    split : int, optional
+        Clients of the first family; the rest belong to the second. None is 30, or three tenths of
+        at most 30 clients.
     amplitude_max : float
         Largest amplitude: 5 in the published code and in Finn et al. 2017, 0.5 in the paper's text.
     n_train : int
@@ -50,13 +51,15 @@ class Sine(Dataset):
         run_seed: int,
         communicator: Communicator,
         *,
-        split: Annotated[int, Ge(0)] = 30,
+        split: Annotated[int, Ge(0)] | None = None,
         amplitude_max: Annotated[float, Ge(SMALLEST_AMPLITUDE)] = 5.0,
         n_train: Annotated[int, Ge(1)] = 50,
         n_val: Annotated[int, Ge(0)] = 0,
         n_test: Annotated[int, Ge(0)] = 2000,
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
+        if split is None:
+            split = 30 if n_clients > 30 else 3 * n_clients // 10
         if split > n_clients:
             raise InputError(
                 f"data.split is {split}, the clients of the first family; it must be at most "

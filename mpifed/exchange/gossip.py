@@ -19,6 +19,7 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 import topologies
+from mpifed.components.schema import ComponentOf
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import choco
 from mpifed.exchange.base import Exchange
@@ -65,9 +66,9 @@ class Gossip(Exchange):
         stored: Mapping[str, np.ndarray],
         compressor: Compressor | None = None,
         *,
-        topology: Any = None,
-        weights: Any = None,
-        schedule: Any = "static",
+        topology: Annotated[Any, ComponentOf("topology")] = None,
+        weights: Annotated[Any, ComponentOf("weights")] = None,
+        schedule: Annotated[Any, ComponentOf("schedule")] = "static",
         transport: Literal["auto", "collective", "neighbourhood", "messages"] = "auto",
         consensus_step: Annotated[float, Gt(0), Le(1)] | Literal["paper"] | None = None,
     ) -> None:
@@ -204,7 +205,7 @@ class Gossip(Exchange):
         if self.compressor is None:
             return Nothing()
         numbers = sum(math.prod(tensor.shape[1:]) for tensor in shared)
-        return Replicas(torch.zeros(n_hosted, numbers, dtype=dtype))
+        return Replicas(shared[0].new_zeros(n_hosted, numbers, dtype=dtype))
 
     def spread(self, shared: Tensor) -> Tensor:
         return shared.repeat(len(self.federation.hosted), *([1] * shared.dim()))

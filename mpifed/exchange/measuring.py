@@ -47,7 +47,7 @@ def total(clients: Clients, rows: Tensor, weights: Tensor | None = None) -> Tens
         federation.n_clients,
         "measure",
     )
-    return torch.from_numpy(summed)
+    return torch.from_numpy(summed).to(rows.device)
 
 
 def largest(clients: Clients, values: Tensor) -> float:

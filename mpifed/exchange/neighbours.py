@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mpifed.exchange.base import Channel
@@ -20,6 +19,7 @@ from mpifed.exchange.routes import Route
 from mpifed.exchange.routing import Routing
 from mpifed.exchange.transfer import arrivals
 from mpifed.federation.clients import Draws, Federation
+from mpifed.staging import host_memory, on_host
 from mpifed.state import Nothing, client
 
 
@@ -144,11 +144,12 @@ class GossipChannel(Channel):
             return rows
         ids = self.federation.training[route.mine]
         (exponent,) = common_exponents(communicator, [rows.flatten(1)], ids, "update")
-        flat = np.ascontiguousarray(rows.detach().cpu().flatten(1).numpy())
-        mixed = np.empty_like(flat)
+        flat = np.ascontiguousarray(on_host(rows.flatten(1)))
+        made = host_memory(rows.flatten(1))
+        mixed = made.numpy()
         neighbourhood = self.routing.neighbourhood(route)
         for arrival in arrivals(communicator, route, neighbourhood, flat, exponent):
             mine, target = flat[:, arrival.columns], mixed[:, arrival.columns]
             route.mix(mine, arrival.rows, exponent, target, arrival.sums)
         mixed[~route.linked] = flat[~route.linked]
-        return torch.from_numpy(mixed).view(rows.shape).to(rows)
+        return made.view(rows.shape).to(rows.device)

@@ -20,12 +20,16 @@ from torch import Tensor
 from mpifed.errors import raise_first_diverged
 from mpifed.mpi.communicator import Communicator
 from mpifed.sparse_rows import SparseRows
+from mpifed.staging import on_host
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64, Int64
 
 COLUMNS = 1 << 18
 """Columns of a sum in one Allreduce: as many on every rank, however many rows it has."""
+
+ON_GPU = 1 << 24
+"""Numbers of its rows that a GPU works on at once."""
 
 CACHED = 1 << 15
 """Numbers of its rows that are worked on at once, to stay in a core's cache."""
@@ -50,7 +54,9 @@ def common_exponents(
 
 def largest(tensor: Tensor) -> float:
     """Return the largest modulus, without a copy of the tensor; NaN if it has one, 0 if empty."""
-    return float(largest_of_rows(tensor.detach().cpu().reshape(1, -1).numpy())[0])
+    if tensor.device.type != "cpu":
+        return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
+    return float(largest_of_rows(tensor.detach().reshape(1, -1).numpy())[0])
 
 
 def largest_of_rows(flat: Float[np.ndarray, "rows width"]) -> Float64[np.ndarray, " rows"]:
@@ -83,12 +89,12 @@ def weighted_sum(
     # A product rounded up can reach 2**exponent, hence the extra bit of headroom.
     bits = 61 - int(n_terms).bit_length()
     if isinstance(rows, SparseRows):
-        terms = rows.values.numpy() * weights[:, None]
+        terms = on_host(rows.values) * weights[:, None]
         exponent = _common_exponent(communicator, terms, ids, what)
         shape: tuple[int, ...] = (rows.size,)
     else:
-        flat = rows.detach().cpu().flatten(1).numpy()
-        scaled = largest_of_rows(flat) * np.abs(weights)
+        flat = rows.detach().flatten(1)
+        scaled = _moduli(flat) * np.abs(weights)
         exponent = _common_exponent(communicator, scaled[:, None], ids, what)
         shape = rows.shape[1:]
     limbs = 2 if rows.dtype == torch.float64 else 1
@@ -98,7 +104,8 @@ def weighted_sum(
         if isinstance(rows, SparseRows):
             own = _sparse_limbs(rows.columns, terms, part, bits, exponent, limbs)
         else:
-            own = _limbs(flat[:, part], weights, bits, exponent, limbs)
+            limbs_here = _limbs if flat.device.type == "cpu" else _limbs_on_gpu
+            own = limbs_here(flat[:, part], weights, bits, exponent, limbs)
         total[part] = sum(
             shifted(limb.astype(np.float64), exponent - bits * (k + 1))
             for k, limb in enumerate(communicator.sum(own))
@@ -113,13 +120,39 @@ def _common_exponent(
     return exponent
 
 
-def _limbs(
-    flat: np.ndarray, weights: np.ndarray, bits: int, exponent: int, limbs: int
+def _moduli(flat: Tensor) -> np.ndarray:
+    """``largest_of_rows`` of a tensor on any device."""
+    if flat.device.type == "cpu" or not flat.numel():
+        return largest_of_rows(on_host(flat))
+    return on_host(flat.abs().amax(1).double())
+
+
+def _limbs_on_gpu(
+    rows: Tensor, weights: np.ndarray, bits: int, exponent: int, limbs: int
 ) -> np.ndarray:
-    """sum_t weights[t] flat[t] over the rows here, as integers of ``bits`` bits.
+    """``_limbs`` where the rows are: the same integers, so that only their sums are moved."""
+    if abs(bits - exponent) >= 1000:
+        return _limbs(rows.cpu(), weights, bits, exponent, limbs)
+    w = torch.from_numpy(weights).to(rows.device)[:, None]
+    sums = torch.empty(limbs, rows.shape[1], dtype=torch.int64, device=rows.device)
+    width = max(1, ON_GPU // max(1, len(rows)))
+    for start in range(0, rows.shape[1], width):
+        part = slice(start, start + width)
+        terms = rows[:, part] * w
+        terms *= 2.0 ** (bits - exponent)
+        for limb in range(limbs):
+            whole = terms.round()
+            sums[limb, part] = whole.long().sum(0)
+            terms = (terms - whole) * 2.0**bits
+    return on_host(sums)
+
+
+def _limbs(rows: Tensor, weights: np.ndarray, bits: int, exponent: int, limbs: int) -> np.ndarray:
+    """sum_t weights[t] rows[t] over the rows here, as integers of ``bits`` bits.
 
     int64 (limbs, columns): the most significant first, below 2**exponent.
     """
+    flat = rows.numpy()
     sums = np.empty((limbs, flat.shape[1]), np.int64)
     width = max(1, CACHED // max(1, len(flat)))
     for start in range(0, flat.shape[1], width):

@@ -21,6 +21,7 @@ from mpifed.exchange.reduction import weighted_sum
 from mpifed.federation.clients import Draws, Federation
 from mpifed.federation.participation import is_unbiased
 from mpifed.sparse_rows import SparseRows
+from mpifed.staging import on_host
 from mpifed.state import Nothing, client
 
 ROUNDING = 1e-6
@@ -83,7 +84,7 @@ class Server(Exchange):
         if self.compressor is None or self.compressor.unbiased:
             return Nothing()
         numbers = sum(tensor.numel() for tensor in shared)
-        return ErrorFeedback(torch.zeros(n_hosted, numbers, dtype=dtype))
+        return ErrorFeedback(shared[0].new_zeros(n_hosted, numbers, dtype=dtype))
 
     def spread(self, shared: Tensor) -> Tensor:
         return shared
@@ -156,7 +157,7 @@ class ServerRound(ServerChannel):
         update = rows if self.compressor is None else self._arrived(rows - before)
         if self.compressor is None:
             self._book(before.shape, before.dtype)
-        start = before.double().cpu()
+        start = before.double()
         divisor, absent = self._shares(weights, whole)
         total = self.sum(update, weights) / divisor
         kept = absent if self.compressor is None else 1.0
@@ -209,7 +210,7 @@ class ServerRound(ServerChannel):
         federation = self.server.federation
         w = weights.double().cpu().numpy()
         total = weighted_sum(federation.communicator, rows, w, self._hosted, federation.n_clients)
-        return torch.from_numpy(total)
+        return torch.from_numpy(total).to(rows.device)
 
     def among(self, chosen: np.ndarray) -> ServerRound:
         return ServerRound(self.server, self.round, self.active & chosen)
@@ -219,7 +220,7 @@ class ServerRound(ServerChannel):
         made = make() if communicator.rank == 0 else []
         count = communicator.broadcast_object(len(made))
         sent: list[np.ndarray | None] = [None] * count
-        sent[: len(made)] = [tensor.detach().cpu().numpy() for tensor in made]
+        sent[: len(made)] = [on_host(tensor) for tensor in made]
         return [torch.from_numpy(communicator.broadcast(values)) for values in sent]
 
     def _arrived(self, update: Tensor) -> Tensor:

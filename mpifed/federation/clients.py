@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mpifed.data.base import Shards
 from mpifed.federation.participation import Participation, inclusion, is_unbiased, present
+from mpifed.federation.unseen import count_unseen
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
 
@@ -145,17 +146,6 @@ def _half(work: np.ndarray) -> int:
     return int(np.clip(np.searchsorted(cumulative, cumulative[-1] / 2), 1, len(work) - 1))
 
 
-def count_unseen(n_clients: int, fraction: float) -> int:
-    """Return how many clients are kept out of training: the rounded fraction, but never all.
-
-    Examples
-    --------
-    >>> count_unseen(10, 0.25), count_unseen(10, 1.0)
-    (3, 9)
-    """
-    return min(n_clients - 1, int(np.floor(fraction * n_clients + 0.5)))
-
-
 def draw_unseen(n_clients: int, fraction: float, seed: int) -> np.ndarray:
     """Draw the clients that are kept out of training.
 
@@ -209,6 +199,11 @@ class Clients:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the samples are, and with them the models."""
+        return self.shards.train.x.device
 
     @cached_property
     def ids(self) -> np.ndarray:

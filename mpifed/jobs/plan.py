@@ -19,7 +19,7 @@ import yaml
 from mpifed.components.registry import find, plain
 from mpifed.components.schema import check_value, options_of
 from mpifed.config import configuration as config
-from mpifed.config.configuration import CheckpointOptions, Configuration, EvaluationOptions
+from mpifed.config.configuration import Configuration
 from mpifed.config.experiment_files import DEFAULT_EXPERIMENT, DEFAULTS, split_words
 from mpifed.config.filenames import safe
 from mpifed.errors import InputError
@@ -27,17 +27,11 @@ from mpifed.federation.participation import Bernoulli
 from mpifed.jobs import options as job_options
 from mpifed.jobs import sources
 from mpifed.jobs.job import Job
-from mpifed.local.options import LocalOptions
 from mpifed.sweep import plan as sweep
 from mpifed.sweep.references import split_linked
 from mpifed.training import resume
 
-SECTIONS = {
-    "local": LocalOptions,
-    "evaluation": EvaluationOptions,
-    "checkpoint": CheckpointOptions,
-    "participation": Bernoulli,
-}
+SECTIONS = {**config.SECTIONS, "participation": Bernoulli}
 
 
 def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: bool) -> Job:

@@ -7,7 +7,8 @@ a method gives to it, plus weight decay:
 * ``Shift``, a constant row: the control variates of SCAFFOLD, the linear term of FedDyn.
 
 Further terms derive from ``Adjustment``. Which coordinates are trained at all is the solver's
-argument ``mask``: a head alone (FedRep, FedPer, FedBABU), all but normalisation layers.
+argument ``mask``, which ``Model.mask`` makes from names: a head alone (FedRep, FedPer, FedBABU),
+all but normalisation layers. docs/local_steps.md has a complete method of each kind.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ class Proximal(Adjustment):
         return Proximal(reordered(self.anchor, order), self.strength)
 
     def add_to(self, gradient: Tensor, parameters: Tensor, clients: slice, models: slice) -> None:
+        if not self.strength:
+            return  # adding zeros would turn -0.0 into 0.0
         anchor = rows_of(self.anchor, clients, models, gradient.shape[-1])
         gradient.add_(parameters - anchor, alpha=self.strength)
 

@@ -47,11 +47,11 @@ def objective_of(
     """Return f_i of ``clients`` on ``split`` (None: their training samples), by the fastest way.
 
     ``sparse`` chooses sparse products for a linear model, or stacked ones; None decides for each
-    client by its share of non-zero inputs.
+    client by its share of non-zero inputs. Samples on a GPU are always stacked.
     """
     split = clients.shards.train if split is None else split
     stacked = StackedObjective(model, clients, regulariser, split)
-    if not isinstance(model, Linear) or sparse is False:
+    if not isinstance(model, Linear) or sparse is False or split.x.device.type != "cpu":
         return stacked
     # Decided client by client, so that it does not depend on the other clients of the rank.
     chosen = np.array([bool(sparse) or _density(split, row) < SPARSE_BELOW for row in clients.rows])
@@ -288,11 +288,12 @@ def hessian(
 ) -> Tensor:
     """Return the Hessian of f_i at ``parameters`` (P,), float64 (P, P), for one output."""
     a = torch.from_numpy(design(model, split, row).astype(np.float64))
-    z = a @ columns_of(model, parameters[None].double())[0, :, 0]
+    parameters = parameters.double().cpu()
+    z = a @ columns_of(model, parameters[None])[0, :, 0]
     if model.loss is CROSS_ENTROPY or model.loss is MULTI_LABEL:
         p = sigmoid(z)
         second = p * (1 - p)
     else:
         second = torch.full_like(z, _curvature(model))
     found = a.T @ (a * (second / max(1, len(a)))[:, None])
-    return found + torch.diag(regulariser.hessian_diagonal(parameters[None].double())[0])
+    return found + torch.diag(regulariser.hessian_diagonal(parameters[None])[0])

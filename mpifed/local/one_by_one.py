@@ -104,4 +104,4 @@ def _train(
         rates = steps.rates[client]
         rate = float(rates[min(epoch, len(rates) - 1)])
         done = float(steps.done[client] + number + 1)
-        rule.step(w, gradient, moments, rate, done, steps.mask)
+        rule.masked_step(w, gradient, moments, rate, done, steps.mask)

@@ -58,12 +58,13 @@ def local_starts(
         (clients, P).
     """
     if start == "zeros" or not len(clients):
-        return torch.zeros(len(clients), model.n_parameters, dtype=dtype)
+        size = len(clients), model.n_parameters
+        return torch.zeros(size, dtype=dtype, device=clients.device)
     drawn = [
         model.init(draws.stream("local model", int(client) if start == "independent" else -1))
         for client in clients.ids
     ]
-    return torch.from_numpy(np.stack(drawn)).to(dtype)
+    return torch.from_numpy(np.stack(drawn)).to(clients.device, dtype)
 
 
 def usual_tolerance(l2: float) -> float:
@@ -168,7 +169,7 @@ def _descend(
             objective, here = objective_of(model, some, regulariser), torch.from_numpy(left)
             running = torch.ones(len(left), dtype=torch.bool)
         gradients = objective.gradients(x[here])
-        reached = row_norms(gradients)
+        reached = row_norms(gradients).cpu()
         norms[here[running]] = reached[running]
         running &= reached >= tolerance
         left = here[running].numpy()
@@ -178,8 +179,9 @@ def _descend(
         if known:
             moved = x[here] - gradients / guess[here, None].to(x)
         else:
-            moved, guess[here] = _searched(objective, x[here], gradients, guess[here] / 2)
-        x[here] = torch.where(running[:, None], moved, x[here])
+            moved, tried = _searched(objective, x[here], gradients, guess[here] / 2)
+            guess[here] = tried.cpu()
+        x[here] = torch.where(running[:, None].to(x.device), moved, x[here])
     return x, norms
 
 
@@ -193,7 +195,7 @@ def _searched(
 ) -> tuple[Tensor, Tensor]:
     """x - g / L with L doubled from ``guess`` until f decreases; and that L, for every client."""
     before = objective.losses(x)
-    guess = guess.clamp(min=FIRST_SMOOTHNESS)
+    guess = guess.to(x.device).clamp(min=FIRST_SMOOTHNESS)
     while True:
         moved = x - gradients / guess[:, None].to(x)
         short = (objective.losses(moved) >= before) & (guess < MOST_SMOOTHNESS)
@@ -211,7 +213,7 @@ def _lbfgs(
 
     def value(w: np.ndarray) -> tuple[float, np.ndarray]:
         row = torch.from_numpy(w).to(start)[None]
-        return float(objective.losses(row)[0]), objective.gradients(row)[0].double().numpy()
+        return float(objective.losses(row)[0]), objective.gradients(row)[0].double().cpu().numpy()
 
     options = {"maxiter": most, "maxfun": 4 * most, "ftol": 0.0, "gtol": 0.0, "maxcor": 20}
     # scipy stops by the largest entry; the tolerance is for the norm.
@@ -223,7 +225,7 @@ def _lbfgs(
 
     found = scipy.optimize.minimize(
         value,
-        start.double().numpy(),
+        start.double().cpu().numpy(),
         jac=True,
         method="L-BFGS-B",
         callback=iterated,
@@ -250,11 +252,11 @@ def _newton(
     split, row = alone.shards.train, int(alone.rows[0])
 
     def at(x: Tensor) -> tuple[float, Tensor, float]:
-        found = objective.gradients(x[None].to(start))[0].double()
+        found = objective.gradients(x[None].to(start))[0].double().cpu()
         value = float(objective.losses(x[None].to(start))[0])
         return value, found, float(found.norm())
 
-    x = start.double()
+    x = start.double().cpu()
     value, gradient, norm = at(x)
     for iteration in range(most):
         if norm < tolerance:

@@ -76,6 +76,21 @@ class WithBuffers(OptimizerState):
 
 
 RuleState = SgdState | AdamState
+
+
+def without_buffers(state: OptimizerState) -> RuleState:
+    """Return what the update rule keeps, without buffers.
+
+    Parameters
+    ----------
+    state : OptimizerState
+        What the solver keeps.
+    """
+    kept = state.rule if isinstance(state, WithBuffers) else state
+    assert isinstance(kept, RuleState)
+    return kept
+
+
 Moments = tuple[Tensor, ...]
 
 
@@ -110,15 +125,7 @@ class Rule(ABC):
         """Return the state with other moments, after the steps and epochs of a round."""
 
     @abstractmethod
-    def step(
-        self,
-        w: Tensor,
-        change: Tensor,
-        moments: Moments,
-        rate: Rate,
-        number: Rate,
-        mask: Tensor | None,
-    ) -> None:
+    def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
         """Take one step in place.
 
         Parameters
@@ -133,9 +140,35 @@ class Rule(ABC):
             Learning rates, (R, 1), or one for all.
         number : Tensor or float
             This step's number, from 1, (R, 1), or one for all.
-        mask : Tensor or None
-            1 for coordinates that are trained, else 0, (P,); None for ones.
         """
+
+    def masked_step(
+        self,
+        w: Tensor,
+        change: Tensor,
+        moments: Moments,
+        rate: Rate,
+        number: Rate,
+        mask: Tensor | None,
+    ) -> None:
+        """Take one step of some coordinates; the others, and their moments, stay as they are.
+
+        Parameters
+        ----------
+        w, change, moments, rate, number
+            As for ``step``.
+        mask : Tensor or None
+            Which coordinates are trained, bool (P,); None for all.
+        """
+        if mask is None:
+            self.step(w, change, moments, rate, number)
+            return
+        # A moment without coordinates, as SGD keeps without momentum, has none to restore.
+        changing = [tensor for tensor in (w, *moments) if tensor.shape[-1]]
+        before = [tensor.clone() for tensor in changing]
+        self.step(w, change, moments, rate, number)
+        for tensor, old in zip(changing, before, strict=True):
+            tensor.copy_(torch.where(mask, tensor, old))
 
 
 def decay(change: Tensor, w: Tensor, strength: float, rate: Rate) -> None:
@@ -169,23 +202,13 @@ class Sgd(Rule):
         (v,) = moments
         return SgdState(v, state.epochs + torch.from_numpy(epochs))
 
-    def step(
-        self,
-        w: Tensor,
-        change: Tensor,
-        moments: Moments,
-        rate: Rate,
-        number: Rate,
-        mask: Tensor | None,
-    ) -> None:
+    def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
         (v,) = moments
         decay(change, w, self.options.weight_decay, rate)
-        if mask is not None:
-            change *= mask
         if self.options.momentum:
             v *= self.options.momentum
             v += change
-            change = v if mask is None else v * mask
+            change = v
         if isinstance(rate, float):
             w.add_(change, alpha=-rate)
         else:
@@ -221,35 +244,22 @@ class Adam(Rule):
         first, second = moments
         return AdamState(first, second, done, state.epochs + torch.from_numpy(epochs))
 
-    def step(
-        self,
-        w: Tensor,
-        change: Tensor,
-        moments: Moments,
-        rate: Rate,
-        number: Rate,
-        mask: Tensor | None,
-    ) -> None:
+    def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
         first, second = moments
         options = self.options
         if options.optimizer == "adam":
             decay(change, w, options.weight_decay, rate)
         elif options.weight_decay:
-            kept = 1 - rate * options.weight_decay
-            w *= kept if mask is None else 1 - mask * (1 - kept)
-        if mask is not None:
-            change *= mask
+            w *= 1 - rate * options.weight_decay
         first.lerp_(change, 1 - options.beta1)
         second.mul_(options.beta2).addcmul_(change, change, value=1 - options.beta2)
         scale = (1 - options.beta2**number) ** 0.5
         size: Any = rate / (1 - options.beta1**number)
         root = (second.sqrt() / scale).add_(options.epsilon)
         if isinstance(size, float):
-            moved = first if mask is None else first * mask
-            w.addcdiv_(moved, root, value=-size)
+            w.addcdiv_(first, root, value=-size)
         else:
-            moved = size * first / root
-            w -= moved if mask is None else moved * mask
+            w -= size * first / root
 
 
 RULES: dict[str, type[Rule]] = {"sgd": Sgd, "adam": Adam, "adamw": Adam}

@@ -59,5 +59,6 @@ def chosen(train: Split, samples: list[np.ndarray]) -> Split:
         Its i-th client has ``samples[i]``.
     """
     rows = torch.from_numpy(np.concatenate(samples) if samples else np.zeros(0, np.int64))
+    rows = rows.to(train.x.device)
     offsets = np.concatenate([[0], np.cumsum([len(drawn) for drawn in samples])]).astype(np.int64)
     return Split(train.x.index_select(0, rows), train.y.index_select(0, rows), offsets)

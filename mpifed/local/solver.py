@@ -10,8 +10,9 @@ Either way the result of a client is the same bit for bit whichever clients shar
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,18 +21,18 @@ from torch import Tensor
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment
 from mpifed.local.invariance import LANES
-from mpifed.local.minibatches import draw_orders, work_of
+from mpifed.local.minibatches import Work, draw_orders, work_of
 from mpifed.local.one_by_one import step_one_by_one
-from mpifed.local.optimizers import RULES, AdamState, OptimizerState, SgdState, WithBuffers
+from mpifed.local.optimizers import RULES, OptimizerState, WithBuffers, without_buffers
 from mpifed.local.options import LocalOptions
-from mpifed.local.schedule import SCHEDULES
-from mpifed.local.stacked import BLOCK_BYTES, Stacked
+from mpifed.local.schedule import learning_rates, summed_rates
+from mpifed.local.stacked import BLOCK_BYTES, GPU_BLOCK_BYTES, Stacked
 from mpifed.local.steps import Steps
 from mpifed.memory import check_memory
 from mpifed.models.base import Model
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
 
 __all__ = ["LocalSGD", "OptimizerState"]
 
@@ -73,6 +74,11 @@ class LocalSGD:
     epochs_field : str
         Where the epochs come from, for messages.
 
+    Attributes
+    ----------
+    n_trained : int
+        Numbers of a row that have a gradient; buffers come after them.
+
     Raises
     ------
     InputError
@@ -98,12 +104,39 @@ class LocalSGD:
         self.rule = RULES[options.optimizer](options)
         self.n_trained = model.n_parameters - model.n_buffers
         chosen = model.stepping if options.stepping == "auto" else options.stepping
-        block_bytes = BLOCK_BYTES if chosen == "stacked" else 0
+        together = BLOCK_BYTES if device.type == "cpu" else GPU_BLOCK_BYTES
+        block_bytes = together if chosen == "stacked" else 0
         self.stacked: Stacked | None = None
-        if chosen == "stacked" or model.same_bits:
+        if (chosen == "stacked" or model.same_bits) and not model.n_buffers:
             self.stacked = Stacked(
                 model, self.rule, options.batch_size, self.width, block_bytes, device
             )
+
+    def variant(self, purpose: str, epochs_field: str = "local.epochs", **options: Any) -> LocalSGD:
+        """Return a solver of the same model with other options, for another phase of a method.
+
+        Parameters
+        ----------
+        purpose : str
+            Name of the stream from which its minibatches are drawn.
+        epochs_field : str
+            Where its epochs come from, for messages.
+        **options
+            Fields of ``LocalOptions`` that differ.
+
+        Returns
+        -------
+        LocalSGD
+        """
+        return LocalSGD(
+            self.model,
+            dataclasses.replace(self.options, **options),
+            self.horizon,
+            self.longest,
+            self.device,
+            purpose,
+            epochs_field,
+        )
 
     @property
     def keeps_buffers(self) -> bool:
@@ -164,7 +197,7 @@ class LocalSGD:
         weights: Float[Tensor, "components samples"] | None = None,
         step_scale: Float[np.ndarray, " clients"] | None = None,
         adjustments: Sequence[Adjustment] = (),
-        mask: Float[Tensor, " size"] | None = None,
+        mask: Bool[Tensor, " size"] | None = None,
     ) -> tuple[Float[Tensor, "clients components size"], OptimizerState]:
         """Train every row of ``start`` on its client's shard.
 
@@ -185,24 +218,16 @@ class LocalSGD:
         adjustments : sequence of Adjustment
             Terms that are added to the gradients.
         mask : Tensor, optional
-            1 for numbers of a row that are trained, 0 for others, (P,). None is ones.
+            Which numbers of a row are trained, bool (P,), as ``Model.mask`` returns it; the others
+            and their moments stay as they are. None is all. Buffers change in any case.
 
         Returns
         -------
         tuple of Tensor and OptimizerState
             The trained rows, (clients, components, P), and the new state.
         """
-        options = self.options
-        work = work_of(
-            clients.n_train, options.batch_size, options.epochs, options.steps, options.sampling
-        )
-        if clients.effort is not None:
-            work = work.shortened(clients.effort)
-        kept = optimizer.rule if isinstance(optimizer, WithBuffers) else optimizer
-        assert isinstance(kept, SgdState | AdamState)
-        rates = self._rates(draws.round, kept.epochs.numpy(), int(work.epochs.max(initial=0)))
-        if step_scale is not None:
-            rates = rates * step_scale[:, None]
+        options, work, kept = self.options, self._work(clients), without_buffers(optimizer)
+        rates = learning_rates(options, self.horizon, draws.round, kept.epochs, work, step_scale)
         keys = draws.client_keys(self.purpose, clients.ids)
         moments = self.rule.moments(kept)
         if options.reset_momentum:
@@ -215,7 +240,7 @@ class LocalSGD:
             self.rule.steps(kept),
             weights,
             tuple(adjustments),
-            None if mask is None else mask[: self.n_trained],
+            None if mask is None else mask[: self.n_trained].to(self.device),
         )
         start = self.own(start, optimizer)
         if self.stacked is not None:
@@ -230,14 +255,42 @@ class LocalSGD:
             return trained, WithBuffers(after, trained[..., self.n_trained :].clone())
         return trained, after
 
-    def _rates(self, round: int, epochs_done: np.ndarray, epochs: int) -> np.ndarray:
-        """Learning rates, float64 (clients, epochs of this round)."""
-        schedule = SCHEDULES[self.options.lr_schedule]
-        if self.options.lr_clock == "round":
-            rate = self.options.lr * schedule(round - 1, self.horizon)
-            return np.full((len(epochs_done), epochs), rate)
-        rates = [
-            [schedule(int(done) + epoch, self.horizon) for epoch in range(epochs)]
-            for done in epochs_done
-        ]
-        return self.options.lr * np.array(rates).reshape(len(epochs_done), epochs)
+    def total_rates(
+        self,
+        optimizer: OptimizerState,
+        clients: Clients,
+        draws: Draws,
+        step_scale: Float[np.ndarray, " clients"] | None = None,
+    ) -> Float[Tensor, " clients"]:
+        """Return the sum of the learning rates of a client's steps in a round.
+
+        With K steps at one rate it is K lr. A move of SGD without momentum divided by it is the
+        mean of the gradients along which the client stepped.
+
+        Parameters
+        ----------
+        optimizer : OptimizerState
+            State before the round.
+        clients : Clients
+            The participants hosted here; late ones take fewer steps.
+        draws : Draws
+            Random numbers of the round, for its number.
+        step_scale : numpy.ndarray, optional
+            Factors of the learning rate, (clients,).
+
+        Returns
+        -------
+        Tensor
+            float64 (clients,), positive, on the solver's device.
+        """
+        options, work, kept = self.options, self._work(clients), without_buffers(optimizer)
+        rates = learning_rates(options, self.horizon, draws.round, kept.epochs, work, step_scale)
+        return torch.from_numpy(summed_rates(rates, work)).to(self.device)
+
+    def _work(self, clients: Clients) -> Work:
+        """Steps of each client in a round."""
+        options = self.options
+        work = work_of(
+            clients.n_train, options.batch_size, options.epochs, options.steps, options.sampling
+        )
+        return work if clients.effort is None else work.shortened(clients.effort)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 3 << 20
 """Bytes of inputs in one step of a block; near the size of a core's cache is fastest."""
 
+GPU_BLOCK_BYTES = 16 << 20
+"""The same on a GPU: all clients of a rank, as long as their activations fit."""
+
 EVERY = slice(None)
 CONTIGUOUS = torch.contiguous_format
 
@@ -102,7 +105,9 @@ class Stacked:
         is_sorted = bool((np.diff(the_plan.order) > 0).all())
         theta = start.clone(memory_format=CONTIGUOUS) if is_sorted else start[order]
         moving = tuple(moment.clone() if is_sorted else moment[order] for moment in moments)
-        adjustments = [term.reordered(order) for term in steps.adjustments]
+        adjustments = steps.adjustments
+        if not is_sorted:
+            adjustments = tuple(term.reordered(order) for term in adjustments)
         rates = np.repeat(steps.rates[the_plan.order], components, axis=0)
         rate_of = torch.from_numpy(rates).to(theta)
         before = torch.from_numpy(np.repeat(steps.done[the_plan.order], components)).to(theta)
@@ -130,7 +135,8 @@ class Stacked:
                         change.view(shape), w.view(shape), slice(step.first, step.last), EVERY
                     )
                 number = before[part, None] + (step.number + 1)
-                self.rule.step(w, change, tuple(m[part] for m in flat), rate, number, steps.mask)
+                moving_part = tuple(m[part] for m in flat)
+                self.rule.masked_step(w, change, moving_part, rate, number, steps.mask)
         if is_sorted:
             return theta, moving
         return (

@@ -33,7 +33,7 @@ class Steps:
     adjustments : tuple of Adjustment
         Terms that are added to the gradients.
     mask : Tensor or None
-        1 for parameters that are trained, else 0.
+        Which parameters are trained, bool (P,); None for all.
     """
 
     train: Split

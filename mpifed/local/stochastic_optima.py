@@ -94,7 +94,7 @@ def stochastic_optima(
         rows = batches(some, draws, f"local step {step}", sizes)
         gradients = sampled_gradients(model, some, regulariser, x[here], rows)
         moved = x[here] - STEP * gradients
-        x[here] = torch.where(torch.from_numpy(running)[:, None], moved, x[here])
+        x[here] = torch.where(torch.from_numpy(running)[:, None].to(x.device), moved, x[here])
     return found
 
 
@@ -147,15 +147,15 @@ def _judged(
     done = np.zeros(len(here), bool)
     kept = ~validates
     if validates.any():
-        losses = validation.losses(x[here]).numpy()
+        losses = validation.losses(x[here]).cpu().numpy()
         better = losses < watch.least[here]
         watch.least[here] = np.where(better, losses, watch.least[here])
         watch.since[here] = np.where(better, 0, watch.since[here] + 1)
         done |= validates & (watch.since[here] >= PATIENCE)
         kept |= better
     if not validates.all():
-        norms = row_norms(training.gradients(x[here])).numpy()
-        small = (norms < tolerance) & (training.losses(x[here]).numpy() < SMALL_LOSS)
+        norms = row_norms(training.gradients(x[here])).cpu().numpy()
+        small = (norms < tolerance) & (training.losses(x[here]).cpu().numpy() < SMALL_LOSS)
         done |= ~validates & small
     found[here[kept]] = x[here[kept]]
     return done

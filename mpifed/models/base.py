@@ -7,7 +7,7 @@ numbers, each with its own batch of B samples. ``mpifed.models.losses`` says wha
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mpifed.components.base import Contract
+from mpifed.models.layout import Place, mask_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 
 Stepping = Literal["stacked", "one_by_one"]
@@ -39,7 +40,9 @@ class Parametrised(Contract, kind="model"):
     steppings : tuple of str
         Values of ``local.stepping`` that the model can be trained with.
     stepping : {'stacked', 'one_by_one'}
-        What ``local.stepping: auto`` means.
+        What ``local.stepping: auto`` means on a CPU.
+    stepping_on_gpu : {'stacked', 'one_by_one'}
+        What it means on a GPU.
     same_bits : bool
         True if both values of ``local.stepping`` give the same bits.
     scored_together : int
@@ -51,6 +54,7 @@ class Parametrised(Contract, kind="model"):
     deterministic: bool = True
     steppings: tuple[Stepping, ...] = ("stacked", "one_by_one")
     stepping: Stepping = "stacked"
+    stepping_on_gpu: Stepping = "stacked"
     same_bits: bool = True
     scored_together: int = 8192
 
@@ -137,6 +141,33 @@ class Model(Parametrised, kind="model"):
             (R, n_parameters).
         """
 
+    def places(self) -> tuple[Place, ...]:
+        """Return where in a row the model's tensors are, by names; none by default."""
+        return ()
+
+    def mask(self, names: Iterable[str], field: str = "mask") -> Tensor:
+        """Return which numbers of a row belong to some layers or parameters.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names as in the state dict, with all that begins with a layer's name: ``fc`` is
+            ``fc.weight`` and ``fc.bias``. ``*`` stands for any characters.
+        field : str
+            Where the names come from; the beginning of messages.
+
+        Returns
+        -------
+        Tensor
+            bool (n_parameters,), for the solver's argument ``mask``.
+
+        Raises
+        ------
+        InputError
+            For a name that nothing has, with the closest one.
+        """
+        return mask_of(self.places(), self.n_parameters, names, field)
+
     @contextmanager
     def training(self, parameters: Tensor, gradient: Tensor) -> Iterator[Gradient]:
         """Train one copy at its true batch size, without rows beside it.
@@ -177,7 +208,7 @@ class Model(Parametrised, kind="model"):
 
 
 class Frozen(torch.nn.Module):
-    """One copy of a model as a torch module.
+    """One copy of a model as a torch module, for models that are written as formulas alone.
 
     Parameters
     ----------

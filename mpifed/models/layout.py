@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from mpifed.errors import InputError, closest
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,13 @@ class Layout:
             view.copy_(own[name].detach())
         return row.numpy()
 
+    def collect(self, module: nn.Module, row: Tensor) -> None:
+        """Copy buffers into ``row`` that the module has replaced, and not changed in place."""
+        for owner, name, place in self._owners(module):
+            found, view = owner.get_buffer(name), place.view(row)
+            if found.data_ptr() != view.data_ptr():
+                view.copy_(found.detach())
+
     def bind(self, module: nn.Module, row: Tensor, gradient: Tensor | None) -> None:
         """Make the module's tensors views of ``row``.
 
@@ -99,9 +109,10 @@ class Layout:
         module : torch.nn.Module
             A module of the row's type, on its device.
         row : Tensor
-            (size,). Buffers change there in place.
+            (size,).
         gradient : Tensor or None
-            (trained,), of which the gradients become views; None for none.
+            (trained,), of which the gradients become views, and training changes buffers in
+            ``row``. None for evaluation, in which buffers are copies: a module may change them.
         """
         own = dict(module.named_parameters())
         for place in self.parameters:
@@ -111,7 +122,8 @@ class Layout:
         for owner, name, place in self._owners(module):
             # Views share a count of changes, by which a second layer's would seem to spoil the
             # first one's gradient; ``data`` does not.
-            owner._buffers[name] = place.view(row).data
+            view = place.view(row).data
+            owner._buffers[name] = view.clone() if gradient is None else view
 
     def release(self, module: nn.Module) -> None:
         """Let go of the row that ``bind`` gave to the module."""
@@ -139,6 +151,76 @@ class Layout:
         for place in self.buffers:
             prefix, _, name = place.name.rpartition(".")
             yield module.get_submodule(prefix), name, place
+
+
+def mask_of(places: Iterable[Place], size: int, names: Iterable[str], field: str) -> Tensor:
+    """Return which numbers of a row belong to some layers or tensors.
+
+    Parameters
+    ----------
+    places : iterable of Place
+        All tensors of the row.
+    size : int
+        Numbers in the row.
+    names : iterable of str
+        Names of tensors, of layers, or patterns of such names with ``*``.
+    field : str
+        Where the names come from; the beginning of messages.
+
+    Returns
+    -------
+    Tensor
+        bool (size,).
+
+    Raises
+    ------
+    InputError
+        For a name that nothing has, with the closest one.
+
+    Examples
+    --------
+    >>> layout = layout_of(nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1)))
+    >>> mask_of(layout.parameters, layout.size, ["1"], "head")
+    tensor([False, False, False,  True,  True])
+    """
+    mask, found = torch.zeros(size, dtype=torch.bool), list(places)
+    for name in names:
+        chosen = [place for place in found if any(fnmatchcase(n, name) for n in _names(place))]
+        if not chosen:
+            known = {n for place in found for n in _names(place)}
+            raise InputError(
+                f"{field} has '{name}', which is no layer or parameter of the model; "
+                f"{closest(name, known)}"
+            )
+        for place in chosen:
+            mask[place.begin : place.end] = True
+    return mask
+
+
+def _names(place: Place) -> list[str]:
+    """The tensor's name and those of all layers that it is in."""
+    parts = place.name.split(".")
+    return [".".join(parts[:k]) for k in range(1, len(parts) + 1)]
+
+
+def places_of(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[Place, ...]:
+    """Return the places of tensors that follow one another in a row.
+
+    Parameters
+    ----------
+    shapes : iterable of (str, tuple of int)
+        Name and shape of each tensor.
+
+    Examples
+    --------
+    >>> [place.begin for place in places_of([("weight", (2, 3)), ("bias", (2,))])]
+    [0, 6]
+    """
+    begin, found = 0, []
+    for name, shape in shapes:
+        found.append(Place(name, shape, begin, False, torch.float64))
+        begin = found[-1].end
+    return tuple(found)
 
 
 def layout_of(module: nn.Module, changing: Collection[str] = ()) -> Layout:
@@ -174,3 +256,25 @@ def layout_of(module: nn.Module, changing: Collection[str] = ()) -> Layout:
             buffers.append(Place(name, tuple(buffer.shape), begin, False, buffer.dtype))
             begin = buffers[-1].end
     return Layout(tuple(parameters), tuple(buffers))
+
+
+def filled(build: Callable[[], nn.Module], row: Tensor) -> nn.Module:
+    """Return a module in evaluation mode with the numbers of a row.
+
+    Parameters
+    ----------
+    build : callable
+        Builds the module; no random number is drawn for it.
+    row : Tensor
+        All its parameters, in order, (P,).
+
+    Examples
+    --------
+    >>> filled(lambda: nn.Linear(2, 1), torch.tensor([1.0, 2.0, 3.0]))(torch.ones(1, 2))
+    tensor([[6.]], grad_fn=<AddmmBackward0>)
+    """
+    with torch.device("meta"):
+        module = build()
+    module = module.to_empty(device=row.device).to(row.dtype)
+    layout_of(module).fill(module, row.detach())
+    return module.eval()

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mpifed.data.base import Description
 from mpifed.models.base import Model
+from mpifed.models.layout import Place, filled, places_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.outputs import refuse_sequences
 
@@ -55,6 +56,11 @@ class Linear(Model):
     def init(self, generator: np.random.Generator) -> np.ndarray:
         """Draw uniformly from +-1/sqrt(inputs), torch's default for linear layers: float64 (P,)."""
         return generator.uniform(-1, 1, self.n_parameters) / math.sqrt(self.n_inputs)
+
+    def places(self) -> tuple[Place, ...]:
+        """Return the places of ``weight`` and ``bias``."""
+        bias = [("bias", (self.n_outputs,))] if self.bias else []
+        return places_of([("weight", (self.n_outputs, self.n_inputs)), *bias])
 
     def _split(
         self, parameters: Float[Tensor, "rows size"]
@@ -105,6 +111,22 @@ class Linear(Model):
         if self.bias:
             parts.append(slopes.sum(-1))
         return torch.cat(parts, 1)
+
+    def module(self, parameters: Tensor) -> nn.Module:
+        """Return one copy as ``Sequential(Flatten, Linear)``; see ``Model.module``.
+
+        Examples
+        --------
+        >>> list(Linear(3, 2).module(torch.zeros(8)).state_dict())
+        ['1.weight', '1.bias']
+        """
+
+        def build() -> nn.Module:
+            return nn.Sequential(
+                nn.Flatten(), nn.Linear(self.n_inputs, self.n_outputs, bias=self.bias)
+            )
+
+        return filled(build, parameters)
 
 
 def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> Linear:

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from mpifed.models.likelihoods import cross_entropy, cross_entropy_slopes, logistic, sigmoid
+from mpifed.models.mixing import mixed_log_probabilities, mixed_logits, mixed_output
 
 LossName = Literal["auto", "squared", "half_squared"]
 TOP = 5
@@ -53,6 +53,8 @@ class Loss:
     of_mixture : callable or None
         ``of_mixture(outputs, y, mixture)``: loss (B,) of the prediction sum_m pi_m h_m. None
         where it is -log sum_m pi_m exp(-loss_m), as for probabilities of classes.
+    mixed : callable
+        ``mixed(outputs, mixture)``: outputs of that prediction, (M, B, outputs) to (B, outputs).
     """
 
     name: str
@@ -61,6 +63,7 @@ class Loss:
     slopes: Callable[[Tensor, Tensor], Tensor]
     hits: Callable[[Tensor, Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor]]
     of_mixture: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+    mixed: Callable[[Tensor, Tensor], Tensor] = mixed_log_probabilities
 
 
 @dataclass(frozen=True)
@@ -250,11 +253,6 @@ def mixed_cross_entropy(outputs: Tensor, y: Tensor, mixture: Tensor) -> Tensor:
     return _mixed_nll(cross_entropy(outputs, y.expand(len(outputs), *y.shape)), mixture)
 
 
-def mixed_output(outputs: Tensor, mixture: Tensor) -> Tensor:
-    """Return sum_m pi_m h_m, (B, outputs), added component by component."""
-    return reduce(torch.add, (outputs * mixture[:, None, None]).unbind(0))
-
-
 CROSS_ENTROPY = Loss("cross_entropy", "accuracy", cross_entropy, cross_entropy_slopes, right_labels)
 SEQUENCE = Loss(
     "sequence",
@@ -271,6 +269,7 @@ MULTI_LABEL = Loss(
     lambda outputs, y: (sigmoid(outputs) - y) / y.shape[-1],
     tags_recalled,
     mixed_tags,
+    mixed_logits,
 )
 SQUARED = Loss(
     "squared",
@@ -279,6 +278,7 @@ SQUARED = Loss(
     lambda outputs, y: (outputs - y) * (2 / y.shape[-1]),
     nothing_to_hit,
     lambda outputs, y, mixture: squared(mixed_output(outputs, mixture), y),
+    mixed_output,
 )
 HALF_SQUARED = Loss(
     "half_squared",
@@ -287,4 +287,5 @@ HALF_SQUARED = Loss(
     lambda outputs, y: outputs - y,
     nothing_to_hit,
     lambda outputs, y, mixture: half_squared(mixed_output(outputs, mixture), y),
+    mixed_output,
 )

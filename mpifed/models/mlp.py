@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import torch
 from annotated_types import Ge
-from torch import Tensor
+from torch import Tensor, nn
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model
+from mpifed.models.layout import Place, filled, places_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
 from mpifed.models.outputs import refuse_sequences
 
@@ -69,6 +70,13 @@ class Mlp(Model):
             [generator.uniform(-1, 1, (a + 1) * b) / math.sqrt(a) for a, b in layers]
         )
 
+    def places(self) -> tuple[Place, ...]:
+        """Return the places of ``layers.K.weight`` and ``layers.K.bias``, K from 0."""
+        tensors: list[tuple[str, tuple[int, ...]]] = []
+        for layer, (a, b) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
+            tensors += [(f"layers.{layer}.weight", (b, a)), (f"layers.{layer}.bias", (b,))]
+        return places_of(tensors)
+
     def _layers(
         self, parameters: Float[Tensor, "rows size"]
     ) -> Iterator[tuple[Float[Tensor, "rows outputs inputs"], Float[Tensor, "rows outputs"]]]:
@@ -119,6 +127,26 @@ class Mlp(Model):
                 slopes = torch.bmm(slopes, weight)
                 slopes *= (h > 0) if self.activation == "relu" else 1 - h.square()
         return found
+
+    def module(self, parameters: Tensor) -> nn.Module:
+        """Return one copy as ``Sequential(Flatten, Linear, ReLU, ..., Linear)``.
+
+        See ``Model.module``; with ``activation: tanh`` there are ``Tanh`` layers.
+
+        Examples
+        --------
+        >>> list(Mlp((3, 4, 2)).module(torch.zeros(26)).state_dict())
+        ['1.weight', '1.bias', '3.weight', '3.bias']
+        """
+
+        def build() -> nn.Module:
+            between = nn.ReLU if self.activation == "relu" else nn.Tanh
+            layers: list[nn.Module] = [nn.Flatten()]
+            for a, b in zip(self.sizes, self.sizes[1:], strict=False):
+                layers += [nn.Linear(a, b), between()]
+            return nn.Sequential(*layers[:-1])
+
+        return filled(build, parameters)
 
 
 def mlp(

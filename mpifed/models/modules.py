@@ -18,6 +18,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,9 +27,9 @@ from torch import Tensor, nn
 
 from mpifed.errors import InputError
 from mpifed.models.base import Gradient, Model, Stepping
-from mpifed.models.layout import Layout, layout_of
+from mpifed.models.layout import Layout, Place, layout_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
-from mpifed.models.trial import Build, complete, running_statistics, seeded, try_module
+from mpifed.models.trial import BATCH, Build, complete, running_statistics, seeded, try_module
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -62,7 +63,9 @@ class ModuleModel(Model):
     loss : Loss
         Training loss.
     autocast : torch.dtype or None
-        Type of products in training, where not that of the parameters.
+        Type of products in training, where not that of the parameters. Rows are then not stacked.
+    dtype : torch.dtype
+        Type of the parameters in which the module was tried.
     """
 
     build: Build
@@ -72,6 +75,7 @@ class ModuleModel(Model):
     deterministic: bool = True
     loss: Loss = CROSS_ENTROPY
     autocast: torch.dtype | None = None
+    dtype: torch.dtype = torch.float32
 
     @property
     def n_parameters(self) -> int:
@@ -86,13 +90,31 @@ class ModuleModel(Model):
     @property
     def steppings(self) -> tuple[Stepping, ...]:  # type: ignore[override]
         """Both, or ``one_by_one`` alone where rows cannot be stacked."""
-        return ("stacked", "one_by_one") if self.deterministic else ("one_by_one",)
+        return ("stacked", "one_by_one") if self._is_stackable else ("one_by_one",)
 
     @property
     def stepping(self) -> Stepping:  # type: ignore[override]
         """``stacked`` for small networks of dense layers, else ``one_by_one``."""
-        small = self.layout.trained <= SMALL and self.deterministic and self._is_dense()
-        return "stacked" if small else "one_by_one"
+        small = self.layout.trained <= SMALL and self._is_dense()
+        return "stacked" if small and self._is_stackable else "one_by_one"
+
+    @cached_property
+    def _is_stackable(self) -> bool:
+        """Whether two rows can be computed at once; vmap refuses branches and changes in place."""
+        if not self.deterministic or self.autocast is not None:
+            return False
+        rows = torch.zeros(2, self.n_parameters, dtype=self.dtype, requires_grad=True)
+        try:
+            outputs = self.logits(rows, torch.ones(2, BATCH, *self.input_shape, dtype=self.dtype))
+            torch.autograd.grad(outputs.sum(), rows)
+        except Exception:
+            return False
+        return True
+
+    @property
+    def stepping_on_gpu(self) -> Stepping:  # type: ignore[override]
+        """``stacked`` wherever rows can be."""
+        return "stacked" if self._is_stackable else "one_by_one"
 
     same_bits: bool = False
 
@@ -134,12 +156,20 @@ class ModuleModel(Model):
             raise InputError("model: the function builds modules of different shapes")
         return self.layout.row(fresh)
 
+    def places(self) -> tuple[Place, ...]:
+        """Return the places of parameters and running statistics, named as in the state dict."""
+        return (*self.layout.parameters, *self.layout.buffers)
+
+    def _as(self, row: Tensor) -> None:
+        """Give what is not in rows the type and device of ``row``."""
+        if any(p.dtype != row.dtype for p in self.network.parameters()):
+            self.network.to(row.dtype)
+        self.network.to(row.device)
+
     @contextmanager
     def _bound(self, row: Tensor, gradient: Tensor | None = None) -> Iterator[nn.Module]:
         """The network with its parameters and buffers in ``row``."""
-        if next(self.network.parameters()).dtype != row.dtype:
-            self.network.to(row.dtype)
-        self.network.to(row.device)
+        self._as(row)
         self.layout.bind(self.network, row, gradient)
         try:
             yield self.network
@@ -171,6 +201,7 @@ class ModuleModel(Model):
                     (samples * weights).sum().backward()
 
             yield compute
+            self.layout.collect(network, parameters)
 
     def shared_logits(
         self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
@@ -188,6 +219,7 @@ class ModuleModel(Model):
         def one(row: Tensor, x: Tensor) -> Tensor:
             return torch.func.functional_call(self.network, self.layout.views(row), (x,))
 
+        self._as(parameters)
         self.network.train()
         return torch.func.vmap(one)(parameters, x)
 
@@ -217,6 +249,7 @@ def module_model(
     *,
     seed: int = 0,
     autocast: torch.dtype | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> ModuleModel:
     """Turn a function that builds a module into a model.
 
@@ -232,6 +265,8 @@ def module_model(
         Seed of what is drawn but not trained: parameters without ``requires_grad``.
     autocast : torch.dtype, optional
         Type of products in training, such as bfloat16.
+    dtype : torch.dtype
+        Type of the parameters and samples, in which the module is tried.
 
     Returns
     -------
@@ -254,9 +289,10 @@ def module_model(
     def make() -> nn.Module:
         return complete(build(), input_shape)
 
-    trial = try_module(seeded(make, seed), input_shape, output_shape)
+    trial = try_module(seeded(make, seed).to(dtype), input_shape, output_shape, dtype)
     network = seeded(make, seed)
     layout = layout_of(network, trial.changing)
     own = getattr(network, "loss", None)
     chosen = own if isinstance(own, Loss) else loss
-    return ModuleModel(build, input_shape, network, layout, trial.deterministic, chosen, autocast)
+    found = trial.deterministic
+    return ModuleModel(build, input_shape, network, layout, found, chosen, autocast, dtype)

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 
 from mpifed.errors import InputError, text_of
 
@@ -63,7 +63,7 @@ def complete(module: object, input_shape: tuple[int, ...]) -> nn.Module:
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"model: the function returned {type(module).__name__}, not a module")
-    if any(isinstance(p, UninitializedParameter) for p in module.parameters()):
+    if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
         module.eval()
         with torch.no_grad():
             _outputs(module, torch.ones(BATCH, *input_shape))
@@ -71,16 +71,21 @@ def complete(module: object, input_shape: tuple[int, ...]) -> nn.Module:
 
 
 def try_module(
-    module: nn.Module, input_shape: tuple[int, ...], output_shape: tuple[int, ...]
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    output_shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
 ) -> Trial:
     """Train a module on one batch of ones.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Its buffers change.
+        Of the type ``dtype``; its buffers change.
     input_shape, output_shape : tuple of int
         Shapes of one sample and of its outputs.
+    dtype : torch.dtype
+        Type of the samples.
 
     Returns
     -------
@@ -90,30 +95,106 @@ def try_module(
     ------
     InputError
         Where the module does not take such a batch, gives outputs of another shape, changes its
-        inputs, or cannot be differentiated.
+        inputs or ``requires_grad``, keeps what is no buffer, or cannot be differentiated.
     """
     module.train()
-    # Batch normalisation needs samples that differ.
-    x = torch.ones(BATCH, *input_shape)
+    x = torch.ones(BATCH, *input_shape, dtype=dtype)
     before = {name: tensor.clone() for name, tensor in module.named_buffers()}
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(0)
-        state = torch.get_rng_state()
-        outputs = _outputs(module, x)
-        random = not torch.equal(state, torch.get_rng_state())
+    shared, trained = _sharing(module), [p.requires_grad for p in module.parameters()]
+    outputs, random = _seeded_outputs(module, x)
     if not torch.equal(x, torch.ones_like(x)):
         raise InputError(
             "model: the module changes its inputs in place, which are the data; leave out "
             "inplace=True before the first layer with parameters, or begin with x = x.clone()"
         )
+    if trained != [p.requires_grad for p in module.parameters()]:
+        raise InputError(
+            "model: the module changes requires_grad in forward; set it where the module is built"
+        )
     _check_outputs(outputs, output_shape)
     _differentiate(module, outputs)
-    changing = {
-        name for name, tensor in module.named_buffers() if not torch.equal(tensor, before[name])
-    }
-    changing |= _statistics(module)
-    of_batches = any(isinstance(part, _BatchNorm) for part in module.modules())
-    return Trial(not (random or changing or of_batches), frozenset(changing))
+    changing = _changed(module, before) | _statistics(module)
+    for pair in shared:
+        if changing.intersection(pair):
+            raise InputError(
+                f"model: buffers '{pair[0]}' and '{pair[1]}' share memory and change in training; "
+                "register one of them, and compute the other in forward"
+            )
+    mixes = _mixes_samples(module, x, outputs.detach(), before)
+    return Trial(not (random or changing or mixes), frozenset(changing))
+
+
+def _changed(module: nn.Module, before: dict[str, Tensor]) -> set[str]:
+    """Return the names of the buffers that are not as they were."""
+    now = dict(module.named_buffers())
+    for name in {*now, *before}:
+        if name not in now or name not in before or now[name].shape != before[name].shape:
+            raise InputError(
+                f"model: buffer '{name}' comes, goes or changes its shape in forward; register it "
+                "where the module is built, with the shape that it keeps"
+            )
+    return {name for name, tensor in now.items() if not torch.equal(tensor, before[name])}
+
+
+def _seeded_outputs(module: nn.Module, x: Tensor) -> tuple[Tensor, bool]:
+    """Return the outputs of a batch, and whether torch's global generator was drawn from."""
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(0)
+        state = torch.get_rng_state()
+        return _outputs(module, x), not torch.equal(state, torch.get_rng_state())
+
+
+def _mixes_samples(
+    module: nn.Module, x: Tensor, outputs: Tensor, before: dict[str, Tensor]
+) -> bool:
+    """Return whether a sample's outputs depend on the other samples of its batch.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Its buffers change.
+    x, outputs : Tensor
+        The batch that was tried, and what came of it.
+    before : dict of str to Tensor
+        Buffers before that.
+
+    Raises
+    ------
+    InputError
+        Where the same batch has other outputs the second time.
+    """
+
+    def again(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for name, buffer in module.named_buffers():
+                buffer.copy_(before[name])
+        return _seeded_outputs(module, x)[0].detach()
+
+    # Another kernel may round differently; what is drawn or remembered differs by more.
+    if not torch.allclose(again(x), outputs, rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise InputError(
+            "model: the module gives other outputs for the same batch the second time; draw random "
+            "numbers from torch's global generator (nn.Dropout, torch.rand), which follows the "
+            "run's seed, and keep what changes in buffers"
+        )
+    other = x.clone()
+    other[1:] = 0
+    if any(isinstance(part, _BatchNorm) for part in module.modules()):
+        return True
+    return not torch.allclose(again(other)[0], outputs[0], rtol=1e-3, atol=1e-5, equal_nan=True)
+
+
+def _sharing(module: nn.Module) -> list[tuple[str, str]]:
+    """Return pairs of names of buffers that are views of the same memory."""
+    first: dict[int, str] = {}
+    pairs = []
+    for prefix, part in module.named_modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            whole = f"{prefix}.{name}" if prefix else name
+            known = first.setdefault(buffer.untyped_storage().data_ptr(), whole)
+            if known != whole and buffer.numel():
+                pairs.append((known, whole))
+    return pairs
 
 
 def _statistics(module: nn.Module) -> set[str]:

@@ -105,7 +105,8 @@ def _check_links(file: h5py.File) -> None:
         nonlocal count
         count += 1
         if about.type not in OWN_LINKS:
-            return f"/{name.decode('utf-8', 'replace')} is a link to another file"
+            link = name.decode("utf-8", "replace")
+            return f"/{link} is a link to another file, which is refused"
         return f"it has more than {MOST_LINKS} links" if count > MOST_LINKS else None
 
     refused = file.id.links.visit(visit, info=True)

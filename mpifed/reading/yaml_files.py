@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ LONGEST_NUMBER = 1000
 """Largest length of a number, in characters."""
 
 
+PLAIN_INT = re.compile(r"[-+]?(0|[1-9][0-9]*|0x[0-9a-fA-F]+)")
+PLAIN_FLOAT = re.compile(
+    r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
+"""Numbers that mean the same to every reader; 0x10 is 16 for all of them too."""
+
 MERGE = "tag:yaml.org,2002:merge"
 """The tag of the key ``<<``, which inserts the entries of other mappings."""
 
@@ -37,6 +44,21 @@ class _Loader(yaml.SafeLoader):
                 None, None, f"the key '{repeated}' occurs twice", node.start_mark
             )
         return super().construct_mapping(node, deep)
+
+
+def _number(loader: _Loader, node: yaml.ScalarNode) -> int | float:
+    """Return a number; refuse one that YAML 1.1 alone reads: 1:30 (base 60), 1_0, 010, 0b1."""
+    whole = node.tag.endswith(":int")
+    read = loader.construct_yaml_int if whole else loader.construct_yaml_float
+    value: int | float = read(node)
+    if not (PLAIN_INT if whole else PLAIN_FLOAT).fullmatch(node.value):
+        problem = f"{node.value} would be read as the number {value}; write {value}"
+        raise _refusal(f"{problem}, or '{node.value}' in quotes for a text", node)
+    return value
+
+
+for _kind in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
 
 
 def read_yaml(path: Path) -> Any:

@@ -68,6 +68,11 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     try:
         options = _parser().parse_intermixed_args(words)
+        if not options.words:
+            raise InputError(
+                "the following arguments are required: EXPERIMENT | key=[value, ...]; --help shows "
+                "how the command is used"
+            )
         named, overrides = split_words(options.words)
         experiment = DEFAULT_EXPERIMENT if named is None else named
         if options.ranks is not None and options.ranks < 1:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from mpifed.algorithms.base import Algorithm, algorithm_class
+from mpifed.algorithms.returned import check_state
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
@@ -20,12 +21,20 @@ from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, exchange_class
 from mpifed.exchange.compression import build
 from mpifed.exchange.silent import Silent
-from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen
+from mpifed.federation.clients import (
+    Clients,
+    Draws,
+    Federation,
+    contiguous_owners,
+    draw_unseen,
+)
 from mpifed.federation.placement import partitioned_owners
 from mpifed.local.solver import LocalSGD
 from mpifed.memory import check_memory, enough_memory
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
+from mpifed.state import RunState, shared_tensors
+from mpifed.training.device import choose_device
 from mpifed.training.model import make_model, refuse_inexact, with_stepping
 
 CLIENT_BYTES = 200
@@ -64,6 +73,20 @@ class Setup:
             Split(s.x.to(self.device), s.y.to(self.device), s.offsets) for s in splits
         )
         return Shards(shards.client_ids, train, val, test, shards.fresh)
+
+    def first_state(self, everyone: Clients) -> RunState:
+        """Return the state before round 1 and before ``Algorithm.prepare``; collective.
+
+        Parameters
+        ----------
+        everyone : Clients
+            All clients hosted here.
+        """
+        draws = Draws(self.configuration.seed, 0)
+        first = self.algorithm.init(everyone, self.exchange, draws, self.dtype)
+        check_state(self.algorithm, "init", first)
+        memory = self.exchange.remember(shared_tensors(first), len(everyone), self.dtype)
+        return RunState(first, memory)
 
 
 def make(
@@ -120,12 +143,12 @@ def make(
     _check_samples(configuration, federation, description)
     with enough_memory(f"the model {configuration.model.name} with such options"):
         model = make_model(configuration, description, method)
-    configuration = with_stepping(configuration, model)
+    device = choose_device(configuration.device, method.devices, communicator)
+    configuration = with_stepping(configuration, model, device)
     check_memory(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
         f"the model {configuration.model.name} has {model.n_parameters} parameters, which",
     )
-    device = choose_device(configuration.device, communicator)
     longest = int(description.n_train.max())
     solver = LocalSGD(model, configuration.local, horizon, longest, device)
     make_algorithm: Callable[..., Algorithm] = method
@@ -192,18 +215,6 @@ def _check_task(
             f"data.name is '{configuration.data.name}', whose task is {task}, but algorithm "
             f"'{name}' learns from: {', '.join(algorithm.tasks)}"
         )
-
-
-def choose_device(name: str, communicator: Communicator) -> torch.device:
-    """Return the CPU, or this rank's GPU: its number on the node modulo the visible GPUs.
-
-    Not tested on a GPU. Digests are promised on CPU only.
-    """
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise InputError("device is 'cuda', but torch sees no GPU; allowed here: auto, cpu")
-    return torch.device("cuda", communicator.local_rank() % torch.cuda.device_count())
 
 
 def describe_versions() -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from mpifed import state as states
+from mpifed.algorithms.returned import check_state
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
 from mpifed.config.configuration import to_mapping
@@ -55,12 +56,7 @@ class Engine:
         self.training = Clients(federation, shards, np.flatnonzero(~unseen))
         self.unseen = Clients(federation, shards, np.flatnonzero(unseen))
         self.seed = setup.configuration.seed
-        first = setup.algorithm.init(
-            self.everyone, setup.exchange, Draws(self.seed, 0), setup.dtype
-        )
-        shared = states.shared_tensors(first)
-        memory = setup.exchange.remember(shared, len(self.everyone), setup.dtype)
-        self.state = states.RunState(first, memory)
+        self.state = setup.first_state(self.everyone)
         self._own: list[torch.Tensor] = []
         """Tensors of the state that ``_merged`` made: they have no other owner."""
         self.round = 0
@@ -78,15 +74,14 @@ class Engine:
     def prepare(self) -> None:
         """Run the computations of clients before round 1; a resumed run does not repeat them."""
         with self.clock.measure("local"):
-            made = self.setup.algorithm.prepare(
-                self.state.algorithm, self.everyone, self.setup.exchange, Draws(self.seed, 0)
-            )
-            self.state = states.RunState(made, self.state.memory)
+            algorithm, before, draws = self.setup.algorithm, self.state, Draws(self.seed, 0)
+            made = algorithm.prepare(before.algorithm, self.everyone, self.setup.exchange, draws)
+            check_state(algorithm, "prepare", made, before.algorithm)
+            self.state = states.RunState(made, before.memory)
 
     def restore(self, path: Path, meta: checkpoint.Meta) -> None:
         """Continue from a checkpoint; ``meta`` is what the file records besides the state."""
-        exchange = self.setup.exchange
-        hosted = self.setup.federation.hosted
+        exchange, hosted = self.setup.exchange, self.setup.federation.hosted
         self.state = checkpoint.read_state(path, self.state, exchange.shared_is_rows, hosted)
         self.round = meta.round
         exchange.ledger = Ledger(**meta.ledger)
@@ -205,6 +200,7 @@ class Engine:
         channel = timed(made, self.clock)
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
+        check_state(setup.algorithm, "round", moved, part.algorithm)
         after = states.RunState(moved, channel.memory)
         if everyone:
             self._own = []

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from mpifed import state as states
+from mpifed.algorithms import returned
 from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import unread
@@ -156,8 +157,9 @@ def remarks(setup: Setup, state: states.RunState, training: Clients) -> list[str
     training : Clients
         The hosted clients in training.
     """
-    own = setup.algorithm.remarks(state.algorithm, training, setup.exchange)
-    return [*_unread(setup), *own]
+    algorithm = setup.algorithm
+    own = algorithm.remarks(state.algorithm, training, setup.exchange)
+    return [*_unread(setup), *returned.checked_remarks(algorithm, own)]
 
 
 def _unread(setup: Setup) -> list[str]:
@@ -200,10 +202,12 @@ def score(
     ClientResults or None
         On rank 0; None elsewhere.
     """
-    served = [(training, setup.algorithm.deploy(trained, training, draws))]
+    algorithm = setup.algorithm
+    deployed = algorithm.deploy(trained, training, draws)
+    served = [(training, returned.checked_predictor(algorithm, "deploy", deployed))]
     if setup.federation.unseen.any():
-        adapted = setup.algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
-        served.append((unseen, adapted))
+        adapted = algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
+        served.append((unseen, returned.checked_predictor(algorithm, "adapt", adapted)))
     return score_clients(
         setup.federation, setup.model, served, setup.configuration.evaluation.validates
     )
@@ -223,12 +227,14 @@ def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict
     draws : Draws
         The random numbers of this evaluation.
     """
-    return dict(setup.algorithm.measure(trained, training, setup.exchange, draws))
+    measured = setup.algorithm.measure(trained, training, setup.exchange, draws)
+    return returned.checked_measures(setup.algorithm, measured)
 
 
 def _learnt(setup: Setup, trained: Any) -> dict[str, np.ndarray]:
     """Return the results of the algorithm that belong to no client, by name."""
-    found = setup.algorithm.learnt(trained, setup.exchange)
+    made = setup.algorithm.learnt(trained, setup.exchange)
+    found = returned.checked_learnt(setup.algorithm, made)
     return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in found.items()}
 
 

@@ -46,6 +46,11 @@ def make_model(
     def build() -> Any:
         return function(description, **configuration.model.options)
 
+    if configuration.local.autocast and configuration.dtype == "float64":
+        raise InputError(
+            f"local.autocast is '{configuration.local.autocast}', which torch does not apply to "
+            "dtype 'float64'; allowed: float32"
+        )
     built = seeded(build, configuration.seed)
     if isinstance(built, torch.nn.Module):
         built = module_model(
@@ -55,6 +60,7 @@ def make_model(
             loss_for(description.task),
             seed=configuration.seed,
             autocast=torch.bfloat16 if configuration.local.autocast else None,
+            dtype=torch.float64 if configuration.dtype == "float64" else torch.float32,
         )
     elif configuration.local.autocast:
         raise InputError(
@@ -93,7 +99,9 @@ def _check_argument(function: Any, name: str) -> None:
         )
 
 
-def with_stepping(configuration: Configuration, model: Model) -> Configuration:
+def with_stepping(
+    configuration: Configuration, model: Model, device: torch.device
+) -> Configuration:
     """Return the configuration with ``local.stepping`` as it is used, where digests depend on it.
 
     Parameters
@@ -102,6 +110,8 @@ def with_stepping(configuration: Configuration, model: Model) -> Configuration:
         The configuration of the run.
     model : Model
         Its model.
+    device : torch.device
+        Where it is trained: a GPU is full with many clients only, so that it stacks what can be.
 
     Raises
     ------
@@ -111,12 +121,23 @@ def with_stepping(configuration: Configuration, model: Model) -> Configuration:
     asked = configuration.local.stepping
     if asked != "auto" and asked not in model.steppings:
         raise InputError(
-            f"local.stepping is '{asked}', but the model has dropout or batch normalisation, whose "
-            "rows cannot be stacked; allowed: auto, one_by_one"
+            f"local.stepping is '{asked}', but the model {_unstackable(configuration, model)}, so "
+            "that its rows cannot be stacked; allowed: auto, one_by_one"
         )
-    if asked != "auto" or model.same_bits:
+    on_cpu, predicts = device.type == "cpu", isinstance(model, Model)
+    if asked != "auto" or not predicts or (on_cpu and model.same_bits):
         return configuration
-    return replace(configuration, local=replace(configuration.local, stepping=model.stepping))
+    chosen = model.stepping if on_cpu else model.stepping_on_gpu
+    return replace(configuration, local=replace(configuration.local, stepping=chosen))
+
+
+def _unstackable(configuration: Configuration, model: Model) -> str:
+    """Say what keeps rows of a model from being stacked."""
+    if not model.deterministic:
+        return "has dropout, batch normalisation or buffers that change"
+    if configuration.local.autocast:
+        return f"computes in {configuration.local.autocast} (local.autocast)"
+    return "has layers, branches or changes in place that torch.func.vmap does not take"
 
 
 def refuse_inexact(configuration: Configuration, model: Model, algorithm: Algorithm) -> None:
@@ -139,8 +160,9 @@ def refuse_inexact(configuration: Configuration, model: Model, algorithm: Algori
         return
     if not model.deterministic:
         raise InputError(
-            f"model.name is '{configuration.model.name}', which has dropout or batch normalisation,"
-            f" but algorithm '{configuration.algorithm.name}' computes gradients of whole risks; "
+            f"model.name is '{configuration.model.name}', whose outputs in training depend on "
+            "random numbers or on other samples (dropout, batch normalisation), but "
+            f"algorithm '{configuration.algorithm.name}' computes gradients of whole risks; "
             "use a network without them, such as one with GroupNorm"
         )
 

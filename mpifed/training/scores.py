@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpifed.algorithms.base import Predictor, check_predictor
+from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.returned import check_predictor
 from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Federation
 from mpifed.local.scoring import client_scores

@@ -14,7 +14,7 @@ from on_ranks import SMALL, unlike_one_rank
 
 from mpifed.algorithms.base import Algorithm, algorithm_class
 from mpifed.checkpoint import files as checkpoint
-from mpifed.components.registry import ALGORITHMS
+from mpifed.components.tables import ALGORITHMS
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, ServerChannel

@@ -17,7 +17,7 @@ from on_ranks import SMALL, unlike_one_rank
 
 from mpifed.algorithms.flix.flix import Flix
 from mpifed.algorithms.maml import Fomaml, Reptile
-from mpifed.components.registry import ALGORITHMS
+from mpifed.components.tables import ALGORITHMS
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import RunError

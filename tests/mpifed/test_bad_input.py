@@ -153,7 +153,7 @@ WRONG_WORDS = {
     "unknown flag": (["--nope"], "unrecognized arguments: --nope"),
     "no ranks": (["--expect-ranks", "many"], "invalid int value: 'many'"),
     "other ranks": (["--expect-ranks", "77"], "--expect-ranks says 77, but MPI started"),
-    "unknown list": (["--list", "algorithm"], "did you mean 'algorithms'?"),
+    "unknown list": (["--list", "algoritms"], "did you mean 'algorithms'?"),
     "resume from nowhere": (["--resume", "no/such/file.h5"], "there is no such file"),
 }
 WRONG_FILES = {
@@ -282,7 +282,7 @@ def test_data_files_that_do_not_fit(tmp_path, capfd):
     refused(call(wrong, capfd), "clients is 7, but data.path", target)
     refused(call([*words, "data=none.h5"], capfd), "there is no such file", target)
     (tmp_path / "text.h5").write_text("hello")
-    refused(call([*words, f"data={tmp_path / 'text.h5'}"], capfd), "no HDF5 file", target)
+    refused(call([*words, f"data={tmp_path / 'text.h5'}"], capfd), "must be an HDF5 file", target)
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 3])
     refused(call(wrong, capfd), "truncated", target)

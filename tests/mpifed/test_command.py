@@ -17,15 +17,16 @@ from commands import TINY, call, command, environment, rows
 import mpifed
 from mpifed import __version__
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.components.datasets import DATASETS
-from mpifed.components.registry import (
+from mpifed.components.registry import Section
+from mpifed.components.schema import options_of
+from mpifed.components.tables import (
     ALGORITHMS,
     COMPRESSORS,
+    DATASETS,
+    EXCHANGES,
     MODELS,
     SURROGATES,
-    Section,
 )
-from mpifed.components.schema import options_of
 from mpifed.config.configuration import resolve, to_mapping, to_yaml
 from mpifed.config.experiment_files import (
     apply_overrides,
@@ -35,9 +36,10 @@ from mpifed.config.experiment_files import (
 )
 from mpifed.data.__main__ import main as make_data
 from mpifed.errors import InputError
+from mpifed.federation.participation import KINDS as PARTICIPATION
 from mpifed.launch import KINDS
 from mpifed.mpi.communicator import world
-from topologies import FAMILIES, WEIGHTS
+from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
 SMALL = parse_overrides(TINY[1:])
 
@@ -86,8 +88,11 @@ NAMES = {
     "algorithms": ALGORITHMS,
     "datasets": DATASETS,
     "models": MODELS,
+    "exchanges": EXCHANGES,
+    "participation": PARTICIPATION,
     "topologies": FAMILIES,
     "weights": WEIGHTS,
+    "schedules": SCHEDULES,
     "compressors": COMPRESSORS,
     "surrogates": SURROGATES,
 }

@@ -13,8 +13,8 @@ from mypy import api
 
 from mpifed.algorithms.base import Algorithm
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.components.datasets import DATASETS
-from mpifed.components.registry import ALGORITHMS, EXCHANGES, find
+from mpifed.components.registry import find
+from mpifed.components.tables import ALGORITHMS, DATASETS, EXCHANGES
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset
 from mpifed.data.synthetic import Synthetic

@@ -8,7 +8,8 @@ import pytest
 import torch
 from commands import TINY, call, rows
 
-from mpifed.algorithms.base import Predictor, check_predictor
+from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.returned import check_predictor
 from mpifed.errors import RunError
 from mpifed.models.linear import linear
 from mpifed.training.scores import ClientResults, bottom_decile, score_clients, summarise

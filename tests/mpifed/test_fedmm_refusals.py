@@ -40,25 +40,29 @@ DICTIONARY, MAP, ADAM = "fedmm-heterogeneous", "transport-fedmm-ot", "transport-
         (
             DICTIONARY,
             ["algorithm=fedmgs"],
-            "^compression is 'quantise' and participation is not 1.0, but fedmgs sends .*; "
-            "allowed: compression=none participation=1.0$",
+            "^compression is 'quantise', but fedmgs sends .*; allowed: compression=none; besides, "
+            "participation is not 1.0, but fedmgs .*; allowed: participation=1.0$",
         ),
         (
             DICTIONARY,
             ["algorithm=fedmgs", "compression=none", "exchange=gossip"],
-            "exchange is 'gossip' and participation .* fedmgs.*allowed: exchange=server part",
+            "^exchange is 'gossip', which fedmgs does not support; allowed: server$",
         ),
         (DICTIONARY, ["algorithm.surrogate=dictionaries"], "did you mean 'dictionary'"),
         (DICTIONARY, ["algorithm.surrogate.n_atoms=0"], "surrogate.n_atoms is 0"),
         (DICTIONARY, ["algorithm.step=1.5"], "algorithm.step is 1.5"),
-        (MAP, ["exchange=gossip"], "exchange is 'gossip', but fedmm_ot.*allowed: server"),
+        (
+            MAP,
+            ["exchange=gossip"],
+            "exchange is 'gossip', which fedmm_ot does not .*allowed: server",
+        ),
         (MAP, ["compression={name: top_k, k: 3}"], "'top_k', which is biased, but fedmm_ot"),
         (MAP, ["model=linear"], "needs data.name transport and model.name icnn"),
         (MAP, ["local.momentum=0.9"], "local.momentum is 0.9, but fedmm_ot.*lr, batch_size, steps"),
         (MAP, ["local.lr_schedule=sqrt"], "local.lr_schedule is sqrt"),
         (ADAM, ["local.lr=0.5"], "local.lr is 0.5, but fedadam has no use for it"),
         (ADAM, ["data=digits"], "needs data.name transport and model.name icnn"),
-        (ADAM, ["exchange=gossip"], "exchange is 'gossip', but fedadam"),
+        (ADAM, ["exchange=gossip"], "exchange is 'gossip', which fedadam does not"),
     ],
 )
 def test_what_does_not_go_together_is_refused(experiment, words, message):

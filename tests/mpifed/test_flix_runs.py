@@ -198,7 +198,7 @@ BAD = {
     "algorithm.setting=strongly_convex algorithm.l2=0": "nothing makes the risks so",
     "algorithm.flix_alpha=1.5": "algorithm.flix_alpha is 1.5",
     "algorithm.flix_alpha=[0.1,0.2]": "has 2 entries, but there are 5 clients",
-    "algorithm=diana exchange=gossip": "sends messages to a server",
+    "algorithm=diana exchange=gossip": "which diana does not support; allowed: server",
     "algorithm=dcgd compression=top_k": "which is biased",
     "algorithm=diana compression.name=rand_k compression.k=99": "compression.k is 99",
     "model=mlp algorithm.step=null": "algorithm.step is missing",

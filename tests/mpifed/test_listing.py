@@ -4,11 +4,13 @@ import inspect
 
 import pytest
 
+from mpifed import launch
 from mpifed.components.documentation import summaries
-from mpifed.components.registry import ALGORITHMS, TABLES, find, find_algorithm
+from mpifed.components.registry import find, find_algorithm
 from mpifed.components.schema import describe, options_of
-from mpifed.config.catalogue import SECTIONS, listing
-from mpifed.config.configuration import resolve
+from mpifed.components.tables import ALGORITHMS, TABLES
+from mpifed.config.catalogue import listing
+from mpifed.config.configuration import SECTIONS, Configuration, resolve
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
 from topologies import FAMILIES, SCHEDULES, WEIGHTS
@@ -95,16 +97,51 @@ def test_the_parameters_of_graphs_are_listed(table):
 
 
 def test_names_of_several_kinds_and_of_users_are_listed():
-    assert [part.split()[0] for part in listing("poisson").split("\n\n")] == ["data", "surrogate"]
+    first, *parts = listing("poisson").split("\n\n")
+    assert first == "'poisson' names 2 things: data=poisson, algorithm.surrogate=poisson"
+    assert [part.split()[0] for part in parts] == ["data", "surrogate"]
+    assert listing("local").startswith(
+        "'local' names 2 things: algorithm=local, local.KEY=VALUE\n\nalgorithm local: "
+    )
     own = listing("user_components:Fails")
     assert own.startswith("component user_components:Fails: FedAvg that fails as")
     assert "  model_init: one of shared, per_client (default shared)" in own
 
 
+def test_every_key_of_a_configuration_is_listed():
+    for option in options_of(Configuration).values():
+        said = listing(option.name)
+        about = summaries(Configuration)[option.name]
+        if option.name not in SECTIONS:
+            assert f"key {option.name}: {about}\n" in said
+    assert list(SECTIONS) == ["local", "evaluation", "checkpoint"]
+    assert "(default server)\n\nexchanges\n  server  " in listing("exchange")
+    assert listing("schedule") == f"schedules\n{listing('schedules')}"
+    assert "stragglers" in listing("participation") and "see --list part" in listing(
+        "participation"
+    )
+
+
+def test_all_kinds_are_listed_without_a_word():
+    headings = [part.splitlines()[0] for part in listing("all").split("\n\n")]
+    assert headings == list(launch.KINDS)
+
+
+def test_options_that_are_components_say_where_their_names_are():
+    gossip = listing("gossip")
+    for key, word in (
+        ("topology", "topologies"),
+        ("weights", "weights"),
+        ("schedule", "schedules"),
+    ):
+        assert f"  {key}: a name or a mapping: see --list {word} (default " in gossip
+    assert "surrogate: a name or a mapping: see --list surrogates (" in listing("fedmm")
+
+
 @pytest.mark.parametrize(
     ("word", "offer"),
     [
-        ("algorithm", "did you mean 'algorithms'? "),
+        ("algoritms", "did you mean 'algorithms'? "),
         ("fedmn", "did you mean 'fedmm'? "),
         ("erdos_reny", "did you mean 'erdos_renyi'? "),
         ("???", ""),
@@ -114,7 +151,8 @@ def test_what_cannot_be_listed_is_refused(word, offer):
     with pytest.raises(InputError) as refused:
         listing(word)
     kinds = (
-        "experiments, algorithms, datasets, models, topologies, weights, compressors, surrogates"
+        "experiments, algorithms, datasets, models, exchanges, participation, topologies, weights, "
+        "schedules, compressors, surrogates"
     )
-    expected = f"--list is '{word}'; {offer}allowed: {kinds}, or the name of a component"
+    expected = f"--list is '{word}'; {offer}allowed: {kinds}, the name of a component, or a key"
     assert str(refused.value) == expected

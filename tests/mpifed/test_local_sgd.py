@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpifed.federation.clients import Draws
 from mpifed.local.minibatches import draw_orders, plan, work_of
 from mpifed.local.options import LocalOptions
-from mpifed.local.schedule import SCHEDULES
+from mpifed.local.schedule import SCHEDULES, learning_rates
 from mpifed.local.solver import LocalSGD
 from mpifed.models.linear import linear
 
@@ -175,12 +175,10 @@ def test_multi_step_breaks_after_the_floors():
     assert [SCHEDULES["multi_step"](k, 7) for k in range(5)] == pytest.approx([1, 1, 1, 0.01, 0.01])
 
 
-def test_the_local_epoch_clock_counts_a_clients_own_epochs(make_clients):
-    _, description = make_clients([8, 8])
-    options = LocalOptions(lr=1.0, lr_schedule="linear", lr_clock="local_epoch", epochs=2)
-    solver = LocalSGD(linear(description), options, 10, 8, torch.device("cpu"))
-    assert solver._rates(5, np.array([0, 3]), 2).tolist() == [[1.0, 1.0], [1 / 3, 1 / 4]]
-    by_round = LocalSGD(
-        linear(description), LocalOptions(lr=1.0, lr_schedule="linear"), 10, 8, torch.device("cpu")
-    )
-    assert by_round._rates(5, np.array([0, 3]), 2).tolist() == [[1 / 4, 1 / 4]] * 2
+def test_the_local_epoch_clock_counts_a_clients_own_epochs():
+    work, done = work_of(np.array([8, 8]), 8, epochs=2, steps=None), torch.tensor([0, 3])
+    by_epoch = LocalOptions(lr=1.0, lr_schedule="linear", lr_clock="local_epoch")
+    rates = learning_rates(by_epoch, 10, 5, done, work, None)
+    assert rates.tolist() == [[1.0, 1.0], [1 / 3, 1 / 4]]
+    by_round = LocalOptions(lr=1.0, lr_schedule="linear")
+    assert learning_rates(by_round, 10, 5, done, work, None).tolist() == [[1 / 4, 1 / 4]] * 2

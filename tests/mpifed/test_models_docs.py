@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.components.registry import MODELS, find
+import mpifed
+from mpifed.components.registry import find
+from mpifed.components.tables import MODELS
 from mpifed.data.base import Description
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
@@ -50,7 +52,7 @@ def test_parameters_are_those_of_the_table(name, shape, n_classes, options):
 
 def test_the_modules_of_the_page_work(tmp_path):
     about, x = data((8, 8), 10), torch.rand(4, 8, 8)
-    first, second = BLOCKS
+    first, second, _ = BLOCKS
     assert len(first.strip().splitlines()) < 10
     scope: dict = {}
     exec(first, scope)
@@ -61,3 +63,15 @@ def test_the_modules_of_the_page_work(tmp_path):
     torch.save({"body.weight": body.weight, "body.bias": body.bias}, path)
     network = scope["Net"](about, path)
     assert network(x).shape == (4, 10) and torch.equal(network.body.weight, body.weight)
+
+
+def test_what_was_trained_is_loaded_as_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = {"clients": 4, "rounds": 1, "data.n_test": 20, "data.dimension": 10}
+    mpifed.run("synthetic-fedem", output="runs/mine", **options)
+    scope: dict = {}
+    exec(BLOCKS[2], scope)
+    assert len(scope["outputs"]) == len(scope["samples"].y) > 0
+    stored = torch.load("client.pt", weights_only=True)
+    assert len(stored["weights"]) == len(scope["trained"].components) == 3
+    assert list(torch.load("component.pt", weights_only=True)) == ["1.weight", "1.bias"]

@@ -65,20 +65,20 @@ def test_what_is_not_trained_is_no_part_of_a_row_and_is_the_same_for_all_compone
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "deterministic"),
+    ("name", "options", "deterministic", "stackable"),
     [
-        ("cnn", {}, True),
-        ("cnn", {"dropout": 0.5}, False),
-        ("cnn", {"norm": True}, False),
-        ("normalised", {}, False),
-        ("lstm", {}, True),
-        ("lazy", {}, True),
+        ("cnn", {}, True, True),
+        ("cnn", {"dropout": 0.5}, False, False),
+        ("cnn", {"norm": True}, False, False),
+        ("normalised", {}, False, False),
+        ("lstm", {}, True, False),
+        ("lazy", {}, True, True),
     ],
 )
-def test_dropout_and_batch_normalisation_are_found(name, options, deterministic):
+def test_dropout_and_batch_normalisation_are_found(name, options, deterministic, stackable):
     model = model_of(name, **options)
     assert model.deterministic is deterministic
-    assert ("stacked" in model.steppings) is deterministic
+    assert ("stacked" in model.steppings) is stackable
 
 
 def test_batch_normalisation_without_running_statistics_is_found():
@@ -184,6 +184,7 @@ def test_mistakes_get_one_sentence_with_the_remedy(name, words, tmp_path, capfd)
     ("words", "message"),
     [
         (("model.dropout=0.5", "local.stepping=stacked"), "allowed: auto, one_by_one"),
+        (("model.name=network_modules:lstm", "local.stepping=stacked"), "vmap does not take"),
         (("model.norm=true", "algorithm=fomaml"), "computes gradients of whole risks"),
         (("local.optimizer=adam", "local.momentum=0.9"), "local.momentum is 0.9"),
         (("local.beta1=0.5",), "local.beta1 is 0.5"),

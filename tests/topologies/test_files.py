@@ -105,7 +105,7 @@ def test_nothing_but_a_regular_file_is_replaced(words, tmp_path, monkeypatch, ca
         plant()
         assert main(words) == 2
         (line,) = capfd.readouterr().err.splitlines()
-        assert target.name in line and line.startswith("error: ")
+        assert target.name in line and line.startswith("topologies: ")
         if target.is_dir():
             (target / "file").unlink()
             target.rmdir()

@@ -188,7 +188,7 @@ def test_bad_input_is_one_sentence_and_code_2(capsys, arguments):
     code, out, err = run(capsys, *arguments)
     assert code == 2
     assert out == ""
-    assert err.startswith("error: ")
+    assert err.startswith("topologies: ")
     assert err.count("\n") == 1
 
 

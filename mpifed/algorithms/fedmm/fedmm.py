@@ -14,7 +14,7 @@ fixed point sum mu_i S_i equals the clients' statistics, weighted alike.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -40,7 +40,8 @@ from mpifed.algorithms.fedmm.step_rule import (
     gamma_of,
     refuse_long_steps,
 )
-from mpifed.algorithms.server_messages import message_variance, refuse_biased
+from mpifed.algorithms.server_messages import message_variance
+from mpifed.components.base import Compressors
 from mpifed.components.registry import complete, find
 from mpifed.components.schema import ComponentOf
 from mpifed.data.base import Split
@@ -79,10 +80,11 @@ class FedMM(Algorithm[Channel]):
     """
 
     uses_model = False
+    devices = ("cpu",)
     model_type = NoModel
     local_options = ()
     averages_by = None
-    compressors = "unbiased"
+    compressors: ClassVar[Compressors] = "unbiased"
     steps_without_clients = True
     tasks = ("unlabelled", "classification", "regression")
     columns: tuple[str, ...] = ("objective", "surrogate_update", "parameter_update")
@@ -125,9 +127,8 @@ class FedMM(Algorithm[Channel]):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        if configuration.exchange.name == "gossip":
-            return refuse_under_gossip(configuration)
-        return refuse_biased(configuration)
+        gossips = configuration.exchange.name == "gossip"
+        return refuse_under_gossip(configuration) if gossips else None
 
     # -- state
 

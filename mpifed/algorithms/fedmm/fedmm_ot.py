@@ -18,7 +18,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.fedmm.step_rule import StepRule, gamma_of
-from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip, refuse_local
+from mpifed.algorithms.server_messages import refuse_local
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws
@@ -129,17 +129,14 @@ class FedMMOT(Algorithm[ServerChannel]):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        return (
-            refuse_gossip(configuration)
-            or refuse_biased(configuration)
-            or refuse_without_potential(configuration)
-            or refuse_local(configuration, ("lr", "batch_size", "steps"))
+        return refuse_without_potential(configuration) or refuse_local(
+            configuration, ("lr", "batch_size", "steps")
         )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedMMOTState:
-        zero = torch.zeros(self.model.n_parameters, dtype=dtype)
+        zero = torch.zeros(self.model.n_parameters, dtype=dtype, device=clients.device)
         return FedMMOTState(
             zero, zero, self.adam.init(zero), zero.repeat(len(clients), 1), zero.clone()
         )
@@ -163,10 +160,11 @@ class FedMMOT(Algorithm[ServerChannel]):
         gamma = gamma_of(self.step_rule, self.step, draws.round)
         omega = self.model.convexify(state.omega + gamma * direction)
         made = channel.at_server(lambda: self.conjugate(omega, state, draws))
+        theta, first, second = (made[i].to(omega.device) for i in (0, 2, 3))
         return FedMMOTState(
             omega,
-            made[0],
-            AdamState(*made[1:]),
+            theta,
+            AdamState(made[1], first, second),
             state.variates + self.rate / p * arrived,
             state.variate + self.rate * summed,
         )
@@ -178,7 +176,7 @@ class FedMMOT(Algorithm[ServerChannel]):
         for step in range(self.options.steps or 1):
             y = self.benchmark.sample_target(
                 draws.stream(f"target {step}"), size, state.omega.dtype
-            )
+            ).to(state.omega.device)
             own = batches_of(clients, draws, f"samples {step}", size)
             # All clients have one batch of Q: its part is computed once while they share omega.
             shared = None
@@ -201,7 +199,10 @@ class FedMMOT(Algorithm[ServerChannel]):
         """
         count, size = self.conjugate_steps, self.options.batch_size
         generator = draws.stream("conjugate")
-        targets = (self.benchmark.sample_target(generator, size, omega.dtype) for _ in range(count))
+        targets = (
+            self.benchmark.sample_target(generator, size, omega.dtype).to(omega.device)
+            for _ in range(count)
+        )
         theta, kept = conjugate_steps(
             self.objective, omega, state.theta, self.adam, state.optimizer, targets
         )
@@ -248,9 +249,10 @@ def first_potential(
         (P,), the same on every rank.
     """
     generator = draws.stream("potential")
-    return computed_once(
+    found = computed_once(
         clients, lambda: identity_potential(model, generator, dtype, iterations=iterations)
     )
+    return found.to(clients.device)
 
 
 def refuse_without_potential(configuration: Any) -> str | None:
@@ -285,7 +287,7 @@ def map_scores(
         # The same points in every evaluation, so that a curve shows the map alone.
         points = Draws(draws.seed, 0).stream("score")
         x = benchmark.sample_source(points, SCORED, omega.dtype)
-        mapped = model.push(omega, x)
+        mapped = model.push(omega, x.to(omega.device)).cpu()
         return {"l2_uvp": l2_uvp(mapped, benchmark, x), "cosine": cosine(mapped, benchmark, x)}
 
     return where_recorded(clients, scores)

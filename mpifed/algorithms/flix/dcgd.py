@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import Any
 
 from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.forecast import Problem, theorem_three
-from mpifed.algorithms.flix.messages import MessageRule, send_gradients, stepped
+from mpifed.algorithms.flix.forecast import Problem, report_theorem_three
+from mpifed.algorithms.flix.message_rule import MessageRule, send_gradients, stepped
 from mpifed.algorithms.flix.objective import FlixObjective
-from mpifed.algorithms.flix.options import StepSize, refuse_compressed
+from mpifed.algorithms.flix.options import StepSize
 from mpifed.algorithms.flix.state import FlixState
 from mpifed.exchange.base import ServerChannel
 from mpifed.federation.clients import Clients, Draws
@@ -56,7 +56,7 @@ class CompressedGradients(MessageRule[FlixState, ServerChannel]):
 
     def predicted_rounds(self, problem: Problem) -> list[str]:
         """The floor of Theorem 3."""
-        return theorem_three(problem)
+        return report_theorem_three(problem)
 
 
 class Dcgd(Descent[FlixState, ServerChannel]):
@@ -71,7 +71,6 @@ class Dcgd(Descent[FlixState, ServerChannel]):
     exchanges = ("server",)
     averages_by = None
     compressors = "unbiased"
-    refuse = staticmethod(refuse_compressed)
 
     def __init__(self, model: Model, local: LocalSGD, **options: Any) -> None:
         super().__init__(model, local, CompressedGradients(), **options)

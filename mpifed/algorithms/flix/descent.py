@@ -20,7 +20,7 @@ from mpifed.algorithms.base import Algorithm, AnyChannel, Predictor, Weighting
 from mpifed.algorithms.flix import forecast, options
 from mpifed.algorithms.flix.earlier_run import stored_model, stored_optima
 from mpifed.algorithms.flix.line_search import watched_step
-from mpifed.algorithms.flix.messages import MessageRule, S, one_shot_average
+from mpifed.algorithms.flix.message_rule import MessageRule, S, one_shot_average
 from mpifed.algorithms.flix.minimum import curvatures, measured, minimum
 from mpifed.algorithms.flix.objective import FlixObjective, as_linear
 from mpifed.algorithms.flix.options import Fraction, NonNegative, Positive
@@ -162,7 +162,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
 
     def init(self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype) -> S:
         size, count, double = self.model.n_parameters, len(clients), torch.float64
-        first = torch.zeros(1, size, dtype=dtype)
+        first = torch.zeros(1, size, dtype=dtype, device=clients.device)
         if self.start.point == "ones":
             first += 1
         elif self.start.point == "random":
@@ -173,7 +173,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
             gradient_norm=torch.zeros(count, dtype=double),
             smoothness=torch.zeros(count, dtype=double),
             step=torch.zeros(1, dtype=double),
-            reference=torch.zeros(size, dtype=double),
+            reference=first.new_zeros(size, dtype=double),
             least=torch.zeros(1, dtype=double),
             known=torch.zeros(1, dtype=torch.int64),
             stopped=torch.zeros(1, dtype=torch.int64),
@@ -185,7 +185,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
         x_i, norms = self._local_optima(state.optima, clients, draws)
         compat = self.step_size.smoothness == "published_code"
         l_i = curvatures(self.model, clients, self.regulariser, compat)
-        state = replace(state, optima=x_i, gradient_norm=norms, smoothness=l_i)
+        state = replace(state, optima=x_i, gradient_norm=norms.cpu(), smoothness=l_i)
         if self.start.earlier_run is not None:
             x = stored_model(self.start.earlier_run, state.model[:1].reshape(1, -1))
             state = replace(state, model=exchange.spread(x))
@@ -195,7 +195,8 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
             return replace(state, step=step)
         least = torch.tensor([found.value], dtype=torch.float64)
         known = torch.tensor([MINIMISER if found.unique else LEAST_VALUE])
-        return replace(state, step=step, reference=found.x, least=least, known=known)
+        x = found.x.to(state.reference)
+        return replace(state, step=step, reference=x, least=least, known=known)
 
     def _local_optima(self, start: Tensor, clients: Clients, draws: Draws) -> tuple[Tensor, Tensor]:
         how = self.optima

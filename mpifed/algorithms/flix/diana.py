@@ -24,10 +24,10 @@ import torch
 from annotated_types import Gt, Le
 
 from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.forecast import Problem, bold_memory_rate, theorem_four
-from mpifed.algorithms.flix.messages import MessageRule, send_gradients, stepped
+from mpifed.algorithms.flix.forecast import Problem, bold_memory_rate, report_theorem_four
+from mpifed.algorithms.flix.message_rule import MessageRule, send_gradients, stepped
 from mpifed.algorithms.flix.objective import FlixObjective
-from mpifed.algorithms.flix.options import StepSize, refuse_compressed
+from mpifed.algorithms.flix.options import StepSize
 from mpifed.algorithms.flix.state import DianaState, FlixState
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Exchange, ServerChannel
@@ -54,7 +54,7 @@ class GradientDifferences(MessageRule[DianaState, ServerChannel]):
     starts_with_gradients: bool
 
     def start(self, state: FlixState) -> DianaState:
-        memory = torch.zeros(state.optima.shape[1], dtype=torch.float64)
+        memory = state.optima.new_zeros(state.optima.shape[1], dtype=torch.float64)
         return DianaState(**vars(state), memories=torch.zeros_like(state.optima), memory=memory)
 
     def step(
@@ -89,12 +89,12 @@ class GradientDifferences(MessageRule[DianaState, ServerChannel]):
 
     def step_size(self, c: theory.Constants, how: StepSize) -> float:
         """Theorems 4, 6 and 8."""
-        shared = how.smoothness == "safe"
-        return theory.diana_step(c, how.setting, "safe" if shared else "paper")
+        # The published code differs in the L_i, which are in ``c``, not in the theorems.
+        return theory.diana_step(c, how.setting, "safe" if how.smoothness == "safe" else "paper")
 
     def predicted_rounds(self, problem: Problem) -> list[str]:
         """Rounds by Theorem 4."""
-        return theorem_four(problem, self.starts_with_gradients)
+        return report_theorem_four(problem, self.starts_with_gradients)
 
     def warnings(self, exchange: Exchange, size: int) -> list[str]:
         omega = self.variance(exchange, size)
@@ -118,7 +118,6 @@ class Diana(Descent[DianaState, ServerChannel]):
     exchanges = ("server",)
     averages_by = None
     compressors = "unbiased"
-    refuse = staticmethod(refuse_compressed)
 
     def __init__(
         self,

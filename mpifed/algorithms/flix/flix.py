@@ -20,8 +20,8 @@ from dataclasses import replace
 from typing import Any
 
 from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.forecast import Problem, theorem_two
-from mpifed.algorithms.flix.messages import MessageRule
+from mpifed.algorithms.flix.forecast import Problem, report_theorem_two
+from mpifed.algorithms.flix.message_rule import MessageRule
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import StepSize
 from mpifed.algorithms.flix.state import FlixState
@@ -74,7 +74,7 @@ class WholeMessages(MessageRule[FlixState, Channel]):
 
     def predicted_rounds(self, problem: Problem) -> list[str]:
         """Rounds that Theorem 2 needs, which is about whole messages."""
-        return theorem_two(problem) if problem.exchange.compressor is None else []
+        return report_theorem_two(problem) if problem.exchange.compressor is None else []
 
 
 class Flix(Descent[FlixState, Channel]):

@@ -206,7 +206,7 @@ def bold_memory_rate(rate: float, omega: float) -> list[str]:
     ]
 
 
-def theorem_two(problem: Problem) -> list[str]:
+def report_theorem_two(problem: Problem) -> list[str]:
     """Rounds that Theorem 2 needs from the one-shot average, with equal coefficients; collective.
 
     Returns
@@ -228,7 +228,7 @@ def theorem_two(problem: Problem) -> list[str]:
     ]
 
 
-def theorem_three(problem: Problem) -> list[str]:
+def report_theorem_three(problem: Problem) -> list[str]:
     """Where Theorem 3 puts the floor of DCGD; collective.
 
     Returns
@@ -245,7 +245,7 @@ def theorem_three(problem: Problem) -> list[str]:
     return [f"Theorem 3: E||x - x*||^2 ends at {floor:.3g} at most, the gap at {gap:.3g}"]
 
 
-def theorem_four(problem: Problem, starts_with_gradients: bool) -> list[str]:
+def report_theorem_four(problem: Problem, starts_with_gradients: bool) -> list[str]:
     """Rounds after which Theorem 4 puts the expected gap of DIANA below the accuracy; collective.
 
     Parameters

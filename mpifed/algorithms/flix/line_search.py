@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from mpifed.algorithms.flix.messages import stepped
+from mpifed.algorithms.flix.message_rule import stepped
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import Stopping
 from mpifed.algorithms.flix.state import FlixState

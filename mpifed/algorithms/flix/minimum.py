@@ -175,6 +175,7 @@ class Risk:
         self._n = len(clients.federation.training)
 
     def _mixed(self, x: Tensor) -> Tensor:
+        """T_i(x) as ``FlixObjective.mixed``, with alpha rounded to the type of the optima."""
         return self._alpha * x.to(self._optima) + (1 - self._alpha) * self._optima
 
     def __call__(self, x: Tensor) -> tuple[float, Tensor]:
@@ -183,15 +184,15 @@ class Risk:
         losses = self._risks.losses(points).double()[:, None]
         gradients = self._alpha * self._risks.gradients(points)
         summed = total(self._clients, torch.cat([losses, gradients.double()], 1)) / self._n
-        return float(summed[0]), summed[1:]
+        return float(summed[0]), summed[1:].cpu()
 
     def hessian(self, x: Tensor, model: Linear) -> Tensor:
         """The Hessian of f~ at x, float64 (P, P), of a linear model with one output."""
         train = self._clients.shards.train
         rows = [
-            alpha.double() ** 2 * hessian(model, train, int(row), point.double(), self._regulariser)
+            alpha.double() ** 2 * hessian(model, train, int(row), point, self._regulariser)
             for alpha, row, point in zip(
-                self._alpha, self._clients.rows, self._mixed(x), strict=True
+                self._alpha.cpu(), self._clients.rows, self._mixed(x), strict=True
             )
         ]
         square = (len(x), len(x))

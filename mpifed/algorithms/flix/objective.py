@@ -140,6 +140,7 @@ def weighted_mean(rows: Tensor, mass: Tensor, clients: Clients) -> Tensor:
     Tensor
         (P,), of the dtype of ``rows``; zeros where the mass of all clients is 0.
     """
+    mass = mass.to(rows.device)
     whole = total(clients, torch.cat([rows.double() * mass[:, None], mass[:, None]], 1))
     found = whole[:-1] / whole[-1] if float(whole[-1]) > 0 else torch.zeros_like(whole[:-1])
     return found.to(rows)

@@ -12,7 +12,6 @@ from annotated_types import Ge, Gt, Le
 
 from mpifed.algorithms.flix.earlier_run import refuse_other_problem
 from mpifed.algorithms.flix.objective import as_linear
-from mpifed.algorithms.server_messages import refuse_biased, refuse_gossip
 from mpifed.errors import InputError
 from mpifed.local import optima
 from mpifed.local.objective import Regulariser
@@ -154,24 +153,6 @@ def refuse_flix(configuration: Any) -> str | None:
         if configuration.compression.name not in ("none", "identity"):
             return said + "asks for whole gradients; compression must be none"
     return refuse_other_problem(configuration) if options["optima_from"] else None
-
-
-WITH_GOSSIP = (
-    "under gossip use algorithm=flix with a compression, which neighbours keep replicas for"
-)
-WITH_BIAS = (
-    "use algorithm=flix, whose messages have error feedback, or an unbiased compressor such as "
-    "rand_k"
-)
-
-
-def refuse_compressed(configuration: Any) -> str | None:
-    """Why these options of ``dcgd`` or ``diana`` do not go together; None if they do."""
-    return (
-        refuse_gossip(configuration, WITH_GOSSIP)
-        or refuse_biased(configuration, WITH_BIAS)
-        or refuse_flix(configuration)
-    )
 
 
 def check_model(model: Model, step: float | str | None, local_solver: str, reference: str) -> None:

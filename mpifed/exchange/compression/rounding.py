@@ -13,6 +13,7 @@ from torch import Tensor
 from mpifed.exchange.compression.base import PURPOSE, Compressor, chunks, random_bits
 from mpifed.exchange.reduction import largest_of_rows
 from mpifed.federation.clients import Draws
+from mpifed.staging import on_host
 
 SCALE_BITS = 32
 """What a block's scale takes: a float32, whatever the rows are."""
@@ -97,7 +98,7 @@ class Quantise(Compressor):
         scales : ndarray
             r, float32 (clients, blocks); not finite where a number of the block is not.
         """
-        x = rows.detach().cpu().numpy().astype(np.float64, copy=False)
+        x = on_host(rows).astype(np.float64, copy=False)
         scales = self._scales(x)
         finite = np.isfinite(scales)
         r = self._of_numbers(np.where(finite & (scales > 0), scales, 1), x.shape[1])

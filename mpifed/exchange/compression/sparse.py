@@ -14,6 +14,7 @@ from torch import Tensor
 from mpifed.errors import InputError
 from mpifed.exchange.compression.base import PURPOSE, Compressor, chunks, random_bits
 from mpifed.federation.clients import Draws
+from mpifed.staging import on_host
 
 INDEX_BITS = 32
 """What an explicit index takes: an int32."""
@@ -185,7 +186,7 @@ class TopK(_Counted):
     def select(self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str) -> np.ndarray:
         size = rows.shape[1]
         k = self.kept(size)
-        magnitudes = rows.detach().abs().cpu().numpy()
+        magnitudes = on_host(rows.detach().abs())
         # NaN is sent first, so that it is seen.
         magnitudes[np.isnan(magnitudes)] = np.inf
         least = np.partition(magnitudes, size - k, axis=1)[:, size - k : size - k + 1]
@@ -225,6 +226,7 @@ def _masked(
     scale = sparsifier.scale(rows.shape[1])
     for part in chunks(*rows.shape):
         mask = torch.from_numpy(sparsifier.select(rows[part], draws, ids[part], purpose))
+        mask = mask.to(rows.device)
         # A product, not a choice: 0 times what is not finite is not finite, so that it is seen.
         torch.mul(rows[part], mask, out=sent[part]).mul_(scale)
     return sent

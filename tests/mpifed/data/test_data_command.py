@@ -189,7 +189,7 @@ BAD = {
     "libsvm --output OUT --clients 3 --path here": "--path is 'here', but there is no such file",
     "libsvm --output OUT --clients 3 --raw here": "--raw is 'here', but there is no such dir",
     "libsvm --output OUT --clients 3 --test-fraction 1": "--test-fraction is 1",
-    "sine --output OUT --clients 3": "--split is 30, the clients of the first family",
+    "sine --output OUT --clients 3 --split 30": "--split is 30, the clients of the first family",
     "tags --output OUT --clients 3 --layout divided": "--sources is 2, which does not divide",
     "tags_file --output OUT --clients 3 --path a --listed [1,x]": "--listed is '[1,x]'",
     "dictionary --output OUT --clients 3 --samples 2": "--samples 2 are enough for at most 2",

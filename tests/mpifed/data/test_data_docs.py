@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpifed.components.datasets import DATASETS
+from mpifed.components.tables import DATASETS
 from mpifed.config.configuration import resolve
 from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
 

@@ -154,8 +154,8 @@ def cut(path: Path) -> None:
 BAD = {
     "no file": (lambda path: path.unlink(), "no such file"),
     "a directory": (lambda path: (path.unlink(), path.mkdir()), "which cannot be read"),
-    "empty": (lambda path: path.write_bytes(b""), "truncated"),
-    "another format": (no_hdf5, "no HDF5"),
+    "empty": (lambda path: path.write_bytes(b""), "signature not found"),
+    "another format": (no_hdf5, "must be an HDF5 file"),
     "truncated": (cut, "truncated"),
     "another HDF5 file": (edit(lambda file: [file.pop(s) for s in SPLITS]), "/train/x"),
     "no attributes": (

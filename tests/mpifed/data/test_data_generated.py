@@ -103,7 +103,7 @@ def test_sine_curves_are_without_noise_and_of_two_families():
 
 def test_a_split_of_more_clients_than_there_are_is_refused():
     with pytest.raises(InputError, match=r"data\.split is 30, .* at most clients, 20"):
-        Sine(20, 0, Alone())
+        Sine(20, 0, Alone(), split=30)
     assert Sine(20, 0, Alone(), split=20).description.n_clients == 20
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.components.registry import SURROGATES, find
+from mpifed.components.registry import find
 from mpifed.components.schema import check_options
+from mpifed.components.tables import SURROGATES
 from mpifed.data.base import Description
 from mpifed.surrogates.base import Surrogate
 

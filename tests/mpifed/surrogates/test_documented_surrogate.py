@@ -16,8 +16,9 @@ from commands import call
 from scipy.optimize import minimize_scalar
 from surrogate_problems import describe, mean_statistic, mm, objective, start
 
-from mpifed.components.registry import SURROGATES, find
+from mpifed.components.registry import find
 from mpifed.components.schema import check_options
+from mpifed.components.tables import SURROGATES
 from mpifed.errors import InputError
 
 PAGE = Path(__file__).parents[3] / "docs" / "surrogates.md"

@@ -1,0 +1,115 @@
+"""Names of components: a table of import paths for each kind.
+
+A component is imported when it is named, so that ``--help`` is quick and an optional dependency is
+needed only where it is used. A name of the form ``package.module:object`` is a user's own
+component.
+"""
+
+from __future__ import annotations
+
+ALGORITHMS = {
+    "local": "mpifed.algorithms.local:Local",
+    "fedavg": "mpifed.algorithms.fedavg:FedAvg",
+    "fedavg_ft": "mpifed.algorithms.fedavg_ft:FedAvgFineTuned",
+    "fedem": "mpifed.algorithms.fedem:FedEM",
+    "flix": "mpifed.algorithms.flix.flix:Flix",
+    "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
+    "diana": "mpifed.algorithms.flix.diana:Diana",
+    "fomaml": "mpifed.algorithms.maml:Fomaml",
+    "maml": "mpifed.algorithms.maml:Maml",
+    "reptile": "mpifed.algorithms.maml:Reptile",
+    "fedmm": "mpifed.algorithms.fedmm.fedmm:FedMM",
+    "fedmm_theta": "mpifed.algorithms.fedmm.fedmm_theta:FedMMTheta",
+    "sa_ssmm": "mpifed.algorithms.fedmm.sa_ssmm:SaSsmm",
+    "fedmgs": "mpifed.algorithms.fedmgs:FedMGS",
+    "fedmm_ot": "mpifed.algorithms.fedmm.fedmm_ot:FedMMOT",
+    "fedadam": "mpifed.algorithms.fedadam:FedAdam",
+}
+DATASETS = {
+    "synthetic": "mpifed.data.synthetic:Synthetic",
+    "digits": "mpifed.data.digits:Digits",
+    "mnist": "mpifed.data.idx:Idx",
+    "emnist": "mpifed.data.emnist:Emnist",
+    "cifar10": "mpifed.data.cifar:Cifar10",
+    "cifar100": "mpifed.data.cifar:Cifar100",
+    "omniglot": "mpifed.data.omniglot:Omniglot",
+    "leaf": "mpifed.data.leaf:Leaf",
+    "femnist": "mpifed.data.leaf:Femnist",
+    "shakespeare": "mpifed.data.shakespeare:Shakespeare",
+    "arrays": "mpifed.data.arrays:Arrays",
+    "npz": "mpifed.data.npz:Npz",
+    "csv": "mpifed.data.csv_file:Csv",
+    "parquet": "mpifed.data.parquet:Parquet",
+    "federated": "mpifed.data.federated:FederatedFile",
+    "libsvm": "mpifed.data.libsvm:LibSvm",
+    "sine": "mpifed.data.sine:Sine",
+    "tags": "mpifed.data.tags:Tags",
+    "tags_file": "mpifed.data.tags_file:TagsFile",
+    "dictionary": "mpifed.data.dictionary:Dictionary",
+    "poisson": "mpifed.data.poisson:Poisson",
+    "gaussian_mixture": "mpifed.data.gaussian_mixture:GaussianMixture",
+    "ratings": "mpifed.data.ratings:Ratings",
+    "transport": "mpifed.transport.dataset:Transport",
+}
+MODELS = {
+    "linear": "mpifed.models.linear:linear",
+    "mlp": "mpifed.models.mlp:mlp",
+    "cnn": "mpifed.models.cnn:cnn",
+    "mobilenet_v2": "mpifed.models.mobilenet:mobilenet_v2",
+    "resnet18": "mpifed.models.resnet:resnet18",
+    "resnet34": "mpifed.models.resnet:resnet34",
+    "lstm": "mpifed.models.lstm:lstm",
+    "icnn": "mpifed.models.icnn:icnn",
+    "none": "mpifed.models.none:none",
+}
+EXCHANGES = {
+    "server": "mpifed.exchange.server:Server",
+    "gossip": "mpifed.exchange.gossip:Gossip",
+}
+COMPRESSORS = {
+    "none": "mpifed.exchange.compression.base:Identity",
+    "identity": "mpifed.exchange.compression.base:Identity",
+    "rand_k": "mpifed.exchange.compression.sparse:RandK",
+    "top_k": "mpifed.exchange.compression.sparse:TopK",
+    "quantise": "mpifed.exchange.compression.rounding:Quantise",
+    "natural": "mpifed.exchange.compression.rounding:Natural",
+    "bernoulli": "mpifed.exchange.compression.combined:Bernoulli",
+    "composition": "mpifed.exchange.compression.combined:Composition",
+}
+SURROGATES = {
+    "quadratic": "mpifed.surrogates.quadratic:quadratic",
+    "poisson": "mpifed.surrogates.poisson:poisson",
+    "gaussian_mixture": "mpifed.surrogates.gaussian_mixture:gaussian_mixture",
+    "dictionary": "mpifed.surrogates.dictionary:dictionary",
+    "remark_one": "mpifed.surrogates.remark_one:remark_one",
+}
+
+TABLES = {
+    "algorithm": ALGORITHMS,
+    "data": DATASETS,
+    "model": MODELS,
+    "exchange": EXCHANGES,
+    "compression": COMPRESSORS,
+    "surrogate": SURROGATES,
+}
+
+BASES = {
+    "algorithm": "mpifed.algorithms.base:Algorithm",
+    "data": "mpifed.data.base:Dataset",
+    "exchange": "mpifed.exchange.base:Exchange",
+}
+"""Base classes from which the components of a kind derive."""
+
+LISTS = {
+    "algorithm": "algorithms",
+    "data": "datasets",
+    "model": "models",
+    "exchange": "exchanges",
+    "compression": "compressors",
+    "surrogate": "surrogates",
+    "topology": "topologies",
+    "weights": "weights",
+    "schedule": "schedules",
+    "participation": "participation",
+}
+"""The word after ``--list`` that shows the names of a kind."""

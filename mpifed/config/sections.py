@@ -1,0 +1,68 @@
+"""Sections of a configuration that name no component; ``mpifed.local.options`` has ``local``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le, Lt
+
+from mpifed.components.values import LARGEST
+from mpifed.errors import InputError
+
+ClientWeights = Literal["scored", "train", "uniform"]
+"""Weights of averages over clients, see ``EvaluationOptions``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """The section ``evaluation``: when clients are scored, and on what.
+
+    Parameters
+    ----------
+    every : int
+        Rounds between evaluations. Round 0 and the last round are evaluated as well.
+    unseen_fraction : float
+        Share of the clients that take no part in training.
+    validation_fraction : float
+        Share of each client's training samples that is held out and scored.
+    validation_split : bool
+        Whether the validation samples that the data have are scored.
+    client_weights : {'scored', 'train', 'uniform'}
+        Weights of averages over clients: the samples of the split that is scored, the training
+        samples n_t, as in Marfoq et al. 2021, or one each.
+    """
+
+    every: Annotated[int, Ge(1), Le(LARGEST)] = 10
+    unseen_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
+    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
+    validation_split: bool = False
+    client_weights: ClientWeights = "scored"
+
+    def __post_init__(self) -> None:
+        if self.validation_fraction and self.validation_split:
+            raise InputError(
+                "evaluation.validation_split is true, but evaluation.validation_fraction is "
+                f"{self.validation_fraction:g}; at most one of them may be set"
+            )
+
+    @property
+    def validates(self) -> bool:
+        """Whether validation samples are scored."""
+        return bool(self.validation_fraction) or self.validation_split
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """The section ``checkpoint``: when the state is stored, and how many copies stay.
+
+    Parameters
+    ----------
+    every : int
+        Rounds between checkpoints. The last round and a stop on request are stored as well.
+    keep : int
+        Checkpoints that are kept. Older ones are removed when a new one is complete.
+    """
+
+    every: Annotated[int, Ge(1), Le(LARGEST)] = 50
+    keep: Annotated[int, Ge(1), Le(LARGEST)] = 2

@@ -1,0 +1,40 @@
+"""The memory that a round takes at least, compared with what there is before anything is drawn."""
+
+from __future__ import annotations
+
+import socket
+
+import numpy as np
+
+from mpifed.memory import check_memory
+from mpifed.training.build import Setup
+
+
+def check_round(setup: Setup) -> None:
+    """Refuse messages that do not fit into the memory of the hosts; collective.
+
+    Every participant has a row with the numbers that it sends, beside the shared state: one copy
+    under a server, a row of each client under gossip.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+
+    Raises
+    ------
+    InputError
+        If a host has less memory than that.
+    """
+    federation, communicator = setup.federation, setup.federation.communicator
+    host = socket.gethostname()
+    hosts = communicator.broadcast_object(communicator.gather_object(host))
+    trained = np.bincount(federation.owner[federation.training], minlength=communicator.size)
+    here = int(trained[np.array(hosts) == host].sum())
+    rows = int(federation.inclusion * here) + (here if setup.exchange.shared_is_rows else 1)
+    numbers = setup.algorithm.payload()
+    check_memory(
+        float(rows) * numbers * setup.dtype.itemsize,
+        f"algorithm {setup.configuration.algorithm.name} has {numbers} numbers in a client's "
+        f"message and {here} clients in training on {host}, which",
+    )

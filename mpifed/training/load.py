@@ -1,0 +1,108 @@
+"""Loads what a run has trained from its directory."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mpifed.checkpoint import files as checkpoint
+from mpifed.config.configuration import resolve
+from mpifed.errors import InputError
+from mpifed.federation.clients import Clients
+from mpifed.memory import enough_memory
+from mpifed.models.base import Model
+from mpifed.mpi.communicator import Alone
+from mpifed.training.build import make
+from mpifed.training.on_demand import OnDemand
+from mpifed.training.trained import Trained, without_predictor
+
+
+def load(run: str | Path, round: int | None = None) -> Trained:
+    """Load what a run has trained, from a checkpoint in its run directory.
+
+    One process loads all of the run, whatever algorithm, exchange and number of ranks it had. The
+    data set must be at hand, since the model is made from its description; samples are loaded only
+    where ``Trained.client`` and ``Trained.samples`` need them. In another process data of
+    ``mpifed.arrays`` must be made again. A user's own components must be importable.
+
+    Parameters
+    ----------
+    run : str or Path
+        The run directory.
+    round : int, optional
+        The round whose checkpoint is loaded. None is the newest intact one, with a warning for each
+        damaged one that is newer.
+
+    Returns
+    -------
+    Trained
+        The shared models, and every client's predictor.
+
+    Raises
+    ------
+    InputError
+        If the directory holds no such run or checkpoint, it was written by another version, its
+        data set or components are missing, or its method trains no predictor.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import mpifed
+    >>> options = {"clients": 3, "rounds": 2, "data.n_test": 20, "data.dimension": 10}
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     run = mpifed.run("synthetic-fedem", output=f"{directory}/run", **options)
+    ...     trained = mpifed.load(run.directory)
+    >>> trained.round, len(trained.components), list(trained.state_dict())
+    (2, 3, ['1.weight', '1.bias'])
+    >>> trained.client(0)(torch.zeros(5, 10)).shape  # a logit for each of five samples
+    torch.Size([5, 1])
+    """
+    directory = Path(os.fspath(run))
+    path, meta = _checkpoint(directory, round)
+    try:
+        configuration = replace(
+            resolve(meta.configuration), device="cpu", placement="contiguous", threads=1
+        )
+        setup = make(configuration, Alone(), meta.horizon, checkpoint.read_arrays(path))
+    except checkpoint.Damaged:
+        raise
+    except InputError as error:
+        raise InputError(f"run is '{directory}', which cannot be loaded: {error}") from None
+    if not isinstance(setup.model, Model):
+        raise InputError(without_predictor(directory, configuration))
+    shards = OnDemand(setup)
+    with enough_memory("the state of all clients"), torch.no_grad():
+        hosted = setup.federation.hosted
+        first = setup.first_state(Clients(setup.federation, shards, np.arange(len(hosted))))
+        state = checkpoint.read_state(path, first, setup.exchange.shared_is_rows, hosted)
+    return Trained(directory, meta.round, setup, state, shards)
+
+
+def _checkpoint(directory: Path, round: int | None) -> tuple[Path, checkpoint.Meta]:
+    """Return the checkpoint of a round, or the newest intact one."""
+    if not directory.is_dir():
+        what = "a file" if directory.exists() else "missing"
+        raise InputError(f"run is '{directory}', which is {what}; it must be a run directory")
+    paths = checkpoint.listed(directory / "checkpoints")
+    if not paths:
+        raise InputError(f"run is '{directory}', which holds no checkpoint of a run")
+    if round is not None:
+        rounds = [checkpoint.round_of(path) for path in paths]
+        if round not in rounds:
+            there = ", ".join(str(number) for number in sorted(rounds))
+            raise InputError(f"round is {round!r}, but '{directory}' holds checkpoints of: {there}")
+        path = paths[rounds.index(round)]
+        return path, checkpoint.read_meta(path)
+    found, damaged = checkpoint.newest(directory)
+    if found is None:
+        raise InputError(
+            f"run is '{directory}', which holds no intact checkpoint: {'; '.join(damaged)}"
+        )
+    for reason in damaged:
+        warnings.warn(f"passed over: {reason}", stacklevel=3)
+    return found

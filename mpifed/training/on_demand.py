@@ -1,0 +1,63 @@
+"""Samples that are loaded when they are first needed, and parts of them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from mpifed.data.base import Fresh, Shards, Split
+from mpifed.memory import enough_memory
+from mpifed.training.build import Setup
+
+
+class OnDemand(Shards):
+    """The shards of the clients hosted here, loaded at the first use of a split.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    """
+
+    _setup: Setup
+
+    def __init__(self, setup: Setup) -> None:
+        # The base class is frozen.
+        vars(self).update(client_ids=setup.federation.hosted, _setup=setup)
+
+    @cached_property
+    def _loaded(self) -> Shards:
+        with enough_memory("the samples of all clients"):
+            return self._setup.load()
+
+    @property
+    def train(self) -> Split:
+        """Training samples."""
+        return self._loaded.train
+
+    @property
+    def val(self) -> Split:
+        """Validation samples."""
+        return self._loaded.val
+
+    @property
+    def test(self) -> Split:
+        """Test samples."""
+        return self._loaded.test
+
+    @property
+    def fresh(self) -> Fresh | None:
+        """Draws new samples where the source can."""
+        return self._setup.dataset.fresh
+
+
+def of_client(shards: Shards, row: int) -> Shards:
+    """Return the shards of the ``row``-th of the clients alone."""
+
+    def part(split: Split) -> Split:
+        begin, end = (int(place) for place in split.offsets[row : row + 2])
+        return Split(split.x[begin:end], split.y[begin:end], np.array([0, end - begin]))
+
+    own = shards.client_ids[row : row + 1]
+    return Shards(own, part(shards.train), part(shards.val), part(shards.test), shards.fresh)

@@ -1,0 +1,230 @@
+"""What a run has trained, as torch modules: the shared models and every client's predictor."""
+
+from __future__ import annotations
+
+import io
+import operator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed import state as states
+from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.returned import check_predictor, checked_predictor
+from mpifed.config.configuration import Configuration
+from mpifed.data.base import Shards
+from mpifed.errors import InputError
+from mpifed.federation.clients import Clients, Draws
+from mpifed.models.mixture import Mixture
+from mpifed.replacing import replace_bytes
+from mpifed.state import RunState
+from mpifed.training.build import Setup
+from mpifed.training.on_demand import of_client
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The models in a checkpoint of a run, on the CPU, in the floating-point type of the run.
+
+    Modules are in evaluation mode, and their parameters are copies. ``load`` makes this.
+
+    Attributes
+    ----------
+    directory : Path
+        The run directory.
+    round : int
+        The round after which the checkpoint was written.
+    """
+
+    directory: Path
+    round: int
+    _setup: Setup = field(repr=False)
+    _state: RunState = field(repr=False)
+    _shards: Shards = field(repr=False)
+
+    @property
+    def n_clients(self) -> int:
+        """The number of clients, unseen ones included."""
+        return self._setup.federation.n_clients
+
+    @cached_property
+    def components(self) -> list[torch.nn.Module]:
+        """The models that all clients share; empty for methods that share none.
+
+        FedEM has M of them, other methods one: the global model (FedAvg, FedAvg+), the model from
+        which clients adapt (MAML, Reptile), x of FLIX. Under gossip each is the mean over training
+        clients. Each maps a batch (B, *input_shape) to outputs (B, *output_shape): logits of
+        classes and tags, one logit for two classes, numbers for regressions.
+        """
+        if self._shared is None:
+            return []
+        return [self._setup.model.module(row) for row in self._shared]
+
+    def client(self, client: int) -> torch.nn.Module:
+        """Return what a client deploys at the end of the round, as it was scored in ``clients.h5``.
+
+        Where the method fits a predictor to training samples (FedAvg+, MAML, Reptile, unseen
+        clients of FedEM), they are loaded and the client's predictor is computed again. For other
+        methods no sample is loaded.
+
+        Parameters
+        ----------
+        client : int
+            Number of the client, from 0. Unseen clients adapt as in the run.
+
+        Returns
+        -------
+        torch.nn.Module
+            Maps a batch (B, *input_shape) to outputs (B, *output_shape). Where one model is
+            deployed, it is that model, and its outputs are as those of ``components``. Where M are
+            mixed, it is a ``mpifed.models.mixture.Mixture``. Its outputs are log-probabilities
+            log sum_m pi_m p_m for classes, one logit of sum_m pi_m p_m for two classes and for each
+            tag, and sum_m pi_m h_m for regressions. Losses of torch on logits apply to all of them.
+
+        Raises
+        ------
+        InputError
+            If there is no such client, or its samples cannot be loaded.
+        """
+        number = self._number(client)
+        predictor = self._deployed([number], unseen=bool(self._setup.federation.unseen[number]))
+        if predictor.parameters is None:
+            raise InputError(without_predictor(self.directory, self._setup.configuration))
+        rows, weights = predictor.parameters_of(0), predictor.mixture_of(0)
+        modules = [self._setup.model.module(row) for row in rows]
+        if weights is None or len(modules) == 1:
+            return modules[0]
+        return Mixture(modules, weights, self._setup.model.loss).eval()
+
+    def samples(self, client: int) -> Shards:
+        """Return the samples of a client, as the run had them.
+
+        All clients' samples are loaded at the first call.
+
+        Parameters
+        ----------
+        client : int
+            Number of the client, from 0.
+
+        Returns
+        -------
+        Shards
+            Its ``train``, ``val`` and ``test`` have inputs ``x`` and targets ``y``.
+
+        Raises
+        ------
+        InputError
+            If there is no such client, or its samples cannot be loaded.
+        """
+        return of_client(self._shards, self._number(client))
+
+    def state_dict(self, component: int = 0) -> dict[str, Tensor]:
+        """Return the state dict of a shared model.
+
+        Its names are those of the module itself. ``linear`` and ``mlp`` are sequences of layers
+        that begin with ``torch.nn.Flatten``.
+
+        Parameters
+        ----------
+        component : int
+            Which of ``components``.
+
+        Returns
+        -------
+        dict of str to Tensor
+            Contiguous copies.
+
+        Raises
+        ------
+        InputError
+            If there is no such component, or the method shares no model.
+        """
+        if self._shared is None:
+            raise InputError(
+                f"algorithm '{self._setup.configuration.algorithm.name}' has no model that all "
+                "clients share; client(i).state_dict() is that of client i"
+            )
+        row = self._shared[_index(component, len(self._shared), "component")]
+        found = self._setup.model.module(row).state_dict()
+        return {name: tensor.contiguous() for name, tensor in found.items()}
+
+    def save(self, path: str | Path, component: int = 0) -> None:
+        """Write ``state_dict(component)`` with ``torch.save``; a file there is replaced.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file, which ``torch.load(path, weights_only=True)`` reads.
+        component : int
+            Which of ``components``.
+
+        Raises
+        ------
+        InputError
+            As for ``state_dict``, or if the file cannot be written.
+        """
+        content = io.BytesIO()
+        torch.save(self.state_dict(component), content)
+        try:
+            replace_bytes(Path(path), content.getvalue())
+        except OSError as error:
+            raise InputError(
+                f"path is '{path}', which cannot be written: {error.strerror}"
+            ) from None
+
+    def _number(self, client: int) -> int:
+        return _index(client, self.n_clients, "client")
+
+    @cached_property
+    def _shared(self) -> Tensor | None:
+        """The models that all clients share, (M, P), or None.
+
+        They are the first models of the state that the exchange averages, or else what all clients
+        deploy alike.
+        """
+        setup, state = self._setup, self._state.algorithm
+        axes = 3 if setup.exchange.shared_is_rows else 2
+        for models in states.shared_tensors(state):
+            if models.dim() == axes and models.shape[-1] == setup.model.n_parameters:
+                return setup.exchange.mean(models)
+        of_all = self._deployed([]).parameters
+        return of_all if of_all is not None and of_all.dim() == 2 else None
+
+    def _deployed(self, numbers: list[int], unseen: bool = False) -> Predictor:
+        """Return what these clients predict with, all of them unseen or none."""
+        setup, state, rows = self._setup, self._state.algorithm, np.array(numbers, np.int64)
+        clients = Clients(setup.federation, self._shards, rows)
+        draws = Draws(setup.configuration.seed, self.round)
+        with torch.no_grad():
+            if unseen:
+                made = setup.algorithm.adapt(state, clients, setup.exchange, draws)
+            else:
+                is_rows = setup.exchange.shared_is_rows
+                own = states.select(state, torch.from_numpy(rows), is_rows)
+                made = setup.algorithm.deploy(own, clients, draws)
+        found = checked_predictor(setup.algorithm, "adapt" if unseen else "deploy", made)
+        check_predictor(found, len(rows), setup.model.n_parameters)
+        return found
+
+
+def _index(given: int, count: int, name: str) -> int:
+    """Return ``given`` as an index of ``count`` things; raise ``InputError`` if it is none."""
+    try:
+        number = operator.index(given)
+    except TypeError:
+        number = -1
+    if not 0 <= number < count:
+        raise InputError(f"{name} is {given!r}; allowed: 0 to {count - 1}")
+    return number
+
+
+def without_predictor(directory: Path, configuration: Configuration) -> str:
+    """Return why there is nothing to load of a run whose method predicts nothing."""
+    return (
+        f"run is '{directory}', whose algorithm '{configuration.algorithm.name}' trains no "
+        "predictor; what it learnt is in clients.h5"
+    )

@@ -1,0 +1,60 @@
+"""What needs neither torch nor data is refused before torch is imported, in the same words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from commands import environment
+
+from mpifed.config.configuration import apply_overrides, parse_overrides, read_experiment, resolve
+from mpifed.config.early import check_early
+from mpifed.errors import InputError
+
+WRONG = (
+    "rounds=-1",
+    "roundz=3",
+    "local.lr=fast",
+    "evaluation.evry=2",
+    "participation=2",
+    "participation={name: bernouli}",
+    "algorithm=fedm",
+    "model.name=lineal",
+    "exchange={}",
+    "compression=null",
+    "data=digit",
+)
+
+
+@pytest.mark.parametrize("word", WRONG)
+def test_it_is_refused_in_the_words_of_the_whole_check(word):
+    overrides = parse_overrides([word])
+    with pytest.raises(InputError) as whole:
+        resolve(apply_overrides(read_experiment("synthetic-fedem"), overrides))
+    with pytest.raises(InputError) as early:
+        check_early(None, overrides)
+    assert str(early.value) == str(whole.value)
+
+
+def test_torch_is_not_imported_for_it():
+    program = (
+        "import sys; from mpifed.launch import main\n"
+        f"codes = [main([word]) for word in {WRONG}]\n"
+        "print(set(codes), 'torch' in sys.modules, 'mpi4py.MPI' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+    )
+    assert done.stdout == "{2} False False\n", done
+    assert len(done.stderr.splitlines()) == len(WRONG)
+
+
+@pytest.mark.parametrize("word", ["clients=ranks", "data=some.h5", "data.path=some.h5"])
+def test_what_only_the_whole_check_knows_passes(word):
+    check_early(None, parse_overrides([word]))
+    check_early("not-there.yaml", parse_overrides([word]))

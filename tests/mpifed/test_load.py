@@ -1,0 +1,353 @@
+"""What ``mpifed.load`` gives is what the run deployed and scored."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import shutil
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from network_modules import cnn
+from on_ranks import folder_of, run
+from torch import nn
+from torch.nn import functional
+
+import mpifed
+from mpifed.checkpoint import format as layout
+from mpifed.data.base import Description
+from mpifed.errors import InputError
+from mpifed.models.linear import Linear
+from mpifed.models.losses import CROSS_ENTROPY, MULTI_LABEL, SEQUENCE, SQUARED, score
+from mpifed.models.mixture import Mixture
+from mpifed.models.mlp import Mlp
+from mpifed.mpi.communicator import Alone, world
+from mpifed.training.on_demand import OnDemand
+
+SHORT = {"rounds": 3, "checkpoint.every": 1, "evaluation.every": 1, "dtype": "float64"}
+BINARY = {**SHORT, "clients": 5, "data.n_test": 30, "data.dimension": 10}
+IMAGES = {**SHORT, "clients": 5}
+NETWORK = {**IMAGES, "model": {"name": "network_modules:cnn", "norm": True}}
+GOSSIP = {"exchange": "gossip"}
+CASES = {
+    "fedem, linear": ("synthetic-fedem", BINARY),
+    "fedem, float32": ("synthetic-fedem", {**BINARY, "dtype": "float32"}),
+    "fedem, mlp": ("digits-fedem", {**IMAGES, "model": {"name": "mlp", "hidden": [7, 6]}}),
+    "fedem, network": ("digits-fedem", NETWORK),
+    "fedem, local buffers": ("digits-fedem", {**NETWORK, "local.buffers": "local"}),
+    "fedem, gossip": ("digits-fedem", {**IMAGES, **GOSSIP}),
+    "fedem, unseen": ("synthetic-fedem", {**BINARY, "evaluation.unseen_fraction": 0.4}),
+    "fedem, unseen by gossip": (
+        "digits-fedem",
+        {**IMAGES, **GOSSIP, "evaluation.unseen_fraction": 0.4},
+    ),
+    "fedem, sequences": (
+        "digits-fedem",
+        {
+            **IMAGES,
+            "data": "sequence_data:Words",
+            "model": {"name": "lstm", "hidden": 4, "layers": 1},
+        },
+    ),
+    "fedem, regression": (
+        "flix-sine",
+        {
+            **SHORT,
+            "clients": 4,
+            "data.split": 2,
+            "algorithm": "fedem",
+            "model": {"name": "mlp", "hidden": [5]},
+        },
+    ),
+    "fedem, tags": ("flix-tags", {**SHORT, "clients": 4, "algorithm": "fedem"}),
+    "fedavg": ("digits-fedem", {**IMAGES, "algorithm": "fedavg", "participation": 0.5}),
+    "fedavg, gossip": ("digits-fedem", {**NETWORK, **GOSSIP, "algorithm": "fedavg"}),
+    "fedavg, compressed gossip": (
+        "digits-fedem",
+        {
+            **IMAGES,
+            **GOSSIP,
+            "algorithm": "fedavg",
+            "compression": {"name": "top_k", "fraction": 0.2},
+        },
+    ),
+    "fedavg_ft": ("digits-fedem", {**IMAGES, "algorithm": "fedavg_ft"}),
+    "fedavg_ft, unseen by gossip": (
+        "digits-fedem",
+        {**IMAGES, **GOSSIP, "algorithm": "fedavg_ft", "evaluation.unseen_fraction": 0.4},
+    ),
+    "fedadam": ("digits-fedem", {**IMAGES, "algorithm": "fedadam"}),
+    "local": ("digits-fedem", {**NETWORK, "algorithm": "local"}),
+    "fomaml": (
+        "synthetic-fedem",
+        {**BINARY, "algorithm": {"name": "fomaml", "inner_step": 0.1, "outer_step": 0.1}},
+    ),
+    "reptile, tags": ("tags-reptile", {**SHORT, "clients": 4}),
+    "flix": ("synthetic-fedem", {**BINARY, "algorithm": "flix"}),
+    "flix, gossip": ("synthetic-fedem", {**BINARY, **GOSSIP, "algorithm": "flix"}),
+}
+COMPONENTS = {"fedem": 3, "local": 0}
+FITTED = ("fedavg_ft", "fomaml", "reptile")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request, tmp_path_factory):
+    """The name of a case, its run, and what was loaded of it."""
+    experiment, overrides = CASES[request.param]
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    result = mpifed.run(experiment, output=folder, **overrides)
+    return request.param, result, mpifed.load(folder)
+
+
+def scores(task: str, outputs, y) -> dict[str, float]:
+    """Loss and accuracy or recall of outputs, by torch alone."""
+    if task == "regression":
+        return {"loss": float(functional.mse_loss(outputs, y))}
+    if task == "multi_label":
+        best = torch.zeros_like(y).scatter(1, outputs.topk(5).indices, 1)
+        loss = functional.binary_cross_entropy_with_logits(outputs, y)
+        return {"loss": float(loss), "recall_at_5": float((best * y).sum() / y.sum())}
+    if outputs.shape[-1] == 1:
+        loss = functional.binary_cross_entropy_with_logits(outputs[:, 0], y.to(outputs))
+        return {"loss": float(loss), "accuracy": float(((outputs[:, 0] > 0) == y).double().mean())}
+    loss = functional.cross_entropy(outputs.movedim(-1, 1), y)
+    return {"loss": float(loss), "accuracy": float((outputs.argmax(-1) == y).double().mean())}
+
+
+def test_scores_of_clients_are_those_of_the_run(case):
+    name, result, trained = case
+    bound = 1e-5 if "float32" in name else 1e-10
+    task = trained._setup.dataset.description.task
+    scored = 0
+    for client in range(trained.n_clients):
+        module, samples = trained.client(client), trained.samples(client)
+        for which in ("train", "test"):
+            split = getattr(samples, which)
+            assert len(split.y) == result.clients[f"n_{which}"][client]
+            if not len(split.y):
+                continue
+            with torch.no_grad():
+                found = scores(task, module(split.x), split.y)
+            for measure, value in found.items():
+                expected = result.clients[f"{which}_{measure}"][client]
+                assert value == pytest.approx(expected, rel=bound, abs=bound), (client, measure)
+                scored += 1
+    assert scored >= 2 * trained.n_clients
+
+
+def test_components_are_what_clients_share(case):
+    name, _, trained = case
+    method = name.partition(",")[0]
+    assert len(trained.components) == COMPONENTS.get(method, 1)
+    assert trained.round == 3
+    assert not any(module.training for module in (*trained.components, trained.client(0)))
+    for number, module in enumerate(trained.components):
+        own = module.state_dict()
+        found = trained.state_dict(number)
+        assert own.keys() == found.keys()
+        assert all(torch.equal(own[key], found[key]) for key in own)
+        assert all(tensor.is_contiguous() for tensor in found.values())
+
+
+def test_samples_are_loaded_only_where_a_predictor_is_fitted_to_them(case, monkeypatch):
+    name, result, _ = case
+    unseen, loads = result.clients["unseen"], []
+    monkeypatch.setattr(OnDemand, "_loaded", property(lambda self: loads.append(1)))
+    trained = mpifed.load(result.directory)
+    assert trained.components or "local" in name
+    assert not loads
+    for client in range(len(unseen)):
+        loads.clear()
+        fitted = name.startswith(FITTED) or (unseen[client] and name.startswith("fedem"))
+        with pytest.raises(AttributeError) if fitted else nullcontext():
+            trained.client(client)
+        assert bool(loads) == fitted
+
+
+def test_a_state_dict_loads_into_the_users_own_module(tmp_path):
+    trained = mpifed.load(mpifed.run("digits-fedem", output=tmp_path / "run", **NETWORK).directory)
+    x = trained.samples(0).test.x
+    counts = np.ones(1)
+    about = Description("digits", (8, 8), 10, counts, counts, counts)
+    for number, component in enumerate(trained.components):
+        trained.save(tmp_path / "component.pt", number)
+        stored = torch.load(tmp_path / "component.pt", weights_only=True)
+        own = cnn(about, norm=True).double()
+        own.load_state_dict(stored)
+        assert own[3].num_batches_tracked.dtype == torch.int64
+        # Kernels have another memory format there, which may change the last bits of outputs.
+        assert torch.allclose(own.eval()(x), component(x), rtol=1e-12, atol=1e-12)
+        pairs = zip(own.parameters(), component.parameters(), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+    mixture = trained.client(1)
+    weights = mixture.weights.view(-1, 1, 1)
+    mixed = (weights * torch.stack([c(x).softmax(-1) for c in trained.components])).sum(0)
+    assert torch.allclose(mixture(x).exp(), mixed)
+
+
+def test_the_round_is_the_newest_or_the_one_asked_for(tmp_path):
+    folder = tmp_path / "run"
+    mpifed.run("synthetic-fedem", output=folder, **BINARY)
+    last, before = mpifed.load(folder), mpifed.load(folder, round=2)
+    assert (last.round, before.round) == (3, 2)
+    assert not torch.equal(last.state_dict()["1.weight"], before.state_dict()["1.weight"])
+    newest = folder / "checkpoints" / "round-000003.h5"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="passed over: .*round-000003"):
+        assert mpifed.load(folder).round == 2
+    with pytest.raises(InputError, match="round-000003"):
+        mpifed.load(folder, round=3)
+    with pytest.raises(InputError, match=r"round is 7, but .* holds checkpoints of: 2, 3$"):
+        mpifed.load(folder, round=7)
+
+
+@pytest.mark.parametrize("model", [Linear(6, 3), Linear(6, 1, bias=False), Mlp((6, 4, 5, 2))])
+def test_formulas_become_layers_of_torch(model):
+    row = torch.from_numpy(model.init(np.random.default_rng(0)))
+    module, x = model.module(row), torch.rand(7, 2, 3).double()
+    assert {type(layer) for layer in module} <= {nn.Flatten, nn.Linear, nn.ReLU}
+    assert torch.allclose(module(x), model.shared_logits(row[None], x)[0])
+    assert torch.equal(nn.utils.parameters_to_vector(module.parameters()), row)
+    with torch.no_grad():
+        next(module.parameters()).add_(1)
+    assert torch.equal(nn.utils.parameters_to_vector(model.module(row).parameters()), row)
+
+
+def test_a_module_of_a_formula_draws_no_random_number():
+    before = torch.get_rng_state()
+    Mlp((6, 4, 2)).module(torch.zeros(38))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("loss", [CROSS_ENTROPY, SEQUENCE, MULTI_LABEL, SQUARED])
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_outputs_of_a_mixture_have_the_loss_of_what_is_deployed(loss, scale):
+    draw = torch.Generator().manual_seed(0)
+    shape = (4, 6, 5) if loss is SEQUENCE else (4, 5)
+    outputs = scale * torch.randn(3, *shape, generator=draw, dtype=torch.float64)
+    y = torch.randint(0, 2, shape if loss in (MULTI_LABEL, SQUARED) else shape[:-1], generator=draw)
+    y = y.double() if loss in (MULTI_LABEL, SQUARED) else y
+    weights = torch.tensor([0.2, 0.8, 0.0], dtype=torch.float64)
+    given = [nn.Identity() for _ in outputs]
+    mixture = Mixture(given, weights, loss)
+    found = mixture.mixed(outputs, weights)
+    expected = score(loss, outputs, y, weights)
+    again = score(loss, found[None], y, None)
+    assert found.shape == shape
+    assert torch.allclose(again.loss, expected.loss)
+    assert torch.equal(again.hits, expected.hits)
+
+
+def test_the_gradient_of_a_mixture_is_finite():
+    mixture = Mixture([nn.Linear(2, 1), nn.Linear(2, 1)], torch.tensor([1.0, 0.0]), CROSS_ENTROPY)
+    mixture(torch.full((3, 2), 1e4)).sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in mixture.parameters())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("refused") / "run"
+    mpifed.run("digits-fedem", output=folder, **IMAGES, algorithm="local")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda run: run.parent / "none", r"run is '.*none', which is missing; it must be a run"),
+        (lambda run: run / "config.yaml", "which is a file; it must be a run directory"),
+        (lambda run: run.parent, "which holds no checkpoint of a run"),
+    ],
+)
+def test_what_is_no_run_is_refused(finished, spoil, message):
+    with pytest.raises(InputError, match=message):
+        mpifed.load(spoil(finished))
+
+
+def test_checkpoints_that_are_all_damaged_are_refused(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    for path in (folder / "checkpoints").iterdir():
+        path.write_bytes(b"nothing")
+    with pytest.raises(InputError, match=r"holds no intact checkpoint: .*round-000003"):
+        mpifed.load(folder)
+
+
+def test_a_checkpoint_of_another_version_is_refused(finished, monkeypatch):
+    monkeypatch.setattr(layout, "FORMAT", 2)
+    with pytest.raises(InputError, match="says format 1, and this mpifed reads 2"):
+        mpifed.load(finished)
+
+
+def test_wrong_numbers_are_refused(finished, tmp_path):
+    trained = mpifed.load(finished)
+    with pytest.raises(InputError, match="client is 5; allowed: 0 to 4"):
+        trained.client(5)
+    with pytest.raises(InputError, match=r"client is 1\.5; allowed: 0 to 4"):
+        trained.samples(1.5)
+    with pytest.raises(InputError, match="algorithm 'local' has no model that all clients share"):
+        trained.save(tmp_path / "model.pt")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_component_that_is_not_there_and_a_path_that_cannot_be_written(tmp_path):
+    trained = mpifed.load(mpifed.run("synthetic-fedem", output=tmp_path / "r", **BINARY).directory)
+    with pytest.raises(InputError, match="component is 3; allowed: 0 to 2"):
+        trained.state_dict(3)
+    with pytest.raises(InputError, match="which cannot be written: No such file or directory"):
+        trained.save(tmp_path / "none" / "model.pt")
+
+
+def test_a_run_without_a_predictor_is_refused(tmp_path):
+    folder = tmp_path / "run"
+    overrides = {"rounds": 2, "clients": 3, "data.samples": 40}
+    mpifed.run("fedmm-homogeneous", output=folder, **overrides)
+    with pytest.raises(InputError, match=r"trains no predictor; what it learnt is in clients\.h5"):
+        mpifed.load(folder)
+
+
+def test_components_of_the_user_that_are_gone_are_named(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    (tmp_path / "gone.py").write_text("from network_modules import cnn\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    mpifed.run("digits-fedem", output=folder, **{**IMAGES, "model": "gone:cnn"})
+    (tmp_path / "gone.py").unlink()
+    monkeypatch.delitem(sys.modules, "gone")
+    importlib.invalidate_caches()
+    with pytest.raises(InputError, match=r"which cannot be loaded: .*gone"):
+        mpifed.load(folder)
+
+
+def test_arrays_must_be_there_again(tmp_path):
+    drawn = np.random.default_rng(0).normal(size=(60, 4))
+    options = {"clients": 3, "rounds": 1, "model": "linear"}
+    folder, data = tmp_path / "run", mpifed.arrays(drawn, drawn[:, 0] > 0)
+    mpifed.run("digits-fedem", output=folder, data=data, **options)
+    del data
+    gc.collect()
+    with pytest.raises(InputError, match=r"which cannot be loaded: data.name is 'arrays', but"):
+        mpifed.load(folder)
+    again = mpifed.arrays(drawn, drawn[:, 0] > 0)
+    assert mpifed.load(folder).client(0)(torch.zeros(2, 4)).shape == (2, 1)
+    assert again["name"] == "arrays"
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", ["fedem, network", "fedem, gossip", "fedavg_ft", "local"])
+def test_the_number_of_ranks_changes_nothing(name, tmp_path):
+    experiment, overrides = CASES[name]
+    folder, communicator = folder_of(tmp_path), world()
+    run(experiment, overrides, folder / "many", communicator)
+    same = True
+    if communicator.rank == 0:
+        run(experiment, overrides, folder / "one", Alone())
+        many, one = mpifed.load(folder / "many"), mpifed.load(folder / "one")
+        pairs = list(zip(many.components, one.components, strict=True))
+        pairs += [(many.client(client), one.client(client)) for client in range(one.n_clients)]
+        for a, b in pairs:
+            x, y = a.state_dict(), b.state_dict()
+            same = same and x.keys() == y.keys() and all(torch.equal(x[k], y[k]) for k in x)
+    assert communicator.broadcast_object(same)

@@ -1,0 +1,175 @@
+"""What docs/local_steps.md says is so, and its methods are the published ones."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from commands import call, summary_of
+from documented_methods import BLOCKS, NAMES, TEXT, FedProx, FedRep, Scaffold, after, path_of
+from on_ranks import same_after_a_resume, unlike_one_rank
+
+from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.local import Local
+from mpifed.local.linear_objective import objective_of
+from mpifed.local.objective import Regulariser
+from mpifed.local.options import LocalOptions
+from mpifed.local.solver import LocalSGD
+from mpifed.models.linear import linear
+from mpifed.models.mlp import mlp
+
+COUNTS = [37, 9, 20]
+RUN = ("digits-fedem", "clients=4", "rounds=3", "local.momentum=0.9", "model=mlp")
+SMALL = {"clients": 5, "rounds": 4, "checkpoint.every": 2, "participation": 0.6}
+CASES = {
+    "fedprox": {"algorithm": {"name": path_of(FedProx), "mu": 0.5}, "model.name": "mlp"},
+    "scaffold": {
+        "algorithm.name": path_of(Scaffold),
+        "model.name": "network_modules:cnn",
+        "model.norm": True,
+        "participation": {"name": "stragglers", "rate": 0.5, "late": "partial"},
+    },
+    "fedrep": {
+        "algorithm": {"name": path_of(FedRep), "head": ["layers.1"]},
+        "model.name": "mlp",
+        "local.momentum": 0.5,
+    },
+}
+
+
+def solver_of(model, **options) -> LocalSGD:
+    return LocalSGD(model, LocalOptions(**options), 10, max(COUNTS), torch.device("cpu"))
+
+
+def test_the_table_has_every_option_and_its_default():
+    found = dict(re.findall(r"^\| `(\w+)` \| `?([\w.-]+)`? \|", TEXT, re.MULTILINE))
+    written = {"None": "null", "True": "true", "False": "false"}
+    wanted = {k: written.get(str(v), str(v)) for k, v in vars(LocalOptions()).items()}
+    assert {key: found.get(key) for key in wanted} == wanted
+
+
+def test_the_methods_are_short():
+    assert len(BLOCKS) == len(NAMES)
+    assert all(len(block.splitlines()) < 60 for block in BLOCKS)
+
+
+def test_fedprox_without_a_pull_has_the_digest_of_fedavg(tmp_path, capfd):
+    for name, method in (("prox", path_of(FedProx)), ("avg", "fedavg")):
+        words = ["algorithm.mu=0"] if name == "prox" else []
+        run = [*RUN, f"algorithm.name={method}", *words, "--output", tmp_path / name]
+        done = call(run, capfd)
+        assert done.code == 0, done.err
+    digests = [summary_of(tmp_path / name)["state_digest"] for name in ("prox", "avg")]
+    assert digests[0] == digests[1]
+
+
+def test_fedprox_goes_to_the_minimiser_of_its_problem(make_clients):
+    """After many steps grad f(theta) + mu (theta - x) = 0."""
+    clients, description = make_clients([30])
+    model = linear(description)
+    solver = solver_of(model, lr=0.5, steps=400, batch_size=30)
+    first = after(FedProx(model, solver, mu=2.0), clients, 1, torch.float64).model
+    x = after(FedProx(model, solver, mu=2.0), clients, 0, torch.float64).model
+    gradient = objective_of(model, clients, Regulariser()).gradients(first)
+    assert torch.allclose(gradient, 2.0 * (x - first), atol=1e-12)
+    assert float((x - first).abs().max()) > 0.01
+
+
+def test_scaffold_with_one_client_is_fedavg(make_clients):
+    clients, description = make_clients(COUNTS[:1], (6,), 4)
+    model = mlp(description)
+    solver = solver_of(
+        model,
+        batch_size=8,
+        epochs=2,
+        lr_schedule="cosine",
+        lr_clock="local_epoch",
+        weight_decay=0.1,
+    )
+    found = after(Scaffold(model, solver), clients, 3, torch.float64)
+    expected = after(FedAvg(model, solver), clients, 3, torch.float64)
+    assert torch.allclose(found.model, expected.model, atol=1e-12)
+
+
+def test_scaffold_with_one_step_of_all_samples_is_fedavg(make_clients):
+    clients, description = make_clients(COUNTS, (6,), 4)
+    model = mlp(description)
+    solver = solver_of(model, batch_size=64)
+    found = after(Scaffold(model, solver), clients, 3, torch.float64)
+    expected = after(FedAvg(model, solver), clients, 3, torch.float64)
+    assert torch.allclose(found.model, expected.model, atol=1e-12)
+    # The variates are then the gradients where the last round began, and c their mean.
+    before = after(FedAvg(model, solver), clients, 2, torch.float64).model
+    gradients = objective_of(model, clients, Regulariser()).gradients(before.expand(3, -1))
+    assert torch.allclose(found.variates[:, 0], gradients, atol=1e-12)
+    assert torch.allclose(found.variate[0], clients.weights @ gradients, atol=1e-12)
+
+
+def test_scaffold_corrects_the_drift_of_fedavg(make_clients):
+    """Its fixed point is the minimiser of the whole risk, whatever the number of local steps."""
+    clients, description = make_clients(COUNTS)
+    model = linear(description)
+    solver = solver_of(model, lr=0.5, steps=5, batch_size=64)
+
+    def slope(method):
+        at = after(method(model, solver), clients, 300, torch.float64).model
+        gradients = objective_of(model, clients, Regulariser()).gradients(at.expand(3, -1))
+        return float((clients.weights @ gradients).abs().max())
+
+    assert slope(Scaffold) < 1e-12 < 1e-6 < slope(FedAvg)
+
+
+def test_fedrep_without_a_head_is_fedavg_and_without_a_body_local(make_clients):
+    clients, description = make_clients(COUNTS, (6,), 4)
+    model = mlp(description)
+    solver = solver_of(model, batch_size=8, epochs=2, momentum=0.9)
+    found = after(FedRep(model, solver, head=[]), clients, 3, torch.float64)
+    expected = after(FedAvg(model, solver), clients, 3, torch.float64)
+    assert torch.equal(found.body, expected.model)
+    # Whole batches: minibatches of heads are drawn from a stream of their own.
+    solver = solver_of(model, batch_size=64, momentum=0.9)
+    found = after(FedRep(model, solver, head=["*"]), clients, 3, torch.float64)
+    alone = after(Local(model, solver), clients, 3, torch.float64)
+    assert torch.allclose(found.heads, alone.models, atol=1e-12)
+
+
+def test_fedrep_trains_heads_before_the_body(make_clients):
+    """One step each: the head's at the start, the body's at the new head."""
+    clients, description = make_clients(COUNTS, (6,), 4)
+    model = mlp(description)
+    solver = solver_of(model, lr=0.1, batch_size=64)
+    method = FedRep(model, solver, head=["layers.1"])
+    found = after(method, clients, 1, torch.float64)
+    risk = objective_of(model, clients, Regulariser())
+    x = after(FedAvg(model, solver), clients, 0, torch.float64).model.expand(3, -1)
+    tuned = x - 0.1 * risk.gradients(x) * method.head
+    moved = tuned - 0.1 * risk.gradients(tuned) * ~method.head
+    assert torch.allclose(found.heads[:, 0], moved[:, method.head], atol=1e-12)
+    body = clients.weights @ moved[:, ~method.head]
+    assert torch.allclose(found.body[0], body, atol=1e-12)
+
+
+def test_a_head_that_the_model_lacks_is_refused(tmp_path, capfd):
+    words = ["algorithm.head=[layer.1]", "--output", tmp_path / "run"]
+    done = call([*RUN, f"algorithm.name={path_of(FedRep)}", *words], capfd)
+    assert done.code == 2 and "algorithm.head has 'layer.1'" in done.messages[0]
+    assert "did you mean 'layers.1'?" in done.messages[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_scaffold_refuses_momentum(tmp_path, capfd):
+    done = call([*RUN, f"algorithm.name={path_of(Scaffold)}", "--output", tmp_path / "run"], capfd)
+    assert done.code == 2 and "local.momentum 0" in done.messages[0]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("case", CASES)
+def test_files_do_not_depend_on_the_number_of_ranks(case, tmp_path):
+    assert unlike_one_rank({**SMALL, **CASES[case]}, tmp_path, "digits-fedem") == []
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_is_the_uninterrupted_one(case, tmp_path):
+    assert same_after_a_resume({**SMALL, **CASES[case]}, tmp_path, "digits-fedem", rounds=4)
