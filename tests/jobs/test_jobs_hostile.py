@@ -20,7 +20,7 @@ from mpifed.jobs import slurm as commands
 from mpifed.jobs.__main__ import main
 
 SETTINGS = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 ACTIONS = (["status"], ["status", "--json"], ["stop", "--dry-run"], ["cancel", "--dry-run"])
 CANCELS = re.compile(r"scancel( --signal=USR1 --batch)?( [0-9]+(_[0-9]+)?)+")

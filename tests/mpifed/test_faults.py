@@ -52,7 +52,10 @@ def the_line(outcome) -> str:
 @pytest.mark.parametrize(
     ("fail", "words", "expected"),
     [
-        ("die:0:3", [], "the process was killed by SIGKILL (out of memory?)"),
+        pytest.param(
+            *("die:0:3", [], "the process was killed by SIGKILL (out of memory?)"),
+            marks=pytest.mark.slow,
+        ),
         ("die:1:3", [], "the process was killed by SIGKILL (out of memory?)"),
         ("stand_still:1:3", [], "the process has been stopped for 5 s"),
         ("go_round:1:3", ["stall_limit=4"], "no step forward for 4 s (stall_limit)"),
@@ -401,21 +404,23 @@ def test_nothing_is_pickled_and_only_restricted_loaders_unpickle():
             elif isinstance(node, ast.ImportFrom) and node.module:
                 assert node.module.split(".")[0] not in PICKLING | {"pickle"}, path
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.save":
-                raise AssertionError(path)
+                assert ast.unparse(node.args[0]).startswith("self.state_dict("), path
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
                 given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
                 assert given.get("weights_only") == "True", path
 
 
-def test_a_checkpoint_s_writer_that_fails_is_heard_at_the_next_round(tmp_path):
+def test_a_checkpoint_s_writer_that_fails_is_heard_at_the_next_round(tmp_path, capfd):
     """A disk that fills while the run goes on; the run ends with the older checkpoint intact."""
     place = tmp_path / "small"
     words = ["clients=40", "data.dimension=2000", "checkpoint.every=1", "rounds=40"]
     words += ["checkpoint.keep=9", "--quiet", "--output", place / "run"]
     with mounted(place, "-t", "tmpfs", "-o", "size=3m", "tmpfs"):
         for ranks in (0, 2):
-            again = ["--resume"] if ranks else []
-            outcome = launch(ranks, *TINY, *words, *again, seconds=120)
+            if ranks:
+                outcome = launch(ranks, *TINY, *words, "--resume", seconds=120)
+            else:
+                outcome = call([*TINY, *words], capfd)
             (line,) = outcome.messages if ranks else outcome.err.splitlines()
             assert outcome.code == 1
             assert "No space left on device; round-0" in line

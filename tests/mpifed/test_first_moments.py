@@ -45,10 +45,10 @@ def the_line(outcome, rank: int) -> str:
         ("die:1:torch", 1, KILLED),
         ("die:1:mpi4py.MPI", 1, KILLED),
         # Amid MPI_Init, where the others already are.
-        (
-            "be_late:0:mpi4py.MPI,die_in_a_moment:1:mpi4py.MPI",
-            1,
+        pytest.param(
+            *("be_late:0:mpi4py.MPI,die_in_a_moment:1:mpi4py.MPI", 1),
             "the process was killed by SIGALRM",
+            marks=pytest.mark.slow,
         ),
         # Before another rank is anywhere.
         ("die:1:yaml,be_late:0:mpifed.supervision", 1, KILLED),

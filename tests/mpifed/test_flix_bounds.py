@@ -267,7 +267,7 @@ def test_dcgd_of_some_is_unbiased():
     data = logistic(n=4, participation=0.5)
     options = {"step": 0.5, "start": "ones", "l2": 0.1}
     whole = Run(Dcgd, logistic(n=4), **options).go()
-    moved = [Run(Dcgd, data, seed=seed, reference="none", **options).go().x for seed in range(80)]
+    moved = [Run(Dcgd, data, seed=seed, reference="none", **options).go().x for seed in range(40)]
     error = np.std(moved, axis=0) / np.sqrt(len(moved))
     assert (np.abs(np.mean(moved, axis=0) - whole.x) < 4.5 * error).all()
 

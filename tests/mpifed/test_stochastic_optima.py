@@ -84,7 +84,7 @@ def test_without_validation_it_stops_at_the_first_small_gradient_with_a_small_lo
 
 def test_a_small_gradient_alone_does_not_stop_it():
     model, clients, xs, ys, *_ = problem(noise=0.5)
-    got, path = found(model, clients).numpy(), paths(clients, xs, ys, STEPS)
+    got, path = found(model, clients, steps=300).numpy(), paths(clients, xs, ys, 300)
     assert got == pytest.approx(path[-1], abs=1e-12)
 
 
