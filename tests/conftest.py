@@ -9,9 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from mpifed import launch
 from mpifed.sweep import plan
+
+settings.register_profile("thorough", max_examples=100)
+settings.register_profile("quick", max_examples=50)
+settings.load_profile("quick")  # unless pytest is told --hypothesis-profile=thorough
 
 LIMIT = 120
 """Seconds after which a dry run is ended."""

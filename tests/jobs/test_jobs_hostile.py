@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 from mpifed.jobs import slurm as commands
 from mpifed.jobs.__main__ import main
 
-SETTINGS = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ACTIONS = (["status"], ["status", "--json"], ["stop", "--dry-run"], ["cancel", "--dry-run"])
 CANCELS = re.compile(r"scancel( --signal=USR1 --batch)?( [0-9]+(_[0-9]+)?)+")
 
@@ -141,7 +139,7 @@ def test_a_record_with_any_part_changed_is_read_or_refused(
     assert answered(tmp_path) <= {0, 2}
 
 
-@settings(SETTINGS, max_examples=60)
+@SETTINGS
 @given(data=st.data())
 def test_a_job_is_resumed_from_a_record_with_any_option_changed_or_refused(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
@@ -159,7 +157,7 @@ def test_a_job_is_resumed_from_a_record_with_any_option_changed_or_refused(
         assert err[:-1].isprintable() and len(err) <= 501
 
 
-@settings(SETTINGS, max_examples=60)
+@SETTINGS
 @given(STRUCTURES)
 def test_any_structure_is_read_or_refused(slurm: FakeSlurm, tmp_path: Path, whole: Any) -> None:
     placed(tmp_path, json.dumps(whole))

@@ -81,6 +81,7 @@ def segments_in(process) -> dict[int, tuple[str, ...]]:
     return {rank: paths for rank, paths in found.items() if paths}
 
 
+@pytest.mark.slow
 def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path):
     words = command(2, *OURS, "rounds=1000000", "--quiet", "--output", tmp_path / "run")
     with started(words, stderr=subprocess.DEVNULL) as process:

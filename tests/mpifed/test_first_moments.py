@@ -43,7 +43,7 @@ def the_line(outcome, rank: int) -> str:
     [
         ("die:0:torch", 0, KILLED),
         ("die:1:torch", 1, KILLED),
-        ("die:1:mpi4py.MPI", 1, KILLED),
+        pytest.param("die:1:mpi4py.MPI", 1, KILLED, marks=pytest.mark.slow),
         # Amid MPI_Init, where the others already are.
         pytest.param(
             *("be_late:0:mpi4py.MPI,die_in_a_moment:1:mpi4py.MPI", 1),

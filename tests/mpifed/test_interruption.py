@@ -91,7 +91,10 @@ def same_run(one: Path, other: Path) -> None:
     [
         ("mistake:1:3", "round 3: ValueError: the user's mistake (MPIFED_DEBUG=1 shows"),
         ("diverge:1:3", "round 3: client 3 has a value in its update that is not finite"),
-        ("vanish:1:3", "(clients 2 to 3): round 3: the process left with code 0"),
+        pytest.param(
+            *("vanish:1:3", "(clients 2 to 3): round 3: the process left with code 0"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_failing_rank_ends_the_job_and_is_named(fail, expected, tmp_path, capfd):

@@ -81,7 +81,6 @@ def test_table_has_the_shape_of_the_papers(tmp_path: Path) -> None:
     assert "| synthetic-paper | FedEM | 1 | 40 | 12.5 | 40 Mbit | 40 Mbit |" in lines
 
 
-@pytest.mark.usefixtures("coarse_pictures")
 def test_unfinished_runs_are_included_and_named(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     half = write_run(tmp_path / "b", algorithm=FEDAVG, finished=False, until=20)
@@ -171,7 +170,6 @@ def test_a_run_at_the_level_of_rounding_is_measured_before_it(tmp_path: Path) ->
     assert np.isnan(measured(find_runs([still])[0]))
 
 
-@pytest.mark.usefixtures("coarse_pictures")
 def test_two_data_sets_have_pictures_of_their_own(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", data={"name": "digits"})

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, settings
 from mpifed.errors import LONGEST, InputError
 
 EXAMPLES = settings(
-    max_examples=80,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

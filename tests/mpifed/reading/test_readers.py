@@ -28,7 +28,6 @@ from mpifed.report.reading import read_run
 from mpifed.theory.stored import read_run as read_flix
 
 EXAMPLES = settings(
-    max_examples=60,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
