@@ -9,7 +9,7 @@ from topologies import FAMILIES, TopologyError, build_graph, check_graph_paramet
 GENERATED = [name for name in FAMILIES if name not in ("edge_list", "graphml", "matrix")]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(st.sampled_from(GENERATED), st.integers(1, 33), st.integers(0, 5))
 def test_every_family_gives_a_plain_connected_graph_or_refuses_the_size(name, n, seed):
     try:

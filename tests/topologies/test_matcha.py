@@ -9,7 +9,7 @@ from topologies.matcha import activation_probabilities, best_alpha, mean_square
 from topologies.matchings import edge_colours, matching_cycle
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(st.integers(1, 30), st.floats(0, 1), st.integers(0, 10**6))
 def test_edge_colours_are_proper_and_few(n, p, seed):
     graph = nx.binomial_graph(n, p, seed=seed)

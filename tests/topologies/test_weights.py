@@ -19,7 +19,7 @@ GENERATED = [name for name in FAMILIES if name not in ("edge_list", "graphml", "
 RULES = [name for name in WEIGHTS if name != "given"]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(deadline=None)
 @given(
     st.sampled_from(GENERATED),
     st.integers(1, 33),

@@ -116,7 +116,7 @@ def test_many_clusters_are_parted_again_and_again_and_are_equal_too(n, k, monkey
 
 
 @given(problems())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 def test_the_ranking_is_that_of_the_whole_table(problem):
     """``_Ranking`` after changes of columns, against sorting."""
     values, _, _ = problem
