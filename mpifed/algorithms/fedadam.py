@@ -195,6 +195,9 @@ class FedAdam(Algorithm[ServerChannel]):
             m = first / (1 - math.pow(beta1, int(step)))
             v = second / (1 - math.pow(beta2, int(step)))
         model = state.model + self.server_lr * m / (v.sqrt() + self.tau)
+        if buffers := self.model.n_buffers:
+            # Running statistics are averaged: a step of Adam could make a variance negative.
+            model[..., -buffers:] = (state.model + delta)[..., -buffers:]
         if self.objective is not None:
             potentials = model.view(2, -1)
             model = torch.cat([self.objective.model.convexify(row) for row in potentials])[None]

@@ -168,9 +168,9 @@ def _is_dataset(x: Any) -> bool:
 
 def _pairs(dataset: Any) -> tuple[Any, Any]:
     """All inputs and all targets of a torch data set."""
-    tensors = getattr(dataset, "tensors", None)
-    if isinstance(tensors, tuple) and len(tensors) == 2:
-        return tensors
+    # A subclass may change the samples in ``__getitem__``.
+    if type(dataset) is torch.utils.data.TensorDataset and len(dataset.tensors) == 2:
+        return dataset.tensors
     if not hasattr(dataset, "__len__"):
         raise InputError(f"{SAID} the torch data set {type(dataset).__name__} has no length")
     pairs = [dataset[number] for number in range(len(dataset))]

@@ -210,14 +210,15 @@ class ModuleModel(Model):
         x, outputs = self._formatted(x), []
         for row in parameters:
             with torch.no_grad(), self._bound(row) as network:
-                outputs.append(network(x))
+                # A copy, since a layer may change its inputs in place, and these are the data.
+                outputs.append(network(x.clone()))
         return torch.stack(outputs)
 
     def logits(
         self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch *inputs"]
     ) -> Float[Tensor, "rows batch *outputs"]:
         def one(row: Tensor, x: Tensor) -> Tensor:
-            return torch.func.functional_call(self.network, self.layout.views(row), (x,))
+            return torch.func.functional_call(self.network, self.layout.views(row), (x.clone(),))
 
         self._as(parameters)
         self.network.train()

@@ -94,19 +94,14 @@ def try_module(
     Raises
     ------
     InputError
-        Where the module does not take such a batch, gives outputs of another shape, changes its
-        inputs or ``requires_grad``, keeps what is no buffer, or cannot be differentiated.
+        Where the module does not take such a batch or one of another size, gives outputs of another
+        shape, changes ``requires_grad``, keeps what is no buffer, or cannot be differentiated.
     """
     module.train()
     x = torch.ones(BATCH, *input_shape, dtype=dtype)
     before = {name: tensor.clone() for name, tensor in module.named_buffers()}
     shared, trained = _sharing(module), [p.requires_grad for p in module.parameters()]
     outputs, random = _seeded_outputs(module, x)
-    if not torch.equal(x, torch.ones_like(x)):
-        raise InputError(
-            "model: the module changes its inputs in place, which are the data; leave out "
-            "inplace=True before the first layer with parameters, or begin with x = x.clone()"
-        )
     if trained != [p.requires_grad for p in module.parameters()]:
         raise InputError(
             "model: the module changes requires_grad in forward; set it where the module is built"
@@ -121,6 +116,7 @@ def try_module(
                 "register one of them, and compute the other in forward"
             )
     mixes = _mixes_samples(module, x, outputs.detach(), before)
+    _try_other_batches(module, x, output_shape)
     return Trial(not (random or changing or mixes), frozenset(changing))
 
 
@@ -209,7 +205,8 @@ def _statistics(module: nn.Module) -> set[str]:
 
 def _outputs(module: nn.Module, x: Tensor) -> Tensor:
     try:
-        outputs = module(x)
+        # The module may change its inputs, which are tried again.
+        outputs = module(x.clone())
     except InputError:
         raise
     except Exception as error:
@@ -224,12 +221,20 @@ def _outputs(module: nn.Module, x: Tensor) -> Tensor:
     return outputs
 
 
-def _check_outputs(outputs: Tensor, shape: tuple[int, ...]) -> None:
-    wanted = (BATCH, *shape)
+def _try_other_batches(module: nn.Module, x: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse a module that takes batches of ``BATCH`` samples only."""
+    module.eval()
+    with torch.no_grad():
+        for batch in (x[:1], torch.cat([x, x[:1]])):
+            _check_outputs(_outputs(module, batch), shape, len(batch))
+
+
+def _check_outputs(outputs: Tensor, shape: tuple[int, ...], batch: int = BATCH) -> None:
+    wanted = (batch, *shape)
     if tuple(outputs.shape) != wanted or not outputs.is_floating_point():
         raise InputError(
             f"model: the module gives outputs of shape {tuple(outputs.shape)} and type "
-            f"{outputs.dtype} for a batch of {BATCH} samples; the data need floating-point "
+            f"{outputs.dtype} for a batch of {batch} samples; the data need floating-point "
             f"{wanted}: one output for two labels, else one for each label, tag or target"
         )
 

@@ -35,7 +35,12 @@ from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
 from mpifed.training.device import choose_device
-from mpifed.training.model import make_model, refuse_inexact, with_stepping
+from mpifed.training.model import (
+    make_model,
+    refuse_extrapolated,
+    refuse_inexact,
+    with_stepping,
+)
 
 CLIENT_BYTES = 200
 """Least number of bytes that a rank needs for each client of the run, hosted here or not."""
@@ -155,6 +160,7 @@ def make(
     algorithm = make_algorithm(model, solver, **configuration.algorithm.options)
     _check_task(configuration, description, algorithm)
     refuse_inexact(configuration, model, algorithm)
+    refuse_extrapolated(configuration, model, federation.is_unbiased)
     if algorithm.online and dataset.fresh is None:
         raise InputError(
             f"algorithm.online is true, but data.name '{configuration.data.name}' cannot draw "

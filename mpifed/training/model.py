@@ -167,6 +167,36 @@ def refuse_inexact(configuration: Configuration, model: Model, algorithm: Algori
         )
 
 
+def refuse_extrapolated(configuration: Configuration, model: Model, unbiased: bool) -> None:
+    """Refuse running statistics in exchanges that do not average: a variance could be negative.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        For its names.
+    model : Model
+        The model.
+    unbiased : bool
+        Whether a server weighs participants by n_t / (n p).
+
+    Raises
+    ------
+    InputError
+    """
+    name = configuration.compression.name
+    if not model.n_buffers or (name in ("none", "identity") and not unbiased):
+        return
+    kept = configuration.local.buffers == "local"
+    if kept and not configuration.evaluation.unseen_fraction:
+        return
+    cause = "participation.weights is 'unbiased'" if unbiased else f"compression.name is '{name}'"
+    raise InputError(
+        f"{cause}, but model '{configuration.model.name}' has running statistics, whose variances "
+        "could become negative; allowed with local.buffers=local and without unseen clients, or use"
+        " GroupNorm"
+    )
+
+
 def described(model: Model) -> str:
     """Return the size of a model and how it is stepped, for the plan of a run."""
     buffers = f" and {model.n_buffers:,} running statistics" if model.n_buffers else ""

@@ -97,6 +97,25 @@ def in_place(data) -> nn.Module:
     return nn.Sequential(nn.Hardtanh(0, 0.5, inplace=True), nn.Flatten(), nn.Linear(64, 10))
 
 
+def not_in_place(data) -> nn.Module:
+    return nn.Sequential(nn.Hardtanh(0, 0.5), nn.Flatten(), nn.Linear(64, 10))
+
+
+class Squeezed(nn.Module):
+    """Loses the axis of samples where there is one only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x.flatten(1)).squeeze()
+
+
+def squeezed(data) -> nn.Module:
+    return Squeezed()
+
+
 def torn(data) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Sigmoid(), Doubles())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import h5py
 import network_modules
 import numpy as np
 import pytest
@@ -10,6 +11,12 @@ from commands import call
 from network_modules import Constants, Normalised, Recurrent
 from torch import nn
 
+import mpifed
+from mpifed.errors import InputError
+from mpifed.federation.clients import Draws
+from mpifed.local.options import LocalOptions
+from mpifed.local.scoring import train_losses
+from mpifed.local.solver import LocalSGD
 from mpifed.models.layout import layout_of
 from mpifed.models.modules import module_model
 
@@ -83,10 +90,13 @@ def test_dropout_and_batch_normalisation_are_found(name, options, deterministic,
 
 def test_batch_normalisation_without_running_statistics_is_found():
     def build():
-        return nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 2))
+        norm = nn.BatchNorm2d(1, track_running_stats=False)
+        return nn.Sequential(nn.Unflatten(1, (1, 8)), norm, nn.Flatten(), nn.Linear(64, 2))
 
-    model = module_model(build, (3,), (2,))
+    model = module_model(build, (8, 8), (2,))
     assert model.n_buffers == 0 and not model.deterministic
+    with pytest.raises(InputError, match="cannot take a batch of shape \\(1, 3\\)"):
+        module_model(lambda: nn.BatchNorm1d(3, track_running_stats=False), (3,), (3,))
 
 
 def test_small_dense_networks_are_stacked_by_default_and_others_step_alone():
@@ -136,6 +146,42 @@ def test_several_layers_of_batch_normalisation_are_differentiated():
     assert np.array_equal(model.layout.row(module), row.double().numpy())
 
 
+@pytest.mark.parametrize("stepping", ["stacked", "one_by_one"])
+def test_a_layer_that_changes_its_inputs_does_not_change_the_data(make_clients, stepping):
+    clients, description = make_clients([9, 5], (8, 8), 10)
+    found = []
+    for name in ("in_place", "not_in_place"):
+        model = module_model(
+            lambda name=name: getattr(network_modules, name)(description), (8, 8), (10,)
+        )
+        options = LocalOptions(batch_size=4, stepping=stepping)
+        solver = LocalSGD(model, options, 1, 9, torch.device("cpu"))
+        start = row_of(model).expand(2, 1, -1)
+        before = clients.shards.train.x.clone()
+        losses = train_losses(model, start[0], clients.shards.train, clients.rows)
+        trained, _ = solver(start, solver.init(2, 1, torch.float64), clients, Draws(0, 1))
+        assert torch.equal(clients.shards.train.x, before)
+        found.append((losses, trained))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_server_that_takes_steps_of_adam_averages_running_statistics(tmp_path):
+    result = mpifed.run(
+        "digits-fedem",
+        rounds=8,
+        clients=3,
+        output=tmp_path / "run",
+        quiet=True,
+        algorithm="fedadam",
+        **{"model.name": "network_modules:cnn", "model.norm": True},
+    )
+    assert np.isfinite(result.metrics["test_loss"]).all()
+    with h5py.File(tmp_path / "run/checkpoints/round-000008.h5") as file:
+        buffers = file["server/model"][0, -13:]
+    assert (buffers[6:12] > 0).all()
+
+
 def test_one_sample_alone_is_normalised_by_the_running_statistics():
     model = model_of("normalised")
     row = row_of(model).float()
@@ -162,7 +208,10 @@ def test_rows_are_let_go_of():
     [
         ("wrong_width", "cannot take a batch of shape (2, 8, 8)"),
         ("wrong_outputs", "gives outputs of shape (2, 7)"),
-        ("in_place", "changes its inputs in place"),
+        (
+            "squeezed",
+            "gives outputs of shape (10,) and type torch.float32 for a batch of 1 samples",
+        ),
         ("torn", "cannot be differentiated"),
         ("sparse", "sparse=False"),
         ("untrained", "no parameters that are trained"),
@@ -188,6 +237,11 @@ def test_mistakes_get_one_sentence_with_the_remedy(name, words, tmp_path, capfd)
         (("model.norm=true", "algorithm=fomaml"), "computes gradients of whole risks"),
         (("local.optimizer=adam", "local.momentum=0.9"), "local.momentum is 0.9"),
         (("local.beta1=0.5",), "local.beta1 is 0.5"),
+        (("model.norm=true", "compression=quantise"), "variances could become negative"),
+        (
+            ("model.norm=true", "participation={name: uniform, fraction: 0.5, weights: unbiased}"),
+            "participation.weights is 'unbiased'",
+        ),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words, message, tmp_path, capfd):
