@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -115,8 +116,14 @@ def test_chosen_coordinates_of_gradients_stay_on_the_device(name):
     same_on_the_device(name, "server", compression="rand_k", algorithm=algorithm)
 
 
-@pytest.mark.parametrize("network", ["plain", "normalised", "recurrent"])
-@pytest.mark.parametrize("stepping", ["stacked", "one_by_one"])
+@pytest.mark.parametrize(
+    ("network", "stepping"),
+    [
+        *itertools.product(["plain", "normalised"], ["stacked", "one_by_one"]),
+        ("recurrent", "stacked"),
+        pytest.param("recurrent", "one_by_one", marks=pytest.mark.slow),
+    ],
+)
 def test_networks_are_trained_on_the_device(network, stepping):
     if network != "plain" and stepping == "stacked":
         with pytest.raises(InputError, match="cannot be stacked"):
