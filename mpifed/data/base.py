@@ -158,6 +158,11 @@ class Shards:
     test: Split
     fresh: Fresh | None = None
 
+    @property
+    def device(self) -> torch.device:
+        """Where the samples are."""
+        return self.train.x.device
+
 
 class Dataset(Component, kind="data set"):
     """Base class of data sets: a description for every rank, shards for each owner.

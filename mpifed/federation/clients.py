@@ -203,7 +203,7 @@ class Clients:
     @property
     def device(self) -> torch.device:
         """Where the samples are, and with them the models."""
-        return self.shards.train.x.device
+        return self.shards.device
 
     @cached_property
     def ids(self) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+import torch
 
 from mpifed.data.base import Fresh, Shards, Split
 from mpifed.memory import enough_memory
@@ -45,6 +46,11 @@ class OnDemand(Shards):
     def test(self) -> Split:
         """Test samples."""
         return self._loaded.test
+
+    @property
+    def device(self) -> torch.device:
+        """Where the samples will be."""
+        return self._setup.device
 
     @property
     def fresh(self) -> Fresh | None:

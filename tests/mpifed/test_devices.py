@@ -68,6 +68,7 @@ def test_a_method_keeps_its_state_on_the_device(name, exchange):
     same_on_the_device(name, exchange, participation=0.5, **(own or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "exchange", "more"),
     [
