@@ -19,7 +19,7 @@ from mpifed.mpi.communicator import Communicator
 MODULES = (
     "mpifed.exchange.reduction",
     "mpifed.exchange.mixer",
-    "mpifed.models.stacked",
+    "mpifed.models.modules",
     "mpifed.models.linear",
     "mpifed.models.mlp",
     "mpifed.local.solver",
