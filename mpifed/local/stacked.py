@@ -147,8 +147,8 @@ class Stacked:
     def _gradient(
         self,
         w: Float[Tensor, "rows size"],
-        x: Float[Tensor, samples * inputs],
-        y: Shaped[Tensor, samples * targets],
+        x: Float[Tensor, "samples *inputs"],
+        y: Shaped[Tensor, "samples *targets"],
         scale: Float[Tensor, " samples"],
     ) -> Float[Tensor, "rows size"]:
         """The gradient of the rows ``w`` on one minibatch each."""
