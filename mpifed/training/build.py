@@ -192,14 +192,19 @@ def _check_samples(
     by_rank = np.bincount(
         federation.owner, weights=samples, minlength=federation.communicator.size
     ) * sample_bytes(configuration, description)
-    host = socket.gethostname()
-    hosts = federation.communicator.gather_object(host)
-    hosts = federation.communicator.broadcast_object(hosts)
+    host, here = sum_on_host(federation.communicator, by_rank)
     check_memory(
-        float(by_rank[np.array(hosts) == host].sum()),
+        here,
         f"data.name '{configuration.data.name}' gives the clients on {host} "
         f"{int(samples.sum(dtype=np.float64))} samples of shape {description.input_shape}, which",
     )
+
+
+def sum_on_host(communicator: Communicator, by_rank: np.ndarray) -> tuple[str, float]:
+    """Return this host's name and the sum over its ranks of ``by_rank``, (ranks,); collective."""
+    host = socket.gethostname()
+    hosts = communicator.broadcast_object(communicator.gather_object(host))
+    return host, float(by_rank[np.array(hosts) == host].sum())
 
 
 def sample_bytes(configuration: Configuration, description: Description) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-
 import numpy as np
 
 from mpifed.memory import check_memory
-from mpifed.training.build import Setup
+from mpifed.training.build import Setup, sum_on_host
 
 
 def check_round(setup: Setup) -> None:
@@ -27,10 +25,9 @@ def check_round(setup: Setup) -> None:
         If a host has less memory than that.
     """
     federation, communicator = setup.federation, setup.federation.communicator
-    host = socket.gethostname()
-    hosts = communicator.broadcast_object(communicator.gather_object(host))
     trained = np.bincount(federation.owner[federation.training], minlength=communicator.size)
-    here = int(trained[np.array(hosts) == host].sum())
+    host, found = sum_on_host(communicator, trained)
+    here = int(found)
     rows = int(federation.inclusion * here) + (here if setup.exchange.shared_is_rows else 1)
     numbers = setup.algorithm.payload()
     check_memory(
