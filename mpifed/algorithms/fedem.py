@@ -129,6 +129,8 @@ class FedEM(Algorithm[Channel]):
         E-steps that fit the mixture weights of an unseen client, from uniform ones (section 3.2).
     """
 
+    learns = "M components, mixture weights of each client"
+    sends = "its M components"
     steps_locally = True
 
     def __init__(
