@@ -11,6 +11,7 @@ ALGORITHMS = {
     "local": "mpifed.algorithms.local:Local",
     "fedavg": "mpifed.algorithms.fedavg:FedAvg",
     "fedavg_ft": "mpifed.algorithms.fedavg_ft:FedAvgFineTuned",
+    "fedprox": "mpifed.algorithms.fedprox:FedProx",
     "fedem": "mpifed.algorithms.fedem:FedEM",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
