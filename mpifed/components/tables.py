@@ -12,6 +12,7 @@ ALGORITHMS = {
     "fedavg": "mpifed.algorithms.fedavg:FedAvg",
     "fedavg_ft": "mpifed.algorithms.fedavg_ft:FedAvgFineTuned",
     "fedprox": "mpifed.algorithms.fedprox:FedProx",
+    "scaffold": "mpifed.algorithms.scaffold:Scaffold",
     "fedem": "mpifed.algorithms.fedem:FedEM",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",

@@ -35,6 +35,7 @@ PLAIN = {
 }
 UNLABELLED = {"data": {"name": "dictionary", "dim": 4, "atoms": 3, "samples": 12}, "local": {}}
 OWN = {
+    "scaffold": {"local": {"batch_size": 16}},
     "fedmm": UNLABELLED,
     "fedmm_theta": {**UNLABELLED, "data": "poisson", "algorithm": {"surrogate": "poisson"}},
     "sa_ssmm": {**UNLABELLED, "clients": 1},
