@@ -13,6 +13,7 @@ ALGORITHMS = {
     "fedavg_ft": "mpifed.algorithms.fedavg_ft:FedAvgFineTuned",
     "fedprox": "mpifed.algorithms.fedprox:FedProx",
     "scaffold": "mpifed.algorithms.scaffold:Scaffold",
+    "qffl": "mpifed.algorithms.qffl:Qffl",
     "fedem": "mpifed.algorithms.fedem:FedEM",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
