@@ -14,6 +14,7 @@ ALGORITHMS = {
     "fedprox": "mpifed.algorithms.fedprox:FedProx",
     "scaffold": "mpifed.algorithms.scaffold:Scaffold",
     "qffl": "mpifed.algorithms.qffl:Qffl",
+    "agnostic": "mpifed.algorithms.agnostic:Agnostic",
     "fedem": "mpifed.algorithms.fedem:FedEM",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
