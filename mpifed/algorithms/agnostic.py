@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import numpy as np
 import torch
 from annotated_types import Gt
 from torch import Tensor
@@ -92,11 +91,10 @@ class Agnostic(Algorithm[ServerChannel]):
         gradients = channel.send(risks.gradients(w))
         values = channel.send(risks.losses(w)[:, None].to(w), whole=True)
         federation = clients.federation
-        place = np.searchsorted(federation.training, clients.ids)
-        weights = state.mixture[place] / federation.inclusion
+        weights = state.mixture[clients.places] / federation.inclusion
         slope = channel.sum(gradients, weights)
         model = (state.model.double() - self.gamma_w * slope).to(state.model)
-        rows = SparseRows(place[:, None], values.double(), len(state.mixture))
+        rows = SparseRows(clients.places[:, None], values.double(), len(state.mixture))
         ascent = channel.sum(
             rows, torch.full_like(weights, self.gamma_lambda / federation.inclusion)
         )

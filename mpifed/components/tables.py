@@ -15,6 +15,7 @@ ALGORITHMS = {
     "scaffold": "mpifed.algorithms.scaffold:Scaffold",
     "qffl": "mpifed.algorithms.qffl:Qffl",
     "agnostic": "mpifed.algorithms.agnostic:Agnostic",
+    "mocha": "mpifed.algorithms.mocha:Mocha",
     "fedem": "mpifed.algorithms.fedem:FedEM",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
