@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -163,7 +165,7 @@ def test_a_client_steps_alike_alone_and_beside_others():
     coupling = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
 
     def found(rows):
-        some = type(clients)(clients.federation, clients.shards, rows.numpy())
+        some = replace(clients, rows=rows.numpy())
         loss, duals = run.method.loss, state.duals[rows]
         return ascend(
             model, loss, duals, state.models[rows] + 0.1, coupling[rows], 0.8, some, draws
@@ -173,6 +175,21 @@ def test_a_client_steps_alike_alone_and_beside_others():
     for row in place:
         for one, all_three in zip(found(row[None]), together, strict=True):
             assert torch.equal(one[0], all_three[row])
+
+
+def test_a_late_client_visits_the_first_of_its_samples():
+    _, _, (clients, description) = labelled()
+    run = Run(Mocha, (clients, description))
+    late = replace(clients, effort=np.full(3, 0.5))
+    state, coupling = run.state, torch.ones(3, dtype=torch.float64)
+
+    def found(some, fraction):
+        tasks = state.duals, state.models, coupling, fraction
+        return ascend(run.model, run.method.loss, *tasks, some, Draws(0, 1))
+
+    for of_half, of_late in zip(found(clients, 0.5), found(late, 1.0), strict=True):
+        assert torch.equal(of_half, of_late)
+    assert not torch.equal(found(clients, 1.0)[0], found(late, 1.0)[0])
 
 
 def test_another_model_than_a_linear_one_is_refused():
