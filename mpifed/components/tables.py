@@ -16,7 +16,7 @@ ALGORITHMS = {
     "qffl": "mpifed.algorithms.qffl:Qffl",
     "agnostic": "mpifed.algorithms.agnostic:Agnostic",
     "mocha": "mpifed.algorithms.mocha:Mocha",
-    "fedem": "mpifed.algorithms.fedem:FedEM",
+    "fedem": "mpifed.algorithms.fedem.fedem:FedEM",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
     "diana": "mpifed.algorithms.flix.diana:Diana",
