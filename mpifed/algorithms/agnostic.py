@@ -117,4 +117,5 @@ class Agnostic(Algorithm[ServerChannel]):
         return {"lambda": state.mixture}
 
     def payload(self) -> int:
-        return self.model.n_parameters + 1
+        """The gradient, which may be compressed; the risk goes whole."""
+        return self.model.n_parameters

@@ -82,7 +82,7 @@ class Mocha(Algorithm[ServerChannel]):
         model: Linear,
         local: LocalSGD,
         *,
-        mocha_lambda: Annotated[float, Gt(0)] = 1.0,
+        mocha_lambda: Annotated[float, Gt(0)] = 0.01,
         sdca_fraction: Annotated[float, Gt(0), Le(1)] = 0.5,
         sigma_every: Annotated[int, Ge(1)] | None = 100,
         mocha_variant: Literal["paper", "published"] = "paper",

@@ -120,4 +120,5 @@ class Qffl(Algorithm[ServerChannel]):
         return Predictor(state.model)
 
     def payload(self) -> int:
-        return self.model.n_parameters + 2
+        """The move, which may be compressed; the two numbers beside it go whole."""
+        return self.model.n_parameters

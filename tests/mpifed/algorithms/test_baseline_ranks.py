@@ -1,8 +1,9 @@
-"""Runs of the baselines are the same on any ranks where clients are absent, late or unseen."""
+"""Runs of the baselines: on any ranks, with absent, late and unseen clients, and compressed."""
 
 from __future__ import annotations
 
 import pytest
+from commands import TINY, call
 from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 
 LATE = {"name": "stragglers", "rate": 0.6, "late": "partial"}
@@ -28,6 +29,15 @@ CASES = {
     },
     "mocha": {"algorithm": {"name": "mocha", "sigma_every": 2}, "participation": LATE},
 }
+
+
+@pytest.mark.parametrize("name", ["qffl", "agnostic"])
+def test_more_coordinates_than_the_compressed_message_has_are_refused(name, tmp_path, capfd):
+    """What is sent whole beside it does not count."""
+    words = [*TINY, f"algorithm={name}", "compression={name: rand_k, k: 22}"]
+    done = call([*words, "--output", tmp_path / "run"], capfd)
+    assert done.code == 2 and "at most the numbers in a message, 21" in done.err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.mpi
