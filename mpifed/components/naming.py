@@ -40,7 +40,7 @@ def name_of(made: Any, field: str) -> str:
     --------
     >>> name_of(InputError, "model")
     'mpifed.errors:InputError'
-    >>> name_of(lambda data: None, "model")
+    >>> name_of(lambda data: None, "model")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     mpifed.errors.InputError: model is a lambda, which a configuration cannot name; ...
     """
