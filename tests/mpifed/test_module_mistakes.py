@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from commands import call
-from network_cases import data
+from network_cases import data, made
 from torch import nn
 
 import mpifed
@@ -50,6 +50,13 @@ def test_nothing_is_said_of_modules_without_mistakes():
         assert model_of(build).remarks == ()
     assert model_of(mistakes.Net, dtype=torch.float64).remarks == ()
     assert model_of(mistakes.in_double, dtype=torch.float64).remarks == ()
+
+
+@pytest.mark.parametrize("name", ["cnn", "mobilenet_v2", "resnet18", "lstm"])
+def test_nothing_is_said_of_shipped_networks(name):
+    shape = (12,) if name == "lstm" else (16, 16)
+    model = module_model(lambda: made(name, shape), shape, (10,))
+    assert model.remarks == ()
 
 
 def test_probabilities_are_no_mistake_of_a_regression():
