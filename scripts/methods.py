@@ -21,16 +21,27 @@ PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 
 HEAD = """# Methods
 
-`algorithm=NAME` chooses a method; `python -m mpifed.run --list NAME` explains its options. `python scripts/methods.py` made
-this page from the code.
+`algorithm=NAME` chooses a method; `python -m mpifed.run --list NAME` explains its options.
+`python scripts/methods.py` made this page from the code.
 
-**server**, **gossip**: whether it works there; methods that send nothing work with either. **compression**: which
-compressors its messages go through under a server (`any`, `unbiased`, `none`). **unseen**: whether it serves clients that
-took no part in training. **a client keeps**: from round to round, beside its data; `optimizer` is momentum or moments.
+**server**, **gossip**: whether it works there; methods that send nothing work with either.
+**compression**: which compressors its messages go through under a server (`any`, `unbiased`,
+`none`). **unseen**: whether it serves clients that took no part in training. **a client keeps**:
+from round to round, beside its data; `optimizer` is momentum or moments.
 
-| method | learns | a client sends | server | gossip | compression | unseen | a client keeps | options |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
+
+COLUMNS = (
+    "method",
+    "learns",
+    "a client sends",
+    "server",
+    "gossip",
+    "compression",
+    "unseen",
+    "a client keeps",
+    "options",
+)
 
 
 def state_of(method: type[Algorithm]) -> type | None:
@@ -78,7 +89,8 @@ def text() -> str:
     """Return the page."""
     rows = [row(name) for name in ALGORITHMS]
     lines = [f"* `{name}`: {summary(algorithm_class(name))}" for name in ALGORITHMS]
-    return HEAD + "\n".join([*rows, "", *lines]) + "\n"
+    head = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS)]
+    return HEAD + "\n".join([*head, *rows, "", *lines]) + "\n"
 
 
 if __name__ == "__main__":
