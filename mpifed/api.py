@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import decided, resolve, to_yaml
+from mpifed.data.conversion import check_section
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator, world
 from mpifed.reading.results import DIGEST, Clients, read_clients, read_metrics, read_summary
@@ -129,6 +130,8 @@ def run(
     RunError
         For a failure while running.
     """
+    communicator = world()
+    agree(communicator, lambda: check_section(overrides.get("data")))
     request = Request(
         os.fspath(experiment) if experiment is not None else None,
         {key: _plain(value) for key, value in overrides.items()},
@@ -136,7 +139,7 @@ def run(
         Path(resume) if isinstance(resume, (str, Path)) else resume,
         quiet=quiet,
     )
-    return execute(request, world(), lambda: False)
+    return execute(request, communicator, lambda: False)
 
 
 def _plain(value: Any) -> Any:

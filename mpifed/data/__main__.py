@@ -125,6 +125,8 @@ def _run(words: list[str]) -> int:
     check_memory(8.0 * n_clients, f"--clients is {n_clients}, which")
     with enough_memory(f"the data set {name} with such options"):
         dataset = component(n_clients, seed, Alone(), **values)
+    for line in dataset.remarks():
+        print(_as_flags(line))
     contents, dtype = _contents(dataset, values, seed, given["dtype"])
     blocks = _blocks(dataset, contents, dtype, show=sys.stderr.isatty())
     write(output, contents, blocks, {"dataset": name, **values})
@@ -272,7 +274,7 @@ def _flag(name: str) -> str:
 def _as_flags(message: str) -> str:
     """A data set's message in the words of this command: data.min_samples is --min-samples."""
     message = message.replace("data.name is", "the data set is")
-    message = re.sub(r"\bdata\.(\w+)", lambda found: _flag(found[1]), message)
+    message = re.sub(r"(?<![\w/'.])data\.(\w+)", lambda found: _flag(found[1]), message)
     return re.sub(r"^clients is\b", "--clients is", message)
 
 

@@ -89,6 +89,7 @@ def read(
     parts: dict[str, list[np.ndarray]] = {option: [] for option, name in wanted.items() if name}
     is_test: list[np.ndarray] = []
     names: tuple[str, ...] = ()
+    is_text = False
     for path in sorted(files, key=_is_test):
         try:
             check_regular(path)
@@ -96,6 +97,7 @@ def read(
                 names = names or _class_names(file.schema_arrow.metadata, label)
                 _check(path, file, wanted)
                 columns = [name for name in wanted.values() if name]
+                is_text = _is_text(file.schema_arrow.field(features).type)
                 for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
                     for option in parts:
                         own = batch.column(batch.schema.get_field_index(wanted[option]))
@@ -114,7 +116,21 @@ def read(
         found.get("client"),
         tested if tested.any() and not tested.all() else None,
         class_names=names,
+        divisor=_divisor(found["features"], is_text),
     )
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _divisor(x: np.ndarray, is_text: bool) -> int | None:
+    """255 for pictures, 1 for places of characters, which are bytes too."""
+    if is_text:
+        return 1
+    return 255 if x.dtype == np.uint8 and x.ndim > 2 else None
 
 
 def _is_test(path: Path) -> bool:

@@ -205,8 +205,12 @@ def test_colours_numbers_and_texts(tmp_path: Path):
     options = {"label": "y", "min_samples": 4}
     dataset = parquets(tmp_path, features="img", **options)
     assert dataset.description.input_shape == (3, 4, 5)
+    assert holds(dataset, colours.transpose(0, 3, 1, 2), np.arange(8) % 3, 255)
+    dataset = parquets(tmp_path, features="img", divisor=1, **options)
     assert holds(dataset, colours.transpose(0, 3, 1, 2), np.arange(8) % 3)
-    x, _ = all_rows(parquets(tmp_path, features="text", **options), torch.uint8)
+    dataset = parquets(tmp_path, features="text", **options)
+    assert not any("bytes" in line for line in dataset.remarks())
+    x, _ = all_rows(dataset, torch.uint8)
     printable = VOCABULARIES["printable"]
     assert sorted("".join(printable[c] for c in row) for row in x) == sorted(texts)
     for name, expected in (("row", numbers), ("one", numbers[:, :1])):
