@@ -109,13 +109,13 @@ def _unread(columns: Columns, partition: str | None, split: str | None) -> Itera
     """Lines for the log about columns that the options make no use of."""
     if columns.client is not None and partition != "natural":
         yield (
-            f"data.partition={partition} deals samples whosever they are; by the clients that are "
-            "given with them deals natural"
+            f"data.partition={partition} deals samples without regard to the clients that are "
+            "given; data.partition=natural deals by them"
         )
     if columns.is_test is not None and split != "published":
         yield (
-            f"data.split={split} mixes samples marked for testing with the others; published tests "
-            "on them"
+            f"data.split={split} mixes samples marked for testing with the others; "
+            "data.split=published tests on them"
         )
 
 

@@ -131,6 +131,11 @@ def located(given: str | None, folder: str, raw: str | None = None) -> Path:
                 "where the file is"
             )
         raw = str(Path(home) / folder)
+        if not os.path.isdir(raw):
+            raise InputError(
+                f"data.path and data.raw are empty, and MPIFED_DATA, '{home}', has no directory "
+                f"'{folder}'; one of them must say where the file is"
+            )
     if raw is not None and not os.path.isdir(Path(raw).expanduser()):
         raise InputError(f"data.raw is '{raw}', but there is no such directory")
     if given is None:

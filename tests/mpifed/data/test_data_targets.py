@@ -139,9 +139,11 @@ def test_a_partition_beside_clients_is_obeyed_and_said():
     whose = np.repeat(["ann", "bob", "cleo"], [10, 30, 20])
     dataset = of_arrays(X, Y, clients=whose, partition="iid")
     assert [len(own) for own in labels_by_client(dataset)] == [20, 20, 20]
-    assert "data.partition=iid deals samples whosever they are" in "\n".join(dataset.remarks())
+    assert "data.partition=iid deals samples without regard to the clients" in "\n".join(
+        dataset.remarks()
+    )
     natural = of_arrays(X, Y, clients=whose)
-    assert "whosever" not in "\n".join(natural.remarks())
+    assert "data.partition" not in "\n".join(natural.remarks())
 
 
 def test_what_was_guessed_is_in_the_log_of_a_run(tmp_path: Path):

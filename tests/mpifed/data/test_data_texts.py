@@ -219,7 +219,7 @@ def test_the_only_file_of_the_common_folder_is_read(
     with pytest.raises(InputError, match=r"holds 2 files \(other\.txt, play\.txt\); data"):
         Shakespeare(2, 0, Alone(), sequence_length=5)
     monkeypatch.setenv("MPIFED_DATA", str(folder))
-    with pytest.raises(InputError, match="there is no such directory"):
+    with pytest.raises(InputError, match=r"MPIFED_DATA, '.*', has no directory 'shakespeare'"):
         Shakespeare(2, 0, Alone(), sequence_length=5)
 
 
