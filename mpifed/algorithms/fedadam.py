@@ -85,6 +85,8 @@ class FedAdam(Algorithm[ServerChannel]):
         Most iterations that bring both networks near the identity map before round 1.
     """
 
+    learns = "one model"
+    sends = "its move"
     exchanges = ("server",)
     compressors = "unbiased"
     steps_locally = True

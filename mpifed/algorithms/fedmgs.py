@@ -79,6 +79,8 @@ class FedMGS(Algorithm[ServerChannel]):
         The mu_i: 1 / n or m_i / m.
     """
 
+    learns = "a factor; codes of each client"
+    sends = "two statistics"
     uses_model = False
     devices = ("cpu",)
     model_type = NoModel
