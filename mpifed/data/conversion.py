@@ -157,7 +157,10 @@ def _pair(name: str, dataset: Any, number: int) -> tuple[Any, Any]:
         return sample[0], sample[1]
     kind = type(sample).__name__
     given = f"{kind} of {len(sample)}" if isinstance(sample, (tuple, list)) else kind
-    raise InputError(f"{name} must hold pairs (x, y), but sample {number} is a {given}, not a pair")
+    raise InputError(
+        f"{name} must hold pairs (x, y), but sample {number} is a {given}, not a pair; all inputs and "
+        "all targets are passed as mpifed.arrays(x, y)"
+    )
 
 
 def _stacked(values: tuple[Any, ...], what: str) -> np.ndarray:

@@ -42,9 +42,10 @@ def share_of(n_samples: int, fraction: float, seed: int) -> np.ndarray:
 def check_enough(n_samples: int, n_clients: int, min_samples: int) -> None:
     """Raise ``InputError`` if there are fewer than ``min_samples`` for each client."""
     if n_samples < n_clients * min_samples:
+        most = n_samples // min_samples
         raise InputError(
-            f"clients is {n_clients}, but {n_samples} samples are enough for at most "
-            f"{n_samples // min_samples} clients of {min_samples} samples (data.min_samples)"
+            f"clients is {n_clients}, but {n_samples} samples are enough for at most {most} "
+            f"client{'s' * (most != 1)} of {min_samples} samples (data.min_samples)"
         )
 
 

@@ -140,6 +140,11 @@ class DealtDataset(Dataset):
         self.description = replace(describe(self._pool, self._dealt), label_counts=counts)
         self.divisor, self.is_uint8 = self._pool.divisor, self._pool.stored == "uint8"
         self._angles = angles(n_clients, self.seed, rotations, rotation_spread)
+        if n_clients < len(rotations or ()):
+            self._remarks += (
+                f"data.rotations has {len(rotations or ())} angles, but there are {n_clients} "
+                "clients, so that some angles are not used",
+            )
         if self._angles is not None and len(self._pool.input_shape) < 2:
             raise InputError(
                 f"data.rotations and data.rotation_spread turn pictures, but a sample of "
@@ -147,7 +152,7 @@ class DealtDataset(Dataset):
             )
 
     def remarks(self) -> list[str]:
-        """Return what the reader of the source remarks on."""
+        """Return lines about the source, and about angles that no client has."""
         return list(self._remarks)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
