@@ -158,8 +158,8 @@ def _pair(name: str, dataset: Any, number: int) -> tuple[Any, Any]:
     kind = type(sample).__name__
     given = f"{kind} of {len(sample)}" if isinstance(sample, (tuple, list)) else kind
     raise InputError(
-        f"{name} must hold pairs (x, y), but sample {number} is a {given}, not a pair; all inputs and "
-        "all targets are passed as mpifed.arrays(x, y)"
+        f"{name} must hold pairs (x, y), but sample {number} is a {given}, not a pair; all inputs "
+        "and all targets are passed as mpifed.arrays(x, y)"
     )
 
 
