@@ -40,10 +40,10 @@ def plan_lines(setup: Setup) -> list[str]:
 
 
 def remarks(setup: Setup) -> list[str]:
-    """Return lines for the log about data, weights and the exchange, the same on every rank."""
+    """Return lines for the log about data, model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()
     own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
-    return [*_of_data(setup), *_of_weights(setup), *own]
+    return [*_of_data(setup), *setup.model.remarks, *_of_weights(setup), *own]
 
 
 def _of_data(setup: Setup) -> list[str]:
