@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mpifed.local.options import Sampling
-from mpifed.random import shuffles, uniforms
+from mpifed.random import bits_at, shuffles
 
 
 @dataclass(frozen=True)
@@ -234,14 +234,14 @@ def draw_orders(
     number = np.arange(len(passes)) - np.repeat(
         np.cumsum(epochs * components) - epochs * components, epochs * components
     )
-    pass_keys = uniforms(keys[passes], number)
+    pass_keys = bits_at(keys[passes], number)
     samples = work.samples[passes]
     if sampling == "shuffled":
         visited = shuffles(pass_keys, samples)
         return torch.from_numpy(visited + np.repeat(starts[passes], samples))
     drawn = work.drawn[passes]
     counters = np.arange(drawn.sum()) - np.repeat(np.cumsum(drawn) - drawn, drawn)
-    bits = uniforms(np.repeat(pass_keys, drawn), counters) >> np.uint64(32)
+    bits = bits_at(np.repeat(pass_keys, drawn), counters) >> np.uint64(32)
     of = np.repeat(samples, drawn).astype(np.uint64)
     visited = (bits * of >> np.uint64(32)).astype(np.int64)
     return torch.from_numpy(visited + np.repeat(starts[passes], drawn))
