@@ -24,6 +24,7 @@ ALGORITHMS = {
     "fedmgs": "mpifed.algorithms.fedmgs:FedMGS",
     "fedmm_ot": "mpifed.algorithms.fedmm.fedmm_ot:FedMMOT",
     "fedadam": "mpifed.algorithms.fedadam:FedAdam",
+    "ditto": "mpifed.algorithms.ditto:Ditto",
 }
 DATASETS = {
     "synthetic": "mpifed.data.synthetic:Synthetic",
