@@ -25,6 +25,7 @@ ALGORITHMS = {
     "fedmm_ot": "mpifed.algorithms.fedmm.fedmm_ot:FedMMOT",
     "fedadam": "mpifed.algorithms.fedadam:FedAdam",
     "ditto": "mpifed.algorithms.ditto:Ditto",
+    "apfl": "mpifed.algorithms.apfl:APFL",
 }
 DATASETS = {
     "synthetic": "mpifed.data.synthetic:Synthetic",

@@ -224,6 +224,17 @@ def row_norms(rows: Tensor) -> Tensor:
     return rows.double().square().sum(1).sqrt()
 
 
+def row_products(left: Tensor, right: Tensor) -> Tensor:
+    """Return the inner product of each pair of rows, float64 (R,).
+
+    Examples
+    --------
+    >>> row_products(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 2.0]]))
+    tensor([11.], dtype=torch.float64)
+    """
+    return (left.double() * right.double()).sum(1)
+
+
 def sampled_gradients(
     model: Model,
     clients: Clients,
