@@ -26,6 +26,7 @@ ALGORITHMS = {
     "fedadam": "mpifed.algorithms.fedadam:FedAdam",
     "ditto": "mpifed.algorithms.ditto:Ditto",
     "apfl": "mpifed.algorithms.apfl:APFL",
+    "pfedme": "mpifed.algorithms.pfedme:PFedMe",
 }
 DATASETS = {
     "synthetic": "mpifed.data.synthetic:Synthetic",
