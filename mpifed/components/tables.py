@@ -27,6 +27,7 @@ ALGORITHMS = {
     "ditto": "mpifed.algorithms.ditto:Ditto",
     "apfl": "mpifed.algorithms.apfl:APFL",
     "pfedme": "mpifed.algorithms.pfedme:PFedMe",
+    "l2gd": "mpifed.algorithms.l2gd:L2GD",
 }
 DATASETS = {
     "synthetic": "mpifed.data.synthetic:Synthetic",

@@ -261,6 +261,7 @@ class LocalSGD:
         clients: Clients,
         draws: Draws,
         step_scale: Float[np.ndarray, " clients"] | None = None,
+        steps: int | None = None,
     ) -> Float[Tensor, " clients"]:
         """Return the sum of the learning rates of a client's steps in a round.
 
@@ -277,13 +278,16 @@ class LocalSGD:
             Random numbers of the round, for its number.
         step_scale : numpy.ndarray, optional
             Factors of the learning rate, (clients,).
+        steps : int, optional
+            As in a call of the solver.
 
         Returns
         -------
         Tensor
             float64 (clients,), positive, on the solver's device.
         """
-        options, work, kept = self.options, self._work(clients), without_buffers(optimizer)
+        options, kept = self.options, without_buffers(optimizer)
+        work = self._work(clients, steps)
         rates = learning_rates(options, self.horizon, draws.round, kept.epochs, work, step_scale)
         return torch.from_numpy(summed_rates(rates, work)).to(self.device)
 
