@@ -28,6 +28,7 @@ ALGORITHMS = {
     "apfl": "mpifed.algorithms.apfl:APFL",
     "pfedme": "mpifed.algorithms.pfedme:PFedMe",
     "l2gd": "mpifed.algorithms.l2gd:L2GD",
+    "l2sgd": "mpifed.algorithms.l2sgd:L2SGD",
 }
 DATASETS = {
     "synthetic": "mpifed.data.synthetic:Synthetic",
