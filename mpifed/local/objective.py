@@ -201,7 +201,9 @@ class StackedObjective:
         place = np.arange(width)
         inside = place < counts[:, None]
         samples = torch.from_numpy(np.where(inside, starts[:, None] + place, starts[:, None]))
-        x, y = self.split.x[samples], self.split.y[samples]
+        # Several times faster than ``x[samples]``.
+        flat, shape = samples.view(-1).to(self.split.x.device), samples.shape
+        x, y = (t.index_select(0, flat).unflatten(0, shape) for t in (self.split.x, self.split.y))
         weights = torch.from_numpy(inside / counts[:, None]).to(x)
         return Group(torch.from_numpy(members), x, y, weights)
 
