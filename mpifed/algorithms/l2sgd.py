@@ -32,7 +32,7 @@ from mpifed.local.sampling import minibatches
 from mpifed.local.solver import LocalSGD
 from mpifed.memory import check_memory
 from mpifed.models.base import Model
-from mpifed.random import uniforms
+from mpifed.random import bits_at
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class L2SGD(L2GD):
         """Each client's minibatch in a step, int64 (clients,), and its share of the samples."""
         counts = clients.n_train
         keys = draws.client_keys("minibatch", clients.ids)
-        bits = uniforms(keys, np.full(len(keys), number)) >> np.uint64(32)
+        bits = bits_at(keys, np.full(len(keys), number)) >> np.uint64(32)
         # The minibatch of a uniform sample is drawn with its share.
         chosen = (bits * counts.astype(np.uint64) >> np.uint64(32)).astype(np.int64) // self.size
         sizes = np.minimum(self.size, counts - chosen * self.size)
