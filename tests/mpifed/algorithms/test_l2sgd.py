@@ -37,7 +37,8 @@ def test_minibatches_do_not_keep_it_from_the_minimum(size):
 
 
 def chosen_batch(round, number, client, size):
-    bits = int(bits_at(client_keys(0, "minibatch", round, np.array([client])), np.array(number))[0])
+    key = client_keys(0, "minibatch", round, np.array([client]))
+    (bits,) = bits_at(key, np.array([number])).tolist()
     return ((bits >> 32) * COUNTS[client] >> 32) // size
 
 
