@@ -272,6 +272,7 @@ def test_weights_that_do_not_apply_are_refused(words, said, tmp_path, capfd):
     assert not (tmp_path / "run").exists()
 
 
+UNEQUAL = "data={name: synthetic, n_test: 20, dimension: 20, seed: 20}"
 EQUAL = ("data={name: sine, split: 2, n_train: 10}", "model={name: mlp, hidden: [3]}", "clients=4")
 LARGE = "an average renormalised over participants counts large clients for less"
 UNREAD = "exchange.average_over=all changes nothing: dcgd"
@@ -296,7 +297,7 @@ UNREAD = "exchange.average_over=all changes nothing: dcgd"
     ],
 )
 def test_the_log_remarks_on_weights(words, remark, tmp_path, capfd):
-    done = call([*TINY[:3], *words, "rounds=1", "--output", tmp_path / "run"], capfd)
+    done = call([*TINY[:3], UNEQUAL, *words, "rounds=1", "--output", tmp_path / "run"], capfd)
     assert done.code == 0, done.err
     log = (tmp_path / "run" / "log.txt").read_text()
     for sentence in (LARGE, UNREAD):
