@@ -7,7 +7,6 @@ import math
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch

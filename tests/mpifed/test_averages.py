@@ -110,7 +110,7 @@ def test_meta_learners_move_the_share_of_those_who_take_part(kind):
     assert ends["all"] == pytest.approx(ends["participants"] / 2, rel=1e-12)
 
 
-@pytest.mark.parametrize("n", [3, 10])
+@pytest.mark.parametrize("n", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_flix_over_all_converges_to_the_minimiser(n):
     run = Run(Flix, random_quadratics(n=n, d=4), flix_alpha=0.7, start="zeros", step=0.2)
     run.server.average_over = "all"
@@ -241,7 +241,15 @@ def test_weights_go_with_every_participation(words, expected):
     assert resolved(*reversed(words)) == expected
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedem", "fedadam", "fomaml"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "fedavg",
+        pytest.param("fedem", marks=pytest.mark.slow),
+        "fedadam",
+        pytest.param("fomaml", marks=pytest.mark.slow),
+    ],
+)
 def test_an_unbiased_run_is_repeated_by_its_configuration(algorithm, tmp_path, capfd):
     words = [*TINY, f"algorithm={algorithm}", "rounds=3", "evaluation.every=1", "--quiet"]
     words += ["participation={name: bernoulli, p: 0.5}"]
