@@ -70,10 +70,9 @@ def options_of(component: Callable[..., Any]) -> dict[str, Option]:
         If the parameters or annotations cannot be read, or have a bound that is not understood.
     """
     # A function under a decorator has its own options.
-    component = inspect.unwrap(component)
-    if inspect.isclass(component) or inspect.isfunction(component):
-        return dict(_read_once(component))
-    return _options_of(component)
+    inner: Any = inspect.unwrap(component)
+    once = inspect.isclass(inner) or inspect.isfunction(inner)
+    return dict(_read_once(inner)) if once else _options_of(inner)
 
 
 @functools.lru_cache(maxsize=512)
