@@ -62,11 +62,7 @@ def test_seeds_are_averaged_and_where_a_run_began_is_no_difference(tmp_path):
 
 @pytest.mark.parametrize(
     ("x", "name"),
-    [
-        pytest.param("rounds", "rounds", marks=pytest.mark.slow),
-        ("bits", "bits"),
-        ("algorithm.flix_alpha", "algorithm-flix-alpha"),
-    ],
+    [("rounds", "rounds"), ("bits", "bits"), ("algorithm.flix_alpha", "algorithm-flix-alpha")],
 )
 def test_it_is_drawn_against_any_x(x, name, sweep, tmp_path):
     wanted = Wanted("objective_gap", x)
