@@ -14,8 +14,8 @@ from hypothesis import settings
 from mpifed import launch
 from mpifed.sweep import plan
 
-settings.register_profile("thorough", max_examples=100)
-settings.register_profile("quick", max_examples=50)
+settings.register_profile("thorough", max_examples=100, deadline=None)  # machines may be busy
+settings.register_profile("quick", max_examples=50, deadline=None)
 settings.load_profile("quick")  # unless pytest is told --hypothesis-profile=thorough
 
 LIMIT = 120

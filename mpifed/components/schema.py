@@ -9,6 +9,7 @@ a dataclass (a mapping of its fields), and ``Annotated[X, Ge(1)]`` with ``Ge``, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import operator
 import reprlib
@@ -69,7 +70,18 @@ def options_of(component: Callable[..., Any]) -> dict[str, Option]:
         If the parameters or annotations cannot be read, or have a bound that is not understood.
     """
     # A function under a decorator has its own options.
-    component = inspect.unwrap(component)
+    inner: Any = inspect.unwrap(component)
+    once = inspect.isclass(inner) or inspect.isfunction(inner)
+    return dict(_read_once(inner)) if once else _options_of(inner)
+
+
+@functools.lru_cache(maxsize=512)
+def _read_once(component: Callable[..., Any]) -> dict[str, Option]:
+    """A command asks several times, and annotations written as text take long to evaluate."""
+    return _options_of(component)
+
+
+def _options_of(component: Callable[..., Any]) -> dict[str, Option]:
     annotated: Any = component
     if inspect.isclass(component) and not dataclasses.is_dataclass(component):
         annotated = component.__init__

@@ -6,6 +6,7 @@ Everything here is plain nested mappings; ``config.resolve`` checks their values
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,14 +110,24 @@ def read_experiment(name: str) -> dict[str, Any]:
     InputError
         If there is none, or it is not a YAML mapping of strings to plain data.
     """
-    path = EXPERIMENTS / f"{name}.yaml"
-    if name not in experiment_names():
-        path = Path(name)
-        if path.suffix not in YAML_FILES:
-            raise InputError(
-                f"Unknown experiment {shown(name)}; {closest(name, experiment_names())}, "
-                "or the path of a .yaml file"
-            )
+    if name in experiment_names():
+        return copy.deepcopy(_shipped(EXPERIMENTS / f"{name}.yaml"))
+    path = Path(name)
+    if path.suffix not in YAML_FILES:
+        raise InputError(
+            f"Unknown experiment {shown(name)}; {closest(name, experiment_names())}, "
+            "or the path of a .yaml file"
+        )
+    return _mapping_in(path)
+
+
+@functools.cache
+def _shipped(path: Path) -> dict[str, Any]:
+    """A command reads its experiment several times, and one that is shipped stays the same."""
+    return _mapping_in(path)
+
+
+def _mapping_in(path: Path) -> dict[str, Any]:
     mapping = read_yaml(path)
     if not isinstance(mapping, dict) or not all(isinstance(key, str) for key in mapping):
         raise InputError(f"{path} does not hold a mapping of keys to values")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -235,15 +235,20 @@ def _check_task(
         )
 
 
-def describe_versions() -> dict[str, Any]:
+def describe_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that determine a run's numbers."""
     import platform
+
+    packages = ("mpifed", "torch", "numpy", "scipy", "h5py", "networkx", "mpi4py")
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """The descriptions of packages are long, and a process may run hundreds of short runs."""
     from importlib.metadata import PackageNotFoundError, version
 
-    versions = {"python": platform.python_version()}
-    for package in ("mpifed", "torch", "numpy", "scipy", "h5py", "networkx", "mpi4py"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -28,6 +28,7 @@ TINY = (
     "rounds=4",
     "data.n_test=20",
     "data.dimension=20",
+    "data.seed=20",  # fewer samples than others
     "evaluation.every=2",
     "checkpoint.every=2",
     "local.momentum=0.9",

@@ -29,7 +29,7 @@ from mpifed.training.engine import Engine
 PLAIN = {
     "clients": 4,
     "rounds": 3,
-    "data": {"name": "synthetic", "n_test": 20, "dimension": 6},
+    "data": {"name": "synthetic", "n_test": 20, "dimension": 6, "seed": 20},  # few samples
     "local": {"batch_size": 16, "momentum": 0.9},
     "evaluation": {"every": 2},
 }

@@ -112,7 +112,7 @@ def test_meta_learners_move_the_share_of_those_who_take_part(kind):
     assert ends["all"] == pytest.approx(ends["participants"] / 2, rel=1e-12)
 
 
-@pytest.mark.parametrize("n", [3, 10])
+@pytest.mark.parametrize("n", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_flix_over_all_converges_to_the_minimiser(n):
     run = Run(Flix, random_quadratics(n=n, d=4), flix_alpha=0.7, start="zeros", step=0.2)
     run.server.average_over = "all"
@@ -243,7 +243,15 @@ def test_weights_go_with_every_participation(words, expected):
     assert resolved(*reversed(words)) == expected
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedem", "fedadam", "fomaml"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "fedavg",
+        pytest.param("fedem", marks=pytest.mark.slow),
+        "fedadam",
+        pytest.param("fomaml", marks=pytest.mark.slow),
+    ],
+)
 def test_an_unbiased_run_is_repeated_by_its_configuration(algorithm, tmp_path, capfd):
     words = [*TINY, f"algorithm={algorithm}", "rounds=3", "evaluation.every=1", "--quiet"]
     words += ["participation={name: bernoulli, p: 0.5}"]
@@ -274,6 +282,7 @@ def test_weights_that_do_not_apply_are_refused(words, said, tmp_path, capfd):
     assert not (tmp_path / "run").exists()
 
 
+UNEQUAL = "data={name: synthetic, n_test: 20, dimension: 20, seed: 20}"
 EQUAL = ("data={name: sine, split: 2, n_train: 10}", "model={name: mlp, hidden: [3]}", "clients=4")
 LARGE = "an average renormalised over participants counts large clients for less"
 UNREAD = "exchange.average_over=all changes nothing: dcgd"
@@ -298,7 +307,7 @@ UNREAD = "exchange.average_over=all changes nothing: dcgd"
     ],
 )
 def test_the_log_remarks_on_weights(words, remark, tmp_path, capfd):
-    done = call([*TINY[:3], *words, "rounds=1", "--output", tmp_path / "run"], capfd)
+    done = call([*TINY[:3], UNEQUAL, *words, "rounds=1", "--output", tmp_path / "run"], capfd)
     assert done.code == 0, done.err
     log = (tmp_path / "run" / "log.txt").read_text()
     for sentence in (LARGE, UNREAD):

@@ -61,7 +61,7 @@ def test_a_schedule_that_is_exact_after_a_period_is_predicted_to_be(tmp_path):
     "overrides",
     [
         {"participation": 0.5},
-        {"participation": {"name": "bernoulli", "p": 0.6}},
+        pytest.param({"participation": {"name": "bernoulli", "p": 0.6}}, marks=pytest.mark.slow),
         {"exchange.schedule": {"name": "static", "drop_edges": 0.3, "local_rounds": 2}},
         {"exchange.schedule": {"name": "matcha", "budget": 0.5}},
     ],

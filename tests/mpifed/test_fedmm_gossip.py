@@ -35,7 +35,7 @@ def learnt(output, weights, method="fedmm", **more):
 
 
 @pytest.mark.parametrize("weights", MU)
-@pytest.mark.parametrize("topology", ["ring", "complete"])
+@pytest.mark.parametrize("topology", ["ring", pytest.param("complete", marks=pytest.mark.slow)])
 def test_gossip_finds_the_minimum_that_the_weights_ask_for(tmp_path, weights, topology):
     exchange = {"name": "gossip", "topology": topology, "weights": "metropolis_hastings"}
     found = learnt(tmp_path / "mixed", weights, exchange=exchange)

@@ -251,8 +251,15 @@ def test_dcgd_has_no_floor_where_all_clients_are_alike():
     assert abs(run.measured()["objective_gap"]) < 1e-14
 
 
-@pytest.mark.parametrize("participation", [0.5, Bernoulli(p=0.5)])
-@pytest.mark.parametrize("compression", [None, RAND])
+@pytest.mark.parametrize(
+    ("compression", "participation"),
+    [
+        (None, 0.5),
+        (RAND, Bernoulli(p=0.5)),
+        pytest.param(None, Bernoulli(p=0.5), marks=pytest.mark.slow),
+        pytest.param(RAND, 0.5, marks=pytest.mark.slow),
+    ],
+)
 def test_diana_converges_though_only_some_take_part(participation, compression):
     data = logistic(participation=participation)
     run = Run(Diana, data, compression, flix_alpha=0.6, l2=1.0, start="ones")

@@ -314,7 +314,9 @@ def trained(words, horizon: int) -> str:
     return engine.digest()
 
 
-@pytest.mark.parametrize("schedule", ["linear", "multi_step", "cosine"])
+@pytest.mark.parametrize(
+    "schedule", ["linear", pytest.param("multi_step", marks=pytest.mark.slow), "cosine"]
+)
 def test_more_rounds_keep_the_horizon_of_schedules_unless_told_otherwise(schedule, tmp_path, capfd):
     words = [*TINY, f"local.lr_schedule={schedule}"]
     kept, again, changed = (tmp_path / name for name in ("kept", "again", "changed"))

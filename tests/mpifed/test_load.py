@@ -27,8 +27,11 @@ from mpifed.models.mlp import Mlp
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.on_demand import OnDemand
 
-SHORT = {"rounds": 3, "checkpoint.every": 1, "evaluation.every": 1, "dtype": "float64"}
-BINARY = {**SHORT, "clients": 5, "data.n_test": 30, "data.dimension": 10}
+SHORT = {
+    **{"rounds": 3, "checkpoint.every": 1, "evaluation.every": 1, "dtype": "float64"},
+    "local.batch_size": 128,
+}
+BINARY = {**SHORT, "clients": 5, "data.n_test": 30, "data.dimension": 10, "data.seed": 20}
 IMAGES = {**SHORT, "clients": 5}
 NETWORK = {**IMAGES, "model": {"name": "network_modules:cnn", "norm": True}}
 GOSSIP = {"exchange": "gossip"}

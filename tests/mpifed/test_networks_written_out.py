@@ -115,8 +115,15 @@ def names_of_resnet(blocks, statistics=True):
     ]
 
 
-@pytest.mark.parametrize("name, blocks", [("resnet18", (2, 2, 2, 2)), ("resnet34", (3, 4, 6, 3))])
-@pytest.mark.parametrize("cifar_stem", [False, True])
+@pytest.mark.parametrize(
+    ("name", "blocks", "cifar_stem"),
+    [
+        ("resnet18", (2, 2, 2, 2), True),
+        ("resnet34", (3, 4, 6, 3), False),
+        pytest.param("resnet18", (2, 2, 2, 2), False, marks=pytest.mark.slow),
+        pytest.param("resnet34", (3, 4, 6, 3), True, marks=pytest.mark.slow),
+    ],
+)
 def test_resnets_are_written_out_again(name, blocks, cifar_stem):
     network = made(name, (3, 32, 32), cifar_stem=cifar_stem).double().train()
     assert list(network.state_dict()) == names_of_resnet(blocks)

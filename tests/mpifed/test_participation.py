@@ -112,13 +112,20 @@ def test_a_part_of_the_steps_is_at_least_one_and_at_most_all(sizes, batch, data)
     assert (work.shortened(np.ones(len(sizes))).steps == work.steps).all()
 
 
-@pytest.mark.parametrize("exchange", ["server", "gossip"])
+DROPOUT = "{name: dropout, rate: 0.4, recovery: 0.5}"
+MISSING = "{name: stragglers, rate: 0.5}"
+PARTIAL = "{name: stragglers, rate: 0.7, late: partial}"
+
+
 @pytest.mark.parametrize(
-    "participation",
+    ("participation", "exchange"),
     [
-        "{name: dropout, rate: 0.4, recovery: 0.5}",
-        "{name: stragglers, rate: 0.5}",
-        "{name: stragglers, rate: 0.7, late: partial}",
+        (DROPOUT, "gossip"),
+        (MISSING, "server"),
+        (PARTIAL, "gossip"),
+        pytest.param(DROPOUT, "server", marks=pytest.mark.slow),
+        pytest.param(MISSING, "gossip", marks=pytest.mark.slow),
+        pytest.param(PARTIAL, "server", marks=pytest.mark.slow),
     ],
 )
 def test_unreliable_runs_resume_as_if_uninterrupted(participation, exchange, tmp_path, capfd):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mpifed.components.registry import Section, complete, named, plain
 from mpifed.components.schema import check_options, check_value, describe, options_of
 from mpifed.config.configuration import resolve, to_mapping
+from mpifed.config.experiment_files import read_experiment
 from mpifed.errors import InputError
 from mpifed.federation.participation import Dropout
 
@@ -131,3 +132,12 @@ def test_a_configuration_has_types_and_is_plain_again():
     dropped = resolve({"participation": {"name": "dropout", "rate": 0.1, "recovery": 0.2}})
     assert dropped.participation == Dropout(rate=0.1, recovery=0.2)
     assert to_mapping(dropped)["participation"] == {"name": "dropout", "rate": 0.1, "recovery": 0.2}
+
+
+def test_what_is_done_to_what_was_read_changes_nothing_that_is_read_later():
+    for _ in range(2):
+        options, experiment = options_of(outer), read_experiment("synthetic-fedem")
+        assert list(options) == ["inner", "factor"]
+        assert experiment["data"]["name"] == "synthetic"
+        options.clear()
+        experiment["data"]["name"] = "another"

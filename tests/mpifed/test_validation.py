@@ -36,8 +36,18 @@ FLIX_TAGS = {
 }
 
 
-@pytest.mark.parametrize("exchange", ["server", "gossip"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "exchange"),
+    [
+        *((method, "server") for method in METHODS),
+        ("fedem", "gossip"),
+        *(
+            pytest.param(method, "gossip", marks=pytest.mark.slow)
+            for method in METHODS
+            if method != "fedem"
+        ),
+    ],
+)
 def test_training_is_that_on_data_without_the_samples_held_out(method, exchange, tmp_path):
     """A file whose training samples are those that stay, and whose test samples those held out."""
     stored = stored_without_held_out(tmp_path / "stays.h5", 6, 0.3, seed=5)

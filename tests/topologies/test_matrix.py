@@ -42,6 +42,15 @@ def test_invariants_and_representations_agree(graph, random):
     assert MixingMatrix.from_sparse(dense).to_dense() == pytest.approx(dense, abs=1e-15)
 
 
+def test_sparse_rows_are_sorted_and_store_no_zero():
+    directed = MixingMatrix(3, [[2, 1], [0, 2], [2, 0]], [0.25, 1.0, 0.5], symmetric=False)
+    for matrix in (MixingMatrix(3, [[1, 2], [0, 1]], [1.0, 0.0]), directed):
+        found = matrix.to_sparse()
+        assert found.has_canonical_format
+        assert found.nnz == np.count_nonzero(matrix.to_dense())
+        assert (found.toarray() == matrix.to_dense()).all()
+
+
 @settings(max_examples=60, deadline=None)
 @given(graphs, st.data())
 def test_inactive_nodes_keep_their_value(graph, data):
