@@ -12,6 +12,7 @@ ALGORITHMS = {
     "fedavg": "mpifed.algorithms.fedavg:FedAvg",
     "fedavg_ft": "mpifed.algorithms.fedavg_ft:FedAvgFineTuned",
     "fedem": "mpifed.algorithms.fedem:FedEM",
+    "clustered": "mpifed.algorithms.clustered:Clustered",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
     "diana": "mpifed.algorithms.flix.diana:Diana",
