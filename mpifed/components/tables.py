@@ -13,6 +13,7 @@ ALGORITHMS = {
     "fedavg_ft": "mpifed.algorithms.fedavg_ft:FedAvgFineTuned",
     "fedem": "mpifed.algorithms.fedem:FedEM",
     "clustered": "mpifed.algorithms.clustered:Clustered",
+    "ifca": "mpifed.algorithms.ifca:Ifca",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
     "diana": "mpifed.algorithms.flix.diana:Diana",
