@@ -73,7 +73,13 @@ def posterior(model: Model, components: Tensor, mixture: Tensor, clients: Client
     """
     train = clients.shards.train
     losses = train_losses(model, components, train, clients.rows)
+    return posterior_of_losses(losses, mixture, clients)
+
+
+def posterior_of_losses(losses: Tensor, mixture: Tensor, clients: Clients) -> Tensor:
+    """Return ``posterior`` for known losses of the hosted training samples, (M, samples)."""
     # log 0 = -inf gives q = 0: a component with weight 0 keeps it, as in exact arithmetic.
+    train = clients.shards.train
     log_mixture = mixture.new_zeros(mixture.shape[1], len(train.counts))
     log_mixture[:, torch.from_numpy(clients.rows).to(mixture.device)] = torch.log(mixture).T
     counts = torch.from_numpy(train.counts).to(mixture.device)

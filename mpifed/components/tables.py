@@ -12,6 +12,7 @@ ALGORITHMS = {
     "fedavg": "mpifed.algorithms.fedavg:FedAvg",
     "fedavg_ft": "mpifed.algorithms.fedavg_ft:FedAvgFineTuned",
     "fedem": "mpifed.algorithms.fedem:FedEM",
+    "fedgmm": "mpifed.algorithms.fedgmm.fedgmm:FedGMM",
     "clustered": "mpifed.algorithms.clustered:Clustered",
     "ifca": "mpifed.algorithms.ifca:Ifca",
     "flix": "mpifed.algorithms.flix.flix:Flix",
