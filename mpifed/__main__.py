@@ -18,6 +18,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("mpifed.report.__main__", "make tables and plots from run directories"),
     "jobs": ("mpifed.jobs.__main__", "submit, watch and stop runs as SLURM jobs"),
     "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),
+    "reproduce": ("mpifed.reproduce.__main__", "run the tables and figures of the papers"),
     "theory": ("mpifed.theory.__main__", "compare a run of FLIX with the paper's theorems"),
 }
 """Subcommands by name: the module whose ``main`` runs them, and a summary for the help."""

@@ -11,7 +11,7 @@ ALGORITHMS = {
     "local": "mpifed.algorithms.local:Local",
     "fedavg": "mpifed.algorithms.fedavg:FedAvg",
     "fedavg_ft": "mpifed.algorithms.fedavg_ft:FedAvgFineTuned",
-    "fedem": "mpifed.algorithms.fedem:FedEM",
+    "fedem": "mpifed.algorithms.fedem.fedem:FedEM",
     "fedgmm": "mpifed.algorithms.fedgmm.fedgmm:FedGMM",
     "clustered": "mpifed.algorithms.clustered:Clustered",
     "ifca": "mpifed.algorithms.ifca:Ifca",

@@ -69,7 +69,8 @@ def work_of(
     """Return the work of ``epochs`` passes, or of ``steps`` minibatches where given.
 
     The last minibatch of a shuffled pass holds the samples that are left. With ``uniform`` sampling
-    each has ``batch_size`` samples, at most n_t (Marfoq et al. 2021, Alg. 2, line 17).
+    each has ``batch_size`` samples, at most n_t (Marfoq et al. 2021, Alg. 2, line 17). Clients
+    without samples take no step.
 
     Parameters
     ----------
@@ -94,9 +95,9 @@ def work_of(
     array([6, 6])
     """
     per_epoch = -(-n_train // batch_size)
-    total = per_epoch * epochs if steps is None else np.full_like(per_epoch, steps)
+    total = per_epoch * epochs if steps is None else np.where(n_train > 0, steps, 0)
     drawn = n_train if sampling == "shuffled" else per_epoch * np.minimum(batch_size, n_train)
-    return Work(n_train, total, per_epoch, drawn)
+    return Work(n_train, total, per_epoch.clip(min=1), drawn)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.algorithms.fedem import mixture_weights
+from mpifed.algorithms.fedem.expectation import mixture_weights
 from mpifed.algorithms.fedgmm.gaussians import (
     Gate,
     Gaussians,

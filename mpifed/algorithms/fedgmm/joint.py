@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.algorithms.fedem import posterior_of_losses
+from mpifed.algorithms.fedem.expectation import posterior_of_losses
 from mpifed.algorithms.fedgmm.gaussians import (
     Gaussians,
     mean_statistics,
