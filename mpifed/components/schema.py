@@ -142,6 +142,8 @@ def check_options(
         if name not in options:
             what = "option" if path else "configuration key"
             allowed = closest(str(name), options) if options else f"{path} takes no options"
+            if name in inspect.signature(inspect.unwrap(component)).parameters:
+                allowed = f"options are keyword-only parameters: def ...(..., *, {name})"
             raise InputError(f"Unknown {what} {shown(f'{prefix}{name}')}; {allowed}")
     checked = {}
     for name, option in options.items():

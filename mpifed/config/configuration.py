@@ -274,7 +274,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = ""
 
 def _participation(value: Any) -> Participation:
     kinds = participation.KINDS
-    if isinstance(value, Mapping) or (isinstance(value, str) and value in kinds):
+    if isinstance(value, Mapping) or (isinstance(value, str) and (value in kinds or "{" in value)):
         name, options = named(value, "participation", "uniform")
         if name not in kinds:
             raise InputError(f"participation.name is {shown(name)}; {closest(name, kinds)}")

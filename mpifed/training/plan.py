@@ -39,10 +39,10 @@ def plan_lines(setup: Setup) -> list[str]:
 
 
 def remarks(setup: Setup) -> list[str]:
-    """Return lines for the log about weights and the exchange, the same on every rank."""
+    """Return lines for the log about model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()
     own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
-    return [*_of_weights(setup), *own]
+    return [*setup.model.remarks, *_of_weights(setup), *own]
 
 
 def _of_weights(setup: Setup) -> list[str]:
