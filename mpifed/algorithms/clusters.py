@@ -30,7 +30,7 @@ def best_fitting(model: Model, models: Tensor, clients: Clients) -> Tensor:
     Returns
     -------
     Tensor
-        int64 (clients,); of equal losses the first.
+        int64 (clients,); of equal losses the first, also for clients without samples.
     """
     train = clients.shards.train
     losses = train_losses(model, models, train, clients.rows)

@@ -198,12 +198,14 @@ class FedGMM(Algorithm[ServerChannel]):
     def adapt(
         self, state: FedGMMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
-        """Unseen clients fit their mixture weights, with all else fixed."""
+        """Unseen clients fit their mixture weights, which without samples are uniform."""
         mixture = first_mixture(clients, draws, self.n_pairs, "uniform", state.mixture.dtype)
         gaussians, z = self.gaussians(state), self.represented(clients, draws)
+        filled = torch.from_numpy(clients.shards.train.counts[clients.rows, None] > 0)
         for _ in range(self.unseen_e_steps):
             q = posterior(self.model, state.components, gaussians, z, mixture, clients)
-            mixture = mixture_weights(q, clients, self.mixture_floor)
+            fitted = mixture_weights(q, clients, self.mixture_floor)
+            mixture = torch.where(filled.to(mixture.device), fitted, mixture)
         return self._predictor(state.components, mixture, gaussians, draws)
 
     def _predictor(

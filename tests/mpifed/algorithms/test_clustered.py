@@ -178,7 +178,10 @@ def test_a_run_records_clusters_and_unseen_clients_choose_one(tmp_path):
         algorithm={"name": "clustered", "eps1": 100.0, "eps2": 0.001, "warm_up": 1},
         **{"data.n_test": 20, "data.dimension": 6, "evaluation.every": 1},
         **{"evaluation.unseen_fraction": 0.25},
+        **{"evaluation.unseen_shares": [0.0, 0.5]},
     )
+    grown = result.clients["test_accuracy_by_share"][result.clients["unseen"].astype(bool)]
+    assert grown.shape[1] == 2 and np.isfinite(grown).all()
     count = result.metrics["n_clusters"]
     assert count[0] == count[1] == 1 and count[3] > 2
     cluster, unseen = result.clients["cluster"], result.clients["unseen"].astype(bool)

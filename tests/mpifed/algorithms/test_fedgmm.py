@@ -17,6 +17,7 @@ from mpifed.algorithms.fedgmm.gaussians import Gate, Representation, gaussians_o
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws, participants
 from mpifed.models import losses as costs
+from mpifed.training.growing import first_samples
 
 EXACT = {"covariance_floor": 1e-9, "gmm_dimension": None}
 
@@ -232,16 +233,30 @@ def test_a_loaded_client_predicts_as_it_was_scored(tmp_path):
         rounds=6,
         quiet=True,
         algorithm={"name": "fedgmm", "n_gaussians": 2, "gmm_dimension": 4, "unseen_e_steps": 3},
-        **{"data.n_test": 50, "data.dimension": 6, "evaluation.unseen_fraction": 0.2},
+        **{
+            "data.n_test": 50,
+            "data.dimension": 6,
+            "evaluation.unseen_fraction": 0.2,
+            "evaluation.unseen_shares": [0.0, 0.5],
+        },
     )
     assert result.clients["joint_mixture"].shape == (6, 2, 3)
     assert result.clients["mixture"].sum(1) == pytest.approx(1, abs=1e-6)
+    grown = result.clients["test_accuracy_by_share"][result.clients["unseen"].astype(bool)]
+    assert grown.shape[1] == 2 and np.isfinite(grown).all()
     trained = mpifed.load(tmp_path / "run")
     for client in range(6):
         test = trained.samples(client).test
         found = trained.client(client)(test.x)[:, 0] > 0
         accuracy = float((found == test.y).double().mean())
         assert accuracy == pytest.approx(result.clients["test_accuracy"][client], abs=1e-12)
+
+
+def test_a_client_without_samples_has_a_uniform_mixture():
+    run = Run(FedGMM, clients_of(*two_populations()), n_gaussians=2, n_components=2, **EXACT)
+    fewer = first_samples(run.clients, 0.0)
+    made = run.method.adapt(run.state, fewer, run.server, Draws(0, 1))
+    assert (made.results["joint_mixture"] == 0.25).all()
 
 
 def test_a_floor_that_leaves_no_room_is_refused():

@@ -120,9 +120,15 @@ def test_a_run_records_what_clients_chose(tmp_path):
         quiet=True,
         algorithm={"name": "ifca", "n_clusters": 2},
         **{"data.n_test": 20, "data.dimension": 6, "evaluation.every": 1},
-        **{"evaluation.unseen_fraction": 0.25, "participation": 0.5},
+        **{
+            "evaluation.unseen_fraction": 0.25,
+            "participation": 0.5,
+            "evaluation.unseen_shares": [0.0, 0.5],
+        },
     )
     assert set(result.clients["cluster"]) <= {0, 1}
+    grown = result.clients["test_accuracy_by_share"][result.clients["unseen"].astype(bool)]
+    assert grown.shape[1] == 2 and np.isfinite(grown).all()
     assert len(mpifed.load(tmp_path / "run").components) == 2
 
 
