@@ -23,7 +23,12 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.algorithms.bipartition import Linkage, Norm, SplitRule
-from mpifed.algorithms.clusters import best_fitting, model_of_each, refuse_shares_of_all
+from mpifed.algorithms.clusters import (
+    best_fitting,
+    means_within,
+    model_of_each,
+    refuse_shares_of_all,
+)
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import inclusion
@@ -105,7 +110,9 @@ class Clustered(Algorithm[ServerChannel]):
         """Return why these options do not fit together, or None."""
         if inclusion(configuration.participation, configuration.n_training) == 1:
             return refuse_shares_of_all(configuration)
-        return "clustered compares the updates of all clients in a round; allowed: participation=1"
+        return (
+            "participation leaves clients out, but clustered compares all; allowed: participation=1"
+        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -121,25 +128,14 @@ class Clustered(Algorithm[ServerChannel]):
         start, cluster = channel.deliver(state.models), state.cluster
         trained, optimizer = self.local(start, state.optimizer, clients, draws)
         updates = channel.send(trained - start)  # D_i
-        means = self.means(updates, cluster, clients, channel)
+        weights = clients.weights if self.averages_by == "samples" else clients.equal_weights
+        means = means_within(cluster, updates, weights, clients, channel)
         if draws.round > self.warm_up:
             moved, whole = (rows.flatten(1)[:, : self.local.n_trained] for rows in (updates, means))
             cluster = self.split(whole, moved, cluster, clients, channel)
             if len(means) <= int(cluster.max()):
-                means = self.means(updates, cluster, clients, channel)
+                means = means_within(cluster, updates, weights, clients, channel)
         return ClusteredState(start + means[cluster[clients.ids]], cluster, optimizer)
-
-    def means(
-        self, updates: Tensor, cluster: Tensor, clients: Clients, channel: ServerChannel
-    ) -> Tensor:
-        """Return the mean update of every cluster, (clusters, 1, P)."""
-        weights = clients.weights if self.averages_by == "samples" else clients.equal_weights
-        found = []
-        for label in range(int(cluster.max()) + 1):
-            members = (cluster == label).numpy()
-            here = members[clients.ids]
-            found.append(channel.among(members).mean(updates[here], weights[here]))
-        return torch.stack(found).to(updates)
 
     def deploy(self, state: ClusteredState, clients: Clients, draws: Draws) -> Predictor:
         own = self.local.own(state.models, state.optimizer)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.exchange.base import ServerChannel
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients
 from mpifed.federation.participation import is_unbiased
@@ -35,6 +36,32 @@ def best_fitting(model: Model, models: Tensor, clients: Clients) -> Tensor:
     train = clients.shards.train
     losses = train_losses(model, models, train, clients.rows)
     return mean_by_client(losses, train, clients.rows).argmin(1).to(models.device)
+
+
+def means_within(
+    cluster: Tensor, rows: Tensor, weights: Tensor, clients: Clients, channel: ServerChannel
+) -> Tensor:
+    """Return the mean of the rows of each cluster, (clusters, ...). Collective.
+
+    Parameters
+    ----------
+    cluster : Tensor
+        The cluster of each client of the federation, int64 (n_clients,), counted from 0.
+    rows : Tensor
+        What the clients hosted here have sent, (clients, ...).
+    weights : Tensor
+        Their weights, float64 (clients,).
+    clients : Clients
+        The clients hosted here.
+    channel : ServerChannel
+        The channel of the round.
+    """
+    found = []
+    for label in range(int(cluster.max()) + 1):
+        members = (cluster == label).numpy()
+        here = members[clients.ids]
+        found.append(channel.among(members).mean(rows[here], weights[here]))
+    return torch.stack(found).to(rows)
 
 
 def model_of_each(cluster: Tensor, models: Tensor, clients: Clients) -> Tensor:
