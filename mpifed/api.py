@@ -19,6 +19,7 @@ from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.naming import is_component, name_of
 from mpifed.config.configuration import decided, resolve, to_yaml
+from mpifed.data.conversion import check_section
 from mpifed.errors import InputError
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator, world
@@ -132,6 +133,8 @@ def run(
     RunError
         For a failure while running.
     """
+    communicator = world()
+    agree(communicator, lambda: check_section(overrides.get("data")))
     request = Request(
         os.fspath(experiment) if experiment is not None else None,
         {key: _plain(value, key) for key, value in overrides.items()},
@@ -139,7 +142,7 @@ def run(
         Path(resume) if isinstance(resume, (str, Path)) else resume,
         quiet=quiet,
     )
-    return execute(request, world(), lambda: False)
+    return execute(request, communicator, lambda: False)
 
 
 def _plain(value: Any, key: str) -> Any:

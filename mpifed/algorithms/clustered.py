@@ -110,9 +110,7 @@ class Clustered(Algorithm[ServerChannel]):
         """Return why these options do not fit together, or None."""
         if inclusion(configuration.participation, configuration.n_training) == 1:
             return refuse_shares_of_all(configuration)
-        return (
-            "participation leaves clients out, but clustered compares all; allowed: participation=1"
-        )
+        return "participation leaves clients out, but clustered needs all; allowed: participation=1"
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -212,7 +212,7 @@ def describe(annotation: Any) -> str:
         comma = "," if any("," in part for part in parts) else ""
         return f"{', '.join(parts)}{comma} or {last}"
     if origin is list:
-        return f"a list whose entries are each {describe(get_args(annotation)[0])}"
+        return f"a list [A,B,...] whose entries are each {describe(get_args(annotation)[0])}"
     if dataclasses.is_dataclass(annotation):
         return "a mapping of options"
     names = {

@@ -11,6 +11,11 @@ ALGORITHMS = {
     "local": "mpifed.algorithms.local:Local",
     "fedavg": "mpifed.algorithms.fedavg:FedAvg",
     "fedavg_ft": "mpifed.algorithms.fedavg_ft:FedAvgFineTuned",
+    "fedprox": "mpifed.algorithms.fedprox:FedProx",
+    "scaffold": "mpifed.algorithms.scaffold:Scaffold",
+    "qffl": "mpifed.algorithms.qffl:Qffl",
+    "agnostic": "mpifed.algorithms.agnostic:Agnostic",
+    "mocha": "mpifed.algorithms.mocha:Mocha",
     "fedem": "mpifed.algorithms.fedem.fedem:FedEM",
     "fedgmm": "mpifed.algorithms.fedgmm.fedgmm:FedGMM",
     "clustered": "mpifed.algorithms.clustered:Clustered",
@@ -27,6 +32,11 @@ ALGORITHMS = {
     "fedmgs": "mpifed.algorithms.fedmgs:FedMGS",
     "fedmm_ot": "mpifed.algorithms.fedmm.fedmm_ot:FedMMOT",
     "fedadam": "mpifed.algorithms.fedadam:FedAdam",
+    "ditto": "mpifed.algorithms.ditto:Ditto",
+    "apfl": "mpifed.algorithms.apfl:APFL",
+    "pfedme": "mpifed.algorithms.pfedme:PFedMe",
+    "l2gd": "mpifed.algorithms.l2gd:L2GD",
+    "l2sgd": "mpifed.algorithms.l2sgd:L2SGD",
 }
 DATASETS = {
     "synthetic": "mpifed.data.synthetic:Synthetic",
