@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
 
@@ -37,11 +37,15 @@ class Predictor:
         Weights (clients, M), or None where M is 1.
     results : mapping of str to Tensor
         Further numbers of each client, (clients, ...), for ``clients.h5``.
+    gate : callable or None
+        Where the weights depend on the input: it takes the position of a client and inputs
+        (B, *input_shape), and returns (M, B). ``mixture`` then has mean weights, for the record.
     """
 
     parameters: Tensor | None
     mixture: Tensor | None = None
     results: Mapping[str, Tensor] = field(default_factory=dict)
+    gate: Callable[[int, Tensor], Tensor] | None = None
 
     def parameters_of(self, client: int) -> Tensor:
         """Return the models of a client, (M, P)."""
@@ -51,6 +55,10 @@ class Predictor:
     def mixture_of(self, client: int) -> Tensor | None:
         """Return the weights of a client, (M,), or None."""
         return None if self.mixture is None else self.mixture[client]
+
+    def weights_of(self, client: int, x: Tensor) -> Tensor | None:
+        """Return the weights of a client on inputs (B, *input_shape): (M,), (M, B) or None."""
+        return self.mixture_of(client) if self.gate is None else self.gate(client, x)
 
 
 class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):

@@ -62,6 +62,9 @@ def checked_predictor(algorithm: Algorithm, method: str, made: Any) -> Predictor
     for part in parts:
         if part is not None and not isinstance(part, Tensor):
             _refuse(algorithm, method, part, "a Predictor whose parts are tensors")
+    if made.gate is not None and (made.mixture is None or not callable(made.gate)):
+        wanted = "a Predictor whose gate is a function, with a mixture beside it"
+        _refuse(algorithm, method, made.gate, wanted)
     return made
 
 

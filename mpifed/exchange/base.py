@@ -126,6 +126,18 @@ class ServerChannel(Channel):
         """
 
     @abstractmethod
+    def deliver(self, rows: Tensor) -> Tensor:
+        """Return rows that the server sends, one to each participant."""
+
+    @abstractmethod
+    def collect(self, values: Tensor) -> np.ndarray:
+        """Return every participant's number, 0 for others, (n_clients,). Collective."""
+
+    @abstractmethod
+    def products(self, rows: Tensor) -> Tensor:
+        """Return the products of all n participants' rows, float64 (n, n). Collective."""
+
+    @abstractmethod
     def among(self, chosen: np.ndarray) -> ServerChannel:
         """Return the same round among those participants that are ``chosen``, bool (n_clients,).
 

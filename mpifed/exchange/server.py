@@ -17,6 +17,7 @@ from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.sparse import RandK
 from mpifed.exchange.ledger import bits_of
+from mpifed.exchange.pairs import collected, inner_products
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.federation.clients import Draws, Federation
 from mpifed.federation.participation import is_unbiased
@@ -211,6 +212,18 @@ class ServerRound(ServerChannel):
         w = weights.double().cpu().numpy()
         total = weighted_sum(federation.communicator, rows, w, self._hosted, federation.n_clients)
         return torch.from_numpy(total).to(rows.device)
+
+    def deliver(self, rows: Tensor) -> Tensor:
+        count = int(self.active.sum())
+        self.server.ledger.down_bits += count * bits_of(rows.shape[1:], rows.dtype)
+        return rows
+
+    def collect(self, values: Tensor) -> np.ndarray:
+        return collected(self.server.federation, self.active, on_host(values))
+
+    def products(self, rows: Tensor) -> Tensor:
+        found = inner_products(self.server.federation, self.active, rows)
+        return torch.from_numpy(found).to(rows.device)
 
     def among(self, chosen: np.ndarray) -> ServerRound:
         return ServerRound(self.server, self.round, self.active & chosen)

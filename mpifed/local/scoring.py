@@ -78,7 +78,7 @@ class ClientScores:
 def client_scores(
     model: Model,
     parameters_of: Callable[[int], Tensor],
-    mixture_of: Callable[[int], Tensor | None],
+    weights_of: Callable[[int, Tensor], Tensor | None],
     split: Split,
     rows: np.ndarray,
 ) -> ClientScores:
@@ -90,8 +90,9 @@ def client_scores(
         The model of all clients.
     parameters_of : callable
         Parameters (M, P) of the i-th of ``rows``.
-    mixture_of : callable
-        Mixture weights (M,) of the i-th of ``rows``, or None where M is 1.
+    weights_of : callable
+        Mixture weights of the i-th of ``rows`` on inputs (B, *input_shape): (M,), (M, B), or None
+        where M is 1.
     split : Split
         Samples of the hosted clients.
     rows : numpy.ndarray
@@ -111,8 +112,9 @@ def client_scores(
         loss[i] = nll[i] = 0.0
         for part in _chunks(model, begin, end):
             heartbeat.step()
-            z = model.shared_logits(parameters_of(i), split.x[part])
-            found = score(model.loss, z, split.y[part], mixture_of(i))
+            x = split.x[part]
+            z = model.shared_logits(parameters_of(i), x)
+            found = score(model.loss, z, split.y[part], weights_of(i, x))
             loss[i] += float(found.loss.double().sum())
             nll[i] += float(found.nll.double().sum())
             hits[i] += float(found.hits.sum())

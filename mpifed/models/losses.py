@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from mpifed.models.likelihoods import cross_entropy, cross_entropy_slopes, logistic, sigmoid
-from mpifed.models.mixing import mixed_log_probabilities, mixed_logits, mixed_output
+from mpifed.models.mixing import aligned, mixed_log_probabilities, mixed_logits, mixed_output
 
 LossName = Literal["auto", "squared", "half_squared"]
 TOP = 5
@@ -130,7 +130,7 @@ def score(loss: Loss, outputs: Tensor, y: Tensor, mixture: Tensor | None) -> Sco
     y : Tensor
         Targets, (B, ...).
     mixture : Tensor or None
-        Weights pi, (M,), or None where M is 1.
+        Weights pi, (M,) or for each sample (M, B), or None where M is 1.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def likelihood_differs(loss: Loss) -> bool:
 
 def _mixed_nll(losses: Tensor, mixture: Tensor) -> Tensor:
     """-log sum_m pi_m exp(-loss_m), (...), of losses (M, ...)."""
-    weights = torch.log(mixture).view(-1, *[1] * (losses.dim() - 1))
+    weights = torch.log(aligned(mixture, losses))
     return -torch.logsumexp((weights - losses).movedim(0, -1).contiguous(), -1)
 
 
@@ -186,8 +186,7 @@ def right_positions(
 
 def _mixed_probabilities(outputs: Tensor, mixture: Tensor) -> Tensor:
     """sum_m pi_m softmax(outputs_m), (...), of logits (M, ...)."""
-    weights = mixture.view(-1, *[1] * (outputs.dim() - 1))
-    return (torch.softmax(outputs, -1) * weights).sum(0)
+    return (torch.softmax(outputs, -1) * aligned(mixture, outputs)).sum(0)
 
 
 def tags_recalled(
@@ -199,7 +198,7 @@ def tags_recalled(
     """
     scores = outputs[0]
     if mixture is not None:
-        scores = (sigmoid(outputs) * mixture[:, None, None]).sum(0)
+        scores = (sigmoid(outputs) * aligned(mixture, outputs)).sum(0)
     best = scores.topk(min(TOP, scores.shape[-1]), -1).indices
     return y.gather(-1, best).sum(-1), y.sum(-1)
 

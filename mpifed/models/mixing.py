@@ -9,9 +9,14 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 
+def aligned(mixture: Tensor, outputs: Tensor) -> Tensor:
+    """Return weights (M,) or (M, B) with as many axes as ``outputs``, (M, B, ...)."""
+    return mixture.view(*mixture.shape, *[1] * (outputs.dim() - mixture.dim()))
+
+
 def mixed_output(outputs: Tensor, mixture: Tensor) -> Tensor:
     """Return sum_m pi_m h_m, (B, outputs), added component by component."""
-    return reduce(torch.add, (outputs * mixture[:, None, None]).unbind(0))
+    return reduce(torch.add, (outputs * aligned(mixture, outputs)).unbind(0))
 
 
 def mixed_logits(outputs: Tensor, mixture: Tensor) -> Tensor:
@@ -22,7 +27,7 @@ def mixed_logits(outputs: Tensor, mixture: Tensor) -> Tensor:
     outputs : Tensor
         Logits of M models, (M, ...).
     mixture : Tensor
-        pi, (M,), non-negative with sum 1.
+        pi, (M,) or for each sample (M, B), non-negative with sum 1.
 
     Returns
     -------
@@ -34,7 +39,7 @@ def mixed_logits(outputs: Tensor, mixture: Tensor) -> Tensor:
     >>> mixed_logits(torch.logit(torch.tensor([[0.9], [0.1]])), torch.tensor([0.5, 0.5]))
     tensor([0.])
     """
-    weights = torch.log(mixture).view(-1, *[1] * (outputs.dim() - 1))
+    weights = torch.log(aligned(mixture, outputs))
     # Of both labels, so that a probability near 1 keeps its digits.
     yes = torch.logsumexp(weights + logsigmoid(outputs), 0)
     no = torch.logsumexp(weights + logsigmoid(-outputs), 0)
@@ -51,7 +56,7 @@ def mixed_log_probabilities(outputs: Tensor, mixture: Tensor) -> Tensor:
     outputs : Tensor
         Logits of M models, (M, ..., outputs).
     mixture : Tensor
-        pi, (M,), non-negative with sum 1.
+        pi, (M,) or for each sample (M, B), non-negative with sum 1.
 
     Returns
     -------
@@ -66,5 +71,5 @@ def mixed_log_probabilities(outputs: Tensor, mixture: Tensor) -> Tensor:
     """
     if outputs.shape[-1] == 1:
         return mixed_logits(outputs, mixture)
-    weights = torch.log(mixture).view(-1, *[1] * (outputs.dim() - 1))
+    weights = torch.log(aligned(mixture, outputs))
     return torch.logsumexp(weights + torch.log_softmax(outputs, -1), 0)

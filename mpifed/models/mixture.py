@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -45,3 +45,29 @@ class Mixture(nn.Module):
         """Return the outputs of a batch: (B, *input_shape) to (B, *output_shape)."""
         outputs = torch.stack([component(x) for component in self.components])
         return self.mixed(outputs, self.weights)
+
+
+class GatedMixture(nn.Module):
+    """The predictor sum_m pi_m(x) h_m(x) of M models; its outputs are those of ``Mixture``.
+
+    Parameters
+    ----------
+    components : sequence of torch.nn.Module
+        The M models, whose outputs have the same shape.
+    gate : callable
+        pi, (B, *input_shape) to (M, B).
+    loss : Loss
+        The loss of the task; it says what outputs mean.
+    """
+
+    def __init__(
+        self, components: Sequence[nn.Module], gate: Callable[[Tensor], Tensor], loss: Loss
+    ) -> None:
+        super().__init__()
+        self.components = nn.ModuleList(components)
+        self.gate, self.mixed = gate, loss.mixed
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of a batch: (B, *input_shape) to (B, *output_shape)."""
+        outputs = torch.stack([component(x) for component in self.components])
+        return self.mixed(outputs, self.gate(x))

@@ -131,6 +131,15 @@ class TimedServerChannel(TimedChannel, ServerChannel):
     def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
         return self._timed(self.server.mean, rows, weights, whole)
 
+    def deliver(self, rows: Tensor) -> Tensor:
+        return self._timed(self.server.deliver, rows)
+
+    def collect(self, values: Tensor) -> np.ndarray:
+        return self._timed(self.server.collect, values)
+
+    def products(self, rows: Tensor) -> Tensor:
+        return self._timed(self.server.products, rows)
+
     def among(self, chosen: np.ndarray) -> TimedServerChannel:
         return TimedServerChannel(self.server.among(chosen), self.clock)
 

@@ -77,7 +77,7 @@ def with_growth(
         fewer = first_samples(unseen, share)
         made = setup.algorithm.adapt(state, fewer, setup.exchange, draws)
         adapted = returned.checked_predictor(setup.algorithm, "adapt", made)
-        of = (adapted.parameters_of, adapted.mixture_of)
+        of = (adapted.parameters_of, adapted.weights_of)
         scores = client_scores(setup.model, *of, unseen.shards.test, unseen.rows)
         with np.errstate(invalid="ignore"):
             found[:, k] = scores.hits / scores.possible

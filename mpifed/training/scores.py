@@ -110,7 +110,7 @@ _FIELDS = set(ClientResults.__dataclass_fields__) - {"more"}
 
 def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool) -> dict[str, Any]:
     shards, rows = clients.shards, clients.rows
-    of = (predictor.parameters_of, predictor.mixture_of)
+    of = (predictor.parameters_of, predictor.weights_of)
     mixture, measure = predictor.mixture, model.loss.measure
     mixes = mixture is not None and mixture.shape[1] > 1
     likelihoods = mixes and likelihood_differs(model.loss)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import operator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from mpifed.config.configuration import Configuration
 from mpifed.data.base import Shards
 from mpifed.errors import InputError
 from mpifed.federation.clients import Clients, Draws
-from mpifed.models.mixture import Mixture
+from mpifed.models.mixture import GatedMixture, Mixture
 from mpifed.replacing import replace_bytes
 from mpifed.state import RunState
 from mpifed.training.build import Setup
@@ -81,7 +81,8 @@ class Trained:
         torch.nn.Module
             Maps a batch (B, *input_shape) to outputs (B, *output_shape). Where one model is
             deployed, it is that model, and its outputs are as those of ``components``. Where M are
-            mixed, it is a ``mpifed.models.mixture.Mixture``. Its outputs are log-probabilities
+            mixed, it is a ``mpifed.models.mixture.Mixture``, or a ``GatedMixture`` where their
+            weights pi depend on the input. Its outputs are log-probabilities
             log sum_m pi_m p_m for classes, one logit of sum_m pi_m p_m for two classes and for each
             tag, and sum_m pi_m h_m for regressions. Losses of torch on logits apply to all of them.
 
@@ -98,6 +99,8 @@ class Trained:
         modules = [self._setup.model.module(row) for row in rows]
         if weights is None or len(modules) == 1:
             return modules[0]
+        if predictor.gate is not None:
+            return GatedMixture(modules, partial(predictor.gate, 0), self._setup.model.loss).eval()
         return Mixture(modules, weights, self._setup.model.loss).eval()
 
     def samples(self, client: int) -> Shards:

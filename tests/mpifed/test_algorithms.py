@@ -35,6 +35,7 @@ PLAIN = {
 }
 UNLABELLED = {"data": {"name": "dictionary", "dim": 4, "atoms": 3, "samples": 12}, "local": {}}
 OWN = {
+    "clustered": {"algorithm": {"eps1": 100.0, "eps2": 1e-3, "warm_up": 1}},
     "scaffold": {"local": {"batch_size": 16}},
     "fedmm": UNLABELLED,
     "fedmm_theta": {**UNLABELLED, "data": "poisson", "algorithm": {"surrogate": "poisson"}},

@@ -61,6 +61,13 @@ class ListPredictor(Plain):
         return Predictor(state.model.tolist())
 
 
+class UnmixedGate(Plain):
+    """Has weights that depend on inputs, and no mixture."""
+
+    def deploy(self, state, clients, draws):
+        return Predictor(state.model, gate=lambda client, x: x)
+
+
 class NoAdaption(Plain):
     """Deploys a tensor to unseen clients."""
 
@@ -114,6 +121,7 @@ WRONG = {
     Unprepared: "prepare returned None; it must return a state as it was given, of FedAvgState",
     NoPredictor: "deploy returned None; it must return a mpifed.algorithms.base.Predictor",
     ListPredictor: "returned a list; it must return a Predictor whose parts are tensors",
+    UnmixedGate: "it must return a Predictor whose gate is a function, with a mixture beside it",
     NoAdaption: "returned a Tensor; it must return a mpifed.algorithms.base.Predictor",
     OneRemark: "remarks returned 'one line' (str); it must return a list of strings",
     Undeclared: "measure returned the column 'objectives', which columns does not declare; "

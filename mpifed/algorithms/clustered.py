@@ -1,0 +1,157 @@
+"""Clustered federated learning (Sattler, Mueller and Samek 2021): clusters that split in two.
+
+All clients begin in one cluster. In each round client i trains the model of its cluster c and sends
+its update D_i. Where the mean update is small while single ones are not, clients of c pull in
+different directions; c is then split such that updates across are least similar:
+
+    s_ij = <D_i, D_j> / (||D_i|| ||D_j||)
+    if ||mean_{i in c} D_i|| < eps1 and max_{i in c} ||D_i|| > eps2:
+        c1, c2 = argmin_{c1 u c2 = c} max_{i in c1, j in c2} s_ij
+    theta_c <- theta_c + mean_{i in c} D_i
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.bipartition import Linkage, Norm, SplitRule
+from mpifed.algorithms.clusters import (
+    best_fitting,
+    means_within,
+    model_of_each,
+    refuse_shares_of_all,
+)
+from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.participation import inclusion
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.models.base import Model
+
+NonNegative = Annotated[float, Ge(0)]
+
+
+@dataclass(frozen=True)
+class ClusteredState:
+    """Who is in which cluster, and the clusters' models.
+
+    Attributes
+    ----------
+    models : Tensor
+        The model of each client's cluster, (clients, 1, P), the same for all of a cluster.
+    cluster : Tensor
+        Each client's cluster, int64 (n_clients,), counted from 0; -1 for unseen clients.
+    optimizer : OptimizerState
+        SGD buffers of the clients.
+    """
+
+    models: Tensor = state.client()
+    cluster: Tensor = state.server()
+    optimizer: OptimizerState = state.client()
+
+
+class Clustered(Algorithm[ServerChannel]):
+    """Clustered FL: clusters of clients, each with a model, that split where updates disagree.
+
+    All clients must take part in every round.
+
+    Parameters
+    ----------
+    eps1 : float
+        A cluster is split only if its mean update has a smaller norm; 0 never splits.
+    eps2 : float
+        A cluster is split only if the update of one of its clients has a larger norm.
+    warm_up : int
+        First rounds in which no cluster is split.
+    linkage : {'complete', 'single'}
+        How a cluster is split: as in the published code, or by the paper's criterion exactly.
+    gamma_max : float
+        Bound on the relative error of clients' gradients. A cluster is split only if this is below
+        sqrt((1 - s) / 2), where s is the largest similarity across.
+    cluster_weights : {'clients', 'samples'}
+        Whether clients of a cluster count alike in its mean update, or by their samples.
+    update_norm : {'euclidean', 'maximum'}
+        Norm of a client's update, compared with ``eps2``. 'maximum' is its largest entry.
+    """
+
+    learns = "one model a cluster of clients"
+    sends = "its move"
+    exchanges = ("server",)
+    compressors = "unbiased"
+    steps_locally = True
+    columns = ("n_clusters",)
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        eps1: NonNegative = 0.4,
+        eps2: NonNegative = 1.6,
+        warm_up: Annotated[int, Ge(0)] = 20,
+        linkage: Linkage = "complete",
+        gamma_max: Annotated[float, Ge(0), Le(1)] = 0.0,
+        cluster_weights: Literal["clients", "samples"] = "clients",
+        update_norm: Norm = "euclidean",
+    ) -> None:
+        self.model, self.local = model, local
+        self.split, self.warm_up = SplitRule(eps1, eps2, linkage, gamma_max, update_norm), warm_up
+        self.averages_by = cluster_weights
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Return why these options do not fit together, or None."""
+        if inclusion(configuration.participation, configuration.n_training) == 1:
+            return refuse_shares_of_all(configuration)
+        return "participation leaves clients out, but clustered needs all; allowed: participation=1"
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> ClusteredState:
+        model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        cluster = -torch.from_numpy(clients.federation.unseen.astype(np.int64))
+        optimizer = self.local.init(len(clients), 1, dtype)
+        return ClusteredState(model.repeat(len(clients), 1, 1), cluster, optimizer)
+
+    def round(
+        self, state: ClusteredState, clients: Clients, channel: ServerChannel, draws: Draws
+    ) -> ClusteredState:
+        start, cluster = channel.deliver(state.models), state.cluster
+        trained, optimizer = self.local(start, state.optimizer, clients, draws)
+        updates = channel.send(trained - start)  # D_i
+        weights = clients.weights if self.averages_by == "samples" else clients.equal_weights
+        means = means_within(cluster, updates, weights, clients, channel)
+        if draws.round > self.warm_up:
+            moved, whole = (rows.flatten(1)[:, : self.local.n_trained] for rows in (updates, means))
+            cluster = self.split(whole, moved, cluster, clients, channel)
+            if len(means) <= int(cluster.max()):
+                means = means_within(cluster, updates, weights, clients, channel)
+        return ClusteredState(start + means[cluster[clients.ids]], cluster, optimizer)
+
+    def deploy(self, state: ClusteredState, clients: Clients, draws: Draws) -> Predictor:
+        own = self.local.own(state.models, state.optimizer)
+        return Predictor(own, results={"cluster": state.cluster[clients.ids]})
+
+    def adapt(
+        self, state: ClusteredState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """Unseen clients deploy the cluster's model that has the least loss on their samples."""
+        models = model_of_each(state.cluster, state.models, clients)
+        chosen = best_fitting(self.model, models, clients)
+        return Predictor(models[chosen][:, None], results={"cluster": chosen})
+
+    def measure(
+        self, state: ClusteredState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        """``n_clusters``, the number of clusters."""
+        return {"n_clusters": int(state.cluster.max()) + 1}
+
+    def payload(self) -> int:
+        return self.model.n_parameters

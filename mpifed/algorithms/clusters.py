@@ -1,0 +1,96 @@
+"""What methods share that learn a model for each cluster of clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.exchange.base import ServerChannel
+from mpifed.exchange.measuring import total
+from mpifed.federation.clients import Clients
+from mpifed.federation.participation import is_unbiased
+from mpifed.local.scoring import mean_by_client, train_losses
+from mpifed.models.base import Model
+
+
+def best_fitting(model: Model, models: Tensor, clients: Clients) -> Tensor:
+    """Return which of K models has the least training loss of each client.
+
+    Parameters
+    ----------
+    model : Model
+        The model of all clusters.
+    models : Tensor
+        Their parameters, (K, P) or (clients, K, P).
+    clients : Clients
+        The clients that choose.
+
+    Returns
+    -------
+    Tensor
+        int64 (clients,); of equal losses the first, also for clients without samples.
+    """
+    train = clients.shards.train
+    losses = train_losses(model, models, train, clients.rows)
+    return mean_by_client(losses, train, clients.rows).argmin(1).to(models.device)
+
+
+def means_within(
+    cluster: Tensor, rows: Tensor, weights: Tensor, clients: Clients, channel: ServerChannel
+) -> Tensor:
+    """Return the mean of the rows of each cluster, (clusters, ...). Collective.
+
+    Parameters
+    ----------
+    cluster : Tensor
+        The cluster of each client of the federation, int64 (n_clients,), counted from 0.
+    rows : Tensor
+        What the clients hosted here have sent, (clients, ...).
+    weights : Tensor
+        Their weights, float64 (clients,).
+    clients : Clients
+        The clients hosted here.
+    channel : ServerChannel
+        The channel of the round.
+    """
+    found = []
+    for label in range(int(cluster.max()) + 1):
+        members = (cluster == label).numpy()
+        here = members[clients.ids]
+        found.append(channel.among(members).mean(rows[here], weights[here]))
+    return torch.stack(found).to(rows)
+
+
+def model_of_each(cluster: Tensor, models: Tensor, clients: Clients) -> Tensor:
+    """Return the clusters' models on every rank, (clusters, P). Collective.
+
+    Parameters
+    ----------
+    cluster : Tensor
+        The cluster of each client of the federation, int64 (n_clients,), counted from 0.
+    models : Tensor
+        The model of the cluster of each client hosted here, (clients, 1, P).
+    clients : Clients
+        Some of the clients hosted here.
+    """
+    everyone = np.arange(len(clients.federation.hosted))
+    hosted = Clients(clients.federation, clients.shards, everyone)
+    labels = cluster.numpy()
+    first = [int(np.argmax(labels == label)) for label in range(labels.max() + 1)]
+    found = [total(hosted, models, torch.from_numpy(hosted.ids == one)) for one in first]
+    return torch.cat(found).to(models)
+
+
+def refuse_shares_of_all(configuration: Any) -> str | None:
+    """Return why weights that count absent clients do not fit averages within clusters, or None."""
+    if is_unbiased(configuration.participation):
+        given, allowed = "participation.weights is 'unbiased'", "participation.weights=renormalised"
+    elif configuration.exchange.options["average_over"] == "all":
+        given, allowed = "exchange.average_over is 'all'", "exchange.average_over=participants"
+    else:
+        return None
+    name = configuration.algorithm.name
+    return f"{given}, but {name} averages over those of a cluster who take part; allowed: {allowed}"

@@ -1,0 +1,219 @@
+"""FedGMM (Wu et al. 2023): a mixture of joint distributions of inputs and labels.
+
+Client c has weights pi_c(m1, m2); M1 Gaussians of inputs and M2 conditional models are shared:
+
+    p_c(x, y) = sum_{m1, m2} pi_c(m1, m2) N(x; mu_m1, Sigma_m1) p(y | x; theta_m2)
+
+E-step of client c, for each of its n_c samples i, with the loss l = -log p(y | x):
+    q_i(m1, m2) proportional to pi_c(m1, m2) N(x_i; mu_m1, Sigma_m1) exp(-l(theta_m2; s_i))
+M-step, with r_i(m1) = sum_m2 q_i(m1, m2):
+    pi_c(m1, m2) = mean_i q_i(m1, m2)
+    theta_m2     = local steps on the loss weighed by sum_m1 q_i(m1, m2), averaged by n_c
+    mu_m1        = sum_{c, i} r_i(m1) x_i / sum_{c, i} r_i(m1)
+    Sigma_m1     = sum_{c, i} r_i(m1) (x_i - mu_m1) (x_i - mu_m1)ᵀ / sum_{c, i} r_i(m1)
+
+The last two follow from means over clients of r, r x and r x xᵀ, which is what clients send. With
+M1 = 1 this is FedEM; with M2 = 1 besides, FedAvg.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.fedem.expectation import mixture_weights
+from mpifed.algorithms.fedgmm.gaussians import (
+    Gate,
+    Gaussians,
+    Representation,
+    gaussians_of,
+    mean_statistics,
+    width_of,
+)
+from mpifed.algorithms.fedgmm.joint import (
+    first_mixture,
+    first_statistics,
+    posterior,
+)
+from mpifed.data.base import Shards
+from mpifed.errors import InputError
+from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.memory import check_memory
+from mpifed.models.base import Model
+
+
+@dataclass(frozen=True)
+class FedGMMState:
+    """Components, Gaussians, mixture weights and the clients' optimizers.
+
+    Attributes
+    ----------
+    components : Tensor
+        theta, (M2, P).
+    statistics : Tensor
+        Statistics of the Gaussians, float64 (M1, 1 + d + d d), or (M1, 1 + 2 d) where covariances
+        are diagonal.
+    mixture : Tensor
+        pi, (clients, M1 M2).
+    optimizer : OptimizerState
+        SGD buffers of the clients.
+    """
+
+    components: Tensor = state.shared()
+    statistics: Tensor = state.server()
+    mixture: Tensor = state.client()
+    optimizer: OptimizerState = state.client()
+
+
+class FedGMM(Algorithm[ServerChannel]):
+    """FedGMM: Gaussians of inputs and components of labels, mixed jointly by every client.
+
+    Parameters
+    ----------
+    n_components : int
+        Number M2 of conditional models.
+    n_gaussians : int
+        Number M1 of Gaussians.
+    covariance : {'full', 'diagonal'}
+        Form of the covariances.
+    covariance_floor : float
+        Least eigenvalue of a covariance.
+    gmm_dimension : int, optional
+        Inputs of more numbers are represented by so many random projections, on which the Gaussians
+        are. None takes all inputs as they are.
+    mixture_init : {'random', 'uniform'}
+        First mixture weights: drawn from the flat Dirichlet distribution, or all equal.
+    mixture_floor : float
+        Least mixture weight; those below it are raised before the weights are normalised.
+    unseen_e_steps : int
+        E-steps that fit the mixture weights of an unseen client, from uniform ones.
+    """
+
+    learns = "M1 Gaussians, M2 components, mixture weights of each client"
+    sends = "its M2 components, moments of its inputs"
+    exchanges = ("server",)
+    steps_locally = True
+    tasks = ("classification", "multi_label", "regression")
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        n_components: Annotated[int, Ge(1)] = 3,
+        n_gaussians: Annotated[int, Ge(1)] = 3,
+        covariance: Literal["full", "diagonal"] = "full",
+        covariance_floor: Annotated[float, Gt(0)] = 1e-3,
+        gmm_dimension: Annotated[int, Ge(1)] | None = 16,
+        mixture_init: Literal["random", "uniform"] = "random",
+        mixture_floor: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        unseen_e_steps: Annotated[int, Ge(1)] = 1,
+    ) -> None:
+        self.shape, self.n_pairs = (n_gaussians, n_components), n_gaussians * n_components
+        if mixture_floor * self.n_pairs >= 1:
+            raise InputError(
+                f"algorithm.mixture_floor is {mixture_floor:g}; it must be below "
+                f"1 / (n_gaussians n_components) = {1 / self.n_pairs:g}"
+            )
+        self.model, self.local, self.deploys_mixtures = model, local, n_components > 1
+        self.full, self.covariance_floor = covariance == "full", covariance_floor
+        self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
+        self.mixture_floor, self.unseen_e_steps = mixture_floor, unseen_e_steps
+        self._kept: tuple[Shards, Tensor] | None = None
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedGMMState:
+        m1, m2 = self.shape
+        components = initial_models(self.model, m2, clients, exchange, draws, dtype, False)
+        inputs = math.prod(clients.shards.train.x.shape[1:])
+        width = width_of(self.representation(draws).size(inputs), self.full)
+        check_memory(
+            8.0 * len(clients) * m1 * width,
+            f"algorithm.gmm_dimension is {self.gmm_dimension}, which with {m1} Gaussians",
+        )
+        statistics = torch.zeros(m1, width, dtype=torch.float64, device=clients.device)
+        mixture = first_mixture(clients, draws, self.n_pairs, self.mixture_init, dtype)
+        return FedGMMState(
+            components, statistics, mixture, self.local.init(len(clients), m2, dtype)
+        )
+
+    def prepare(
+        self, state: FedGMMState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> FedGMMState:
+        """Place the Gaussians among all inputs. Collective."""
+        z = self.represented(clients, draws)
+        count = len(state.statistics)
+        first = first_statistics(z, clients, exchange, draws, count, self.full)
+        return replace(state, statistics=first)
+
+    def representation(self, draws: Draws) -> Representation:
+        """Return what the Gaussians are over."""
+        return Representation(self.gmm_dimension, draws.seed)
+
+    def represented(self, clients: Clients, draws: Draws) -> Tensor:
+        """Return z of all hosted training samples, (samples, d), computed once."""
+        if self._kept is None or self._kept[0] is not clients.shards:
+            z = self.representation(draws).of_all(clients.shards.train)
+            self._kept = (clients.shards, z)
+        return self._kept[1]
+
+    def gaussians(self, state: FedGMMState) -> Gaussians:
+        """Return mu and Sigma."""
+        dtype = state.components.dtype
+        return gaussians_of(state.statistics, self.full, self.covariance_floor, dtype)
+
+    def round(
+        self, state: FedGMMState, clients: Clients, channel: ServerChannel, draws: Draws
+    ) -> FedGMMState:
+        start, before = channel.broadcast(state.components), channel.broadcast(state.statistics)
+        own = self.local.own(state.components, state.optimizer)
+        z = self.represented(clients, draws)
+        q = posterior(self.model, own, self.gaussians(state), z, state.mixture, clients)
+        mixture = mixture_weights(q, clients, self.mixture_floor)
+        joint = q.unflatten(0, self.shape)
+        of_labels, of_inputs = (reduce(torch.add, joint.unbind(axis)) for axis in (0, 1))
+        trained, optimizer = self.local(start, state.optimizer, clients, draws, weights=of_labels)
+        components = channel.average(trained, clients.weights, before=state.components)
+        moments = mean_statistics(z, of_inputs, clients.shards.train, clients.rows, self.full)
+        # Whole: a covariance of compressed moments may be none.
+        moves = channel.mean(channel.send(moments - before, whole=True), clients.weights)
+        return FedGMMState(components, state.statistics + moves, mixture, optimizer)
+
+    def deploy(self, state: FedGMMState, clients: Clients, draws: Draws) -> Predictor:
+        """p(y | x) of the joint distribution: the weights of components depend on the input."""
+        own = self.local.own(state.components, state.optimizer)
+        return self._predictor(own, state.mixture, self.gaussians(state), draws)
+
+    def adapt(
+        self, state: FedGMMState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """Unseen clients fit their mixture weights, which without samples are uniform."""
+        mixture = first_mixture(clients, draws, self.n_pairs, "uniform", state.mixture.dtype)
+        gaussians, z = self.gaussians(state), self.represented(clients, draws)
+        filled = torch.from_numpy(clients.shards.train.counts[clients.rows, None] > 0)
+        for _ in range(self.unseen_e_steps):
+            q = posterior(self.model, state.components, gaussians, z, mixture, clients)
+            fitted = mixture_weights(q, clients, self.mixture_floor)
+            mixture = torch.where(filled.to(mixture.device), fitted, mixture)
+        return self._predictor(state.components, mixture, gaussians, draws)
+
+    def _predictor(
+        self, models: Tensor, mixture: Tensor, gaussians: Gaussians, draws: Draws
+    ) -> Predictor:
+        pairs = mixture.unflatten(1, self.shape)
+        gate = Gate(gaussians, self.representation(draws), pairs) if min(self.shape) > 1 else None
+        return Predictor(models, pairs.sum(1), {"joint_mixture": pairs}, gate)
+
+    def payload(self) -> int:
+        return self.shape[1] * self.model.n_parameters

@@ -1,0 +1,238 @@
+"""Gaussians over inputs, by their sufficient statistics.
+
+With the posterior probability r_m(x) of Gaussian m, its statistics are means over samples of
+
+    r_m(x),   r_m(x) z,   r_m(x) z zᵀ   (of its diagonal where covariances are diagonal)
+
+for the representation z of the input x. Means over clients of these give the mean and covariance of
+all their samples, which means over clients of covariances would not. Every call on samples has
+those of one client only, so that a client's numbers do not depend on the others of its rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.data.base import Split
+from mpifed.random import stream
+from mpifed.supervision import heartbeat
+
+TOGETHER = 4096
+"""Samples of a client that are worked on at once."""
+
+LEAST_WEIGHT = 1e-12
+"""Weight of a Gaussian that has no samples."""
+
+
+@dataclass(frozen=True)
+class Representation:
+    """z of an input x: x itself, or x in random directions where it has more numbers.
+
+    The directions are independent and normal with variance 1 / numbers (Dasgupta 1999): distances
+    are kept but for a factor, and Gaussians become rounder.
+
+    Attributes
+    ----------
+    dimension : int or None
+        Most numbers of z; None takes inputs as they are.
+    seed : int
+        The seed of the run.
+
+    Examples
+    --------
+    >>> Representation(2, 0)(torch.ones(3, 4, 5)).shape
+    torch.Size([3, 2])
+    """
+
+    dimension: int | None
+    seed: int
+
+    def size(self, inputs: int) -> int:
+        """Return d for inputs of so many numbers."""
+        return inputs if self.dimension is None else min(inputs, self.dimension)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return z of a client's inputs, (B, *input_shape) to (B, d)."""
+        flat = x.flatten(1)
+        inputs = flat.shape[1]
+        if self.size(inputs) == inputs:
+            return flat
+        return flat @ _directions(self.seed, inputs, self.size(inputs)).to(flat)
+
+    def of_all(self, split: Split) -> Tensor:
+        """Return z of all samples of a split, (samples, d)."""
+        inputs = math.prod(split.x.shape[1:])
+        if self.size(inputs) == inputs:
+            return split.x.flatten(1)
+        found = split.x.new_empty(len(split.x), self.size(inputs))
+        for row in range(len(split.counts)):
+            for part in parts_of(split, row):
+                found[part] = self(split.x[part])
+        return found
+
+
+def parts_of(split: Split, row: int) -> Iterator[slice]:
+    """Yield where the samples of the client at ``row`` are, some at a time."""
+    begin, end = int(split.offsets[row]), int(split.offsets[row + 1])
+    for start in range(begin, end, TOGETHER):
+        heartbeat.step()
+        yield slice(start, min(start + TOGETHER, end))
+
+
+@lru_cache(maxsize=2)
+def _directions(seed: int, inputs: int, dimension: int) -> Tensor:
+    drawn = stream(seed, "directions").standard_normal((inputs, dimension))
+    return torch.from_numpy(drawn / math.sqrt(inputs))
+
+
+def mean_statistics(z: Tensor, r: Tensor, split: Split, rows: np.ndarray, full: bool) -> Tensor:
+    """Return each client's means of the statistics.
+
+    Parameters
+    ----------
+    z : Tensor
+        Representations of the split's samples, (samples, d).
+    r : Tensor
+        Their posterior probabilities, (M, samples).
+    split : Split
+        Samples of the hosted clients.
+    rows : numpy.ndarray
+        Positions of clients in the split, int64.
+    full : bool
+        Whether covariances are matrices, or diagonal.
+
+    Returns
+    -------
+    Tensor
+        float64 (clients, M, 1 + d + d d), or (clients, M, 1 + 2 d).
+    """
+    found = z.new_zeros(len(rows), len(r), width_of(z.shape[1], full), dtype=torch.float64)
+    for i, row in enumerate(rows):
+        for part in parts_of(split, row):
+            own, weights = z[part].double(), r[:, part].double()
+            first = weights @ own
+            if full:
+                second = torch.mm((weights[:, None] * own.T).flatten(0, 1), own).view(len(r), -1)
+            else:
+                second = weights @ own.square()
+            found[i] += torch.cat([weights.sum(1, keepdim=True), first, second], 1)
+    counts = torch.from_numpy(split.counts[rows]).clamp(min=1).to(found)
+    return found / counts[:, None, None]
+
+
+def width_of(d: int, full: bool) -> int:
+    """Return how many statistics a Gaussian in d dimensions has."""
+    return 1 + d + (d * d if full else d)
+
+
+def statistics_at(means: Tensor, variances: Tensor, full: bool) -> Tensor:
+    """Return the statistics of M Gaussians of equal weights with the same diagonal covariance.
+
+    Parameters
+    ----------
+    means : Tensor
+        float64 (M, d).
+    variances : Tensor
+        The diagonal, (d,).
+    full : bool
+        As for ``summed_statistics``.
+    """
+    second = means.square() + variances
+    if full:
+        second = (means[:, :, None] * means[:, None] + torch.diag(variances)).flatten(1)
+    return torch.cat([torch.ones_like(means[:, :1]), means, second], 1) / len(means)
+
+
+@dataclass(frozen=True)
+class Gaussians:
+    """M densities, with covariances C_m.
+
+    Attributes
+    ----------
+    means : Tensor
+        (M, d).
+    factors : Tensor
+        F_m with F_m F_mᵀ = C_m^-1, (M, d, d); of diagonal covariances the diagonals, (M, d).
+    log_scales : Tensor
+        -1/2 log |C_m|, (M,).
+    """
+
+    means: Tensor
+    factors: Tensor
+    log_scales: Tensor
+
+    def log_densities(self, z: Tensor) -> Tensor:
+        """Return log N(z; m) less the largest over m, for a client's z: (B, d) to (M, B).
+
+        What is left out cancels in posterior probabilities. Of a single Gaussian nothing is left.
+        """
+        if self.factors.dim() == 3:
+            white = (z - self.means[:, None]) @ self.factors
+        else:
+            white = (z - self.means[:, None]) * self.factors[:, None]
+        found = white.square_().sum(2).mul_(-0.5).add_(self.log_scales[:, None])
+        return found - found.amax(0)
+
+
+def gaussians_of(statistics: Tensor, full: bool, floor: float, dtype: torch.dtype) -> Gaussians:
+    """Return the Gaussians with given statistics: the M-step.
+
+    Parameters
+    ----------
+    statistics : Tensor
+        float64 (M, 1 + d + d d), or (M, 1 + 2 d).
+    full : bool
+        Whether covariances are matrices, or diagonal.
+    floor : float
+        Least eigenvalue of a covariance; smaller ones are raised.
+    dtype : torch.dtype
+        Type of the result.
+    """
+    rest = statistics.shape[1] - 1
+    d = (math.isqrt(4 * rest + 1) - 1) // 2 if full else rest // 2
+    weights, first, second = statistics.split([1, d, rest - d], 1)
+    weights = weights.clamp(min=LEAST_WEIGHT)
+    means, moments = first / weights, second / weights
+    if full:
+        covariances = moments.unflatten(1, (d, d)) - means[:, :, None] * means[:, None]
+        values, vectors = torch.linalg.eigh((covariances + covariances.mT) / 2)
+        values = values.clamp(min=floor)
+        factors = vectors * values.rsqrt()[:, None]
+    else:
+        values = (moments - means.square()).clamp(min=floor)
+        factors = values.rsqrt()
+    found = (means, factors, -0.5 * torch.log(values).sum(1))
+    return Gaussians(*(part.to(dtype) for part in found))
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Weights of components on an input: p(m2 | x) under a client's joint mixture.
+
+    Attributes
+    ----------
+    gaussians : Gaussians
+        Those of all clients, M1 of them.
+    representation : Representation
+        What they are over.
+    mixture : Tensor
+        pi of each client, (clients, M1, M2).
+    """
+
+    gaussians: Gaussians
+    representation: Representation
+    mixture: Tensor
+
+    def __call__(self, client: int, x: Tensor) -> Tensor:
+        """Return sum_m1 pi(m1, m2) N(x; m1), with sum 1 over m2: (B, *input_shape) to (M2, B)."""
+        densities = self.gaussians.log_densities(self.representation(x))
+        joint = torch.log(self.mixture[client])[:, :, None] + densities[:, None]
+        shares = torch.exp(joint - joint.amax((0, 1))).sum(0)
+        return shares / shares.sum(0)

@@ -1,0 +1,78 @@
+"""What a server knows of its clients one by one: a number of each, and products of all pairs.
+
+Sums over clients are in ``reduction``. Here rows of all ranks come together on rank 0, some columns
+at a time, in client order; what is computed of them has the same bits for any number of ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.federation.clients import Federation
+from mpifed.staging import on_host
+
+AT_ONCE = 1 << 22
+"""Numbers that rank 0 holds of other ranks' rows at a time."""
+
+
+def collected(federation: Federation, active: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the numbers of all active clients on every rank, 0 for the others. Collective.
+
+    Parameters
+    ----------
+    federation : Federation
+        All clients.
+    active : ndarray
+        Whose numbers these are, bool (n_clients,), the same on every rank.
+    values : ndarray
+        One number for each active client hosted here, (clients,).
+    """
+    present = _present(federation, active)
+    counts = [len(clients) for clients in present]
+    found = federation.communicator.gather_rows(np.ascontiguousarray(values)[:, None], counts)
+    every = np.zeros(federation.n_clients, found.dtype)
+    every[np.concatenate(present)] = found[:, 0]
+    return every
+
+
+def inner_products(federation: Federation, active: np.ndarray, rows: Tensor) -> np.ndarray:
+    """Return the inner products of all pairs of active clients' rows, in client order. Collective.
+
+    Parameters
+    ----------
+    federation : Federation
+        All clients.
+    active : ndarray
+        Whose rows these are, bool (n_clients,), the same on every rank.
+    rows : Tensor
+        One row for each active client hosted here, (clients, ...).
+
+    Returns
+    -------
+    ndarray
+        float64 (n, n) for n active clients, the same bits on every rank.
+    """
+    communicator, flat = federation.communicator, rows.detach().flatten(1)
+    present = _present(federation, active)
+    order = torch.from_numpy(np.argsort(np.concatenate(present)))
+    everything, nothing = np.arange(len(flat)), np.zeros(0, int)
+    send = [everything] + [nothing] * (communicator.size - 1)
+    at_root = communicator.rank == 0
+    receive = [len(clients) if at_root else 0 for clients in present]
+    products = torch.zeros(len(order), len(order), dtype=torch.float64)
+    width = max(1, AT_ONCE // max(1, len(order)))
+    for start in range(0, flat.shape[1], width):
+        own = np.ascontiguousarray(on_host(flat[:, start : start + width]))
+        arrived = communicator.exchange_rows(own, send, receive)
+        if at_root:
+            part = torch.from_numpy(arrived)[order].double()
+            products += part @ part.T
+    return communicator.broadcast(products.numpy())
+
+
+def _present(federation: Federation, active: np.ndarray) -> list[np.ndarray]:
+    """The active clients of each rank, ascending."""
+    hosted = [federation.hosted_of(rank) for rank in range(federation.communicator.size)]
+    return [clients[active[clients]] for clients in hosted]

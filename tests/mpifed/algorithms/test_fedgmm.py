@@ -1,0 +1,264 @@
+"""FedGMM: its E- and M-steps against formulas, what it is with one component, and its predictor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from convex import Run, clients_of, logistic
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+
+import mpifed
+from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.fedem import FedEM
+from mpifed.algorithms.fedgmm.fedgmm import FedGMM
+from mpifed.algorithms.fedgmm.gaussians import Gate, Representation, gaussians_of, statistics_at
+from mpifed.errors import InputError
+from mpifed.federation.clients import Draws, participants
+from mpifed.models import losses as costs
+from mpifed.training.growing import first_samples
+
+EXACT = {"covariance_floor": 1e-9, "gmm_dimension": None}
+
+
+def two_populations(seed=0, sizes=(12, 20, 9, 15)):
+    """Inputs around (2, 2) or (-2, -1), and other labels in either place; clients alternate."""
+    draw = np.random.default_rng(seed)
+    xs, ys = [], []
+    for client, n in enumerate(sizes):
+        centre, slope = (([2, 2], [1, -1]), ([-2, -1], [-1, 2]))[client % 2]
+        x = draw.normal(size=(n, 2)) * [1, 0.5] + centre
+        xs.append(x)
+        ys.append(x @ np.array(slope, float) + 0.1 * draw.normal(size=n))
+    return xs, ys
+
+
+def unpacked(run, full=True):
+    """Means and covariances of the run's Gaussians, from its statistics."""
+    d = run.clients.shards.train.x.shape[1]
+    s = run.state.statistics.numpy()
+    means = s[:, 1 : 1 + d] / s[:, :1]
+    second = s[:, 1 + d :] / s[:, :1]
+    moments = second.reshape(-1, d, d) if full else np.stack([np.diag(row) for row in second])
+    products = means[:, :, None] * means[:, None]
+    return means, moments - (products if full else products * np.eye(d))
+
+
+def log_pairs(x, y, pi, means, covariances, theta):
+    """log pi(m1, m2) N(x; m1) p(y | x; m2) but for a constant, (M1, M2, samples)."""
+    inputs = [multivariate_normal(m, c).logpdf(x) for m, c in zip(means, covariances, strict=True)]
+    labels = -((x @ theta.T - y[:, None]) ** 2).T / 2
+    with np.errstate(divide="ignore"):
+        return np.log(pi)[:, :, None] + np.stack(inputs)[:, None] + labels[None]
+
+
+def test_with_one_gaussian_it_is_fedem_bit_for_bit():
+    settings = {"lr": 0.1, "batch_size": 16, "momentum": 0.9}
+    data = logistic(participation=0.5)
+    own = Run(FedGMM, data, local=settings, n_gaussians=1, n_components=2).go(4)
+    other = Run(FedEM, data, local=settings, n_components=2).go(4)
+    for name in ("components", "mixture"):
+        assert torch.equal(getattr(own.state, name), getattr(other.state, name))
+    assert torch.equal(own.state.optimizer.momentum, other.state.optimizer.momentum)
+    assert own.method.deploy(own.state, own.clients, Draws(0, 4)).gate is None
+
+
+def test_with_one_component_too_it_is_fedavg_bit_for_bit():
+    settings = {"lr": 0.1, "batch_size": 16, "momentum": 0.9}
+    data = logistic(participation=0.5)
+    own = Run(FedGMM, data, local=settings, n_gaussians=1, n_components=1).go(4)
+    assert torch.equal(own.state.components, Run(FedAvg, data, local=settings).go(4).state.model)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+def test_one_gaussian_has_the_mean_and_covariance_of_all_inputs(covariance):
+    """Means over clients of their covariances would lack the spread of their means."""
+    xs, ys = two_populations()
+    options = {**EXACT, "covariance": covariance, "n_gaussians": 1}
+    run = Run(FedGMM, clients_of(xs, ys), local={"lr": 0.01}, **options).go(1)
+    means, covariances = unpacked(run, covariance == "full")
+    pooled = np.concatenate(xs)
+    expected = np.cov(pooled.T, bias=True)
+    assert means[0] == pytest.approx(pooled.mean(0), rel=1e-12)
+    shape = expected if covariance == "full" else np.diag(np.diag(expected))
+    assert covariances[0] == pytest.approx(shape, rel=1e-11)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+def test_four_rounds_are_those_of_a_program_in_numpy(covariance):
+    xs, ys = two_populations(1, (5, 8, 6, 11, 4, 7))
+    full = covariance == "full"
+    run = Run(
+        FedGMM,
+        clients_of(xs, ys, participation=0.5),
+        local={"lr": 0.02, "epochs": 2},
+        n_gaussians=3,
+        n_components=2,
+        covariance=covariance,
+        **EXACT,
+    )
+    pi = run.state.mixture.numpy().reshape(-1, 3, 2).copy()
+    theta = run.state.components.numpy().copy()
+    means, covariances = unpacked(run, full)
+    for round in range(1, 5):
+        active = participants(run.clients.federation, 0.5, 0, round)
+        run.go(1)
+        thetas, mass, samples, weights = np.zeros_like(theta), 0, [], []
+        for c in np.flatnonzero(active):
+            joint = log_pairs(xs[c], ys[c], pi[c], means, covariances, theta)
+            q = np.exp(joint - logsumexp(joint, (0, 1)))
+            pi[c] = q.mean(2)
+            own = theta.copy()
+            for _ in range(2):
+                residuals = q.sum(0).T * (xs[c] @ own.T - ys[c][:, None])
+                own -= 0.02 * residuals.T @ xs[c] / len(xs[c])
+            thetas, mass = thetas + len(xs[c]) * own, mass + len(xs[c])
+            samples.append(xs[c])
+            weights.append(q.sum(1))
+        theta, x, r = thetas / mass, np.concatenate(samples), np.concatenate(weights, 1)
+        means = r @ x / r.sum(1, keepdims=True)
+        away = x - means[:, None]
+        covariances = (r[:, :, None] * away).swapaxes(1, 2) @ away / r.sum(1)[:, None, None]
+        if not full:
+            covariances = covariances * np.eye(2)
+        assert run.state.mixture.numpy().reshape(-1, 3, 2) == pytest.approx(pi, abs=1e-9)
+        assert run.state.components.numpy() == pytest.approx(theta, rel=1e-8)
+        found = unpacked(run, full)
+        assert found[0] == pytest.approx(means, rel=1e-8)
+        assert found[1] == pytest.approx(covariances, abs=1e-8)
+
+
+def test_the_likelihood_of_all_samples_never_falls():
+    """The M-step is exact for Gaussians and mixtures; one small step descends for components."""
+    xs, ys = two_populations(2)
+    options = {"n_gaussians": 2, "n_components": 2, **EXACT}
+    run = Run(FedGMM, clients_of(xs, ys), local={"lr": 0.02}, seed=1, **options)
+    reached = []
+    for _ in range(40):
+        pi = run.state.mixture.numpy().reshape(-1, 2, 2)
+        shared = (*unpacked(run), run.state.components.numpy())
+        reached.append(
+            sum(
+                logsumexp(log_pairs(x, y, pi[c], *shared), (0, 1)).sum()
+                for c, (x, y) in enumerate(zip(xs, ys, strict=True))
+            )
+        )
+        run.go(1)
+    assert (np.diff(reached) > -1e-9).all()
+    assert reached[-1] > reached[0] + 50
+
+
+def test_clients_of_two_populations_are_told_apart_by_their_inputs():
+    xs, ys = two_populations(3)
+    options = {"n_gaussians": 2, "n_components": 2, **EXACT}
+    run = Run(FedGMM, clients_of(xs, ys), local={"lr": 0.1}, seed=1, **options).go(60)
+    share = run.state.mixture.numpy().reshape(-1, 2, 2).sum(2)
+    assert share.max(1) == pytest.approx(1, abs=0.02)
+    assert len(set(share.argmax(1)[[0, 2]])) == len(set(share.argmax(1)[[1, 3]])) == 1
+    assert share.argmax(1)[0] != share.argmax(1)[1]
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_variances_are_not_below_their_floor_nor_is_anything_lost_without_samples(full):
+    means = torch.tensor([[1.0, 2.0], [0.0, 0.0]]).double()
+    statistics = statistics_at(means, torch.zeros(2).double(), full)
+    statistics[1] = 0  # a Gaussian without samples
+    found = gaussians_of(statistics, full, 0.04, torch.float64)
+    assert found.log_scales.numpy() == pytest.approx(-np.log(0.04), rel=1e-9)
+    z = torch.tensor([[1.0, 2.2]]).double()
+    ratio = (((z - means[1]) ** 2).sum() - ((z - means[0]) ** 2).sum()) / 0.08
+    assert found.log_densities(z)[:, 0].tolist() == pytest.approx([0, -float(ratio)], rel=1e-9)
+
+
+def test_components_weigh_by_the_density_of_the_input():
+    """p(y | x) = sum pi N(x; m1) p(y | x; m2) / sum pi N(x; m1)."""
+    draw = np.random.default_rng(0)
+    means, variances = draw.normal(size=(3, 2)), np.array([0.5, 2.0])
+    pi = draw.dirichlet(np.ones(6), size=2).reshape(2, 3, 2)
+    statistics = statistics_at(torch.from_numpy(means), torch.from_numpy(variances), True)
+    gaussians = gaussians_of(statistics, True, 1e-9, torch.float64)
+    x = draw.normal(size=(7, 2))
+    gate = Gate(gaussians, Representation(None, 0), torch.from_numpy(pi))
+    densities = np.stack([multivariate_normal(m, np.diag(variances)).pdf(x) for m in means])
+    expected = np.einsum("ab,an->bn", pi[1], densities) / (pi[1].sum(1) @ densities)
+    assert gate(1, torch.from_numpy(x)).numpy() == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs"), [(costs.CROSS_ENTROPY, 3), (costs.CROSS_ENTROPY, 1), (costs.SQUARED, 2)]
+)
+def test_a_weight_of_each_sample_scores_as_that_sample_alone(loss, outputs):
+    draw = torch.Generator().manual_seed(0)
+    z = torch.randn(2, 5, outputs, generator=draw, dtype=torch.float64)
+    weights = torch.softmax(torch.randn(2, 5, generator=draw, dtype=torch.float64), 0)
+    y = torch.tensor([0, 1, 0, 1, 1]) % max(outputs, 2)
+    if loss is costs.SQUARED:
+        y = torch.randn(5, outputs, generator=draw, dtype=torch.float64)
+    together = costs.score(loss, z, y, weights)
+    for i in range(5):
+        alone = costs.score(loss, z[:, [i]], y[[i]], weights[:, i])
+        for name in ("loss", "nll", "hits"):
+            found, expected = getattr(together, name)[i], getattr(alone, name)[0]
+            assert float(found) == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_wide_inputs_are_projected_and_narrow_ones_are_not():
+    x = torch.randn(400, 6, 50, generator=torch.Generator().manual_seed(0))
+    wide = Representation(64, 0)(x)
+    assert wide.shape == (400, 64)
+    assert torch.equal(wide, Representation(64, 0)(x))
+    assert not torch.equal(wide, Representation(64, 1)(x))
+    ratio = wide.norm(dim=1) / x.flatten(1).norm(dim=1) * np.sqrt(300 / 64)
+    assert float(ratio.mean()) == pytest.approx(1, abs=0.05)
+    assert torch.equal(Representation(300, 0)(x), x.flatten(1))
+
+
+def test_a_federation_sends_components_and_moments():
+    xs, ys = two_populations()
+    run = Run(FedGMM, clients_of(xs, ys), local={"lr": 0.1}, n_gaussians=3, n_components=2, **EXACT)
+    prepared = run.server.ledger.up_bits
+    assert prepared == 4 * 5 * 64  # a count, two means and two squares
+    run.go(3)
+    numbers = 2 * 2 + 3 * (1 + 2 + 4)
+    assert run.server.ledger.up_bits - prepared == run.server.ledger.down_bits
+    assert run.server.ledger.down_bits == 3 * 4 * numbers * 64
+
+
+def test_a_loaded_client_predicts_as_it_was_scored(tmp_path):
+    result = mpifed.run(
+        "synthetic-fedem",
+        output=tmp_path / "run",
+        clients=6,
+        rounds=6,
+        quiet=True,
+        algorithm={"name": "fedgmm", "n_gaussians": 2, "gmm_dimension": 4, "unseen_e_steps": 3},
+        **{
+            "data.n_test": 50,
+            "data.dimension": 6,
+            "evaluation.unseen_fraction": 0.2,
+            "evaluation.unseen_shares": [0.0, 0.5],
+        },
+    )
+    assert result.clients["joint_mixture"].shape == (6, 2, 3)
+    assert result.clients["mixture"].sum(1) == pytest.approx(1, abs=1e-6)
+    grown = result.clients["test_accuracy_by_share"][result.clients["unseen"].astype(bool)]
+    assert grown.shape[1] == 2 and np.isfinite(grown).all()
+    trained = mpifed.load(tmp_path / "run")
+    for client in range(6):
+        test = trained.samples(client).test
+        found = trained.client(client)(test.x)[:, 0] > 0
+        accuracy = float((found == test.y).double().mean())
+        assert accuracy == pytest.approx(result.clients["test_accuracy"][client], abs=1e-12)
+
+
+def test_a_client_without_samples_has_a_uniform_mixture():
+    run = Run(FedGMM, clients_of(*two_populations()), n_gaussians=2, n_components=2, **EXACT)
+    fewer = first_samples(run.clients, 0.0)
+    made = run.method.adapt(run.state, fewer, run.server, Draws(0, 1))
+    assert (made.results["joint_mixture"] == 0.25).all()
+
+
+def test_a_floor_that_leaves_no_room_is_refused():
+    with pytest.raises(InputError, match=r"it must be below .* = 0.25"):
+        FedGMM(None, None, n_gaussians=2, n_components=2, mixture_floor=0.3)
