@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from mpifed.errors import InputError
 from mpifed.models.base import Gradient, Model, Stepping
+from mpifed.models.binding import Binding, binding_of
 from mpifed.models.layout import Layout, Place, layout_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 from mpifed.models.trial import BATCH, Build, complete, running_statistics, seeded, try_module
@@ -160,21 +161,19 @@ class ModuleModel(Model):
         """Return the places of parameters and running statistics, named as in the state dict."""
         return (*self.layout.parameters, *self.layout.buffers)
 
-    def _as(self, row: Tensor) -> None:
-        """Give what is not in rows the type and device of ``row``."""
-        if any(p.dtype != row.dtype for p in self.network.parameters()):
-            self.network.to(row.dtype)
-        self.network.to(row.device)
+    @cached_property
+    def _binding(self) -> Binding:
+        return binding_of(self.layout, self.network)
 
     @contextmanager
     def _bound(self, row: Tensor, gradient: Tensor | None = None) -> Iterator[nn.Module]:
         """The network with its parameters and buffers in ``row``."""
-        self._as(row)
-        self.layout.bind(self.network, row, gradient)
+        self._binding.convert(row)
+        self._binding.bind(row, gradient)
         try:
             yield self.network
         finally:
-            self.layout.release(self.network)
+            self._binding.release()
 
     def _formatted(self, x: Tensor) -> Tensor:
         """Images in the order of the kernels, for layers that would reorder them otherwise."""
@@ -186,7 +185,7 @@ class ModuleModel(Model):
     def training(self, parameters: Tensor, gradient: Tensor) -> Iterator[Gradient]:
         kind, cast = parameters.device.type, self.autocast
         with self._bound(parameters, gradient) as network:
-            network.train()
+            self._binding.train(True)
 
             def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
                 gradient.zero_()
@@ -201,12 +200,12 @@ class ModuleModel(Model):
                     (samples * weights).sum().backward()
 
             yield compute
-            self.layout.collect(network, parameters)
+            self._binding.collect(parameters)
 
     def shared_logits(
         self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
     ) -> Float[Tensor, "models batch *outputs"]:
-        self.network.eval()
+        self._binding.train(False)
         x, outputs = self._formatted(x), []
         for row in parameters:
             with torch.no_grad(), self._bound(row) as network:
@@ -220,8 +219,8 @@ class ModuleModel(Model):
         def one(row: Tensor, x: Tensor) -> Tensor:
             return torch.func.functional_call(self.network, self.layout.views(row), (x.clone(),))
 
-        self._as(parameters)
-        self.network.train()
+        self._binding.convert(parameters)
+        self._binding.train(True)
         return torch.func.vmap(one)(parameters, x)
 
     def gradient(
@@ -238,7 +237,7 @@ class ModuleModel(Model):
 
     def module(self, parameters: Tensor) -> nn.Module:
         found = copy.deepcopy(self.network).to(parameters.device, parameters.dtype)
-        self.layout.fill(found, parameters.detach())
+        binding_of(self.layout, found).fill(parameters.detach())
         return found.eval()
 
 

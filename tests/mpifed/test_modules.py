@@ -17,6 +17,7 @@ from mpifed.federation.clients import Draws
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import train_losses
 from mpifed.local.solver import LocalSGD
+from mpifed.models.binding import binding_of
 from mpifed.models.layout import layout_of
 from mpifed.models.modules import module_model
 
@@ -57,7 +58,7 @@ def test_kernels_are_stored_with_channels_last_and_given_back_as_torch_has_them(
     row = torch.from_numpy(layout.row(module))
     assert torch.equal(row[:2], module.weight[0, :, 0, 0].double())
     again = nn.Conv2d(2, 3, 2).double()
-    layout.fill(again, row)
+    binding_of(layout, again).fill(row)
     assert torch.equal(again.weight, module.weight.double())
 
 
@@ -201,6 +202,27 @@ def test_rows_are_let_go_of():
     model.shared_logits(row_of(model).float()[None], torch.rand(2, 8, 8))
     assert isinstance(model.network, Recurrent)
     assert sum(p.numel() for p in model.network.parameters()) == 0
+
+
+def test_a_module_is_walked_once_and_not_for_every_part_of_the_samples(monkeypatch):
+    model, x, y = model_of("cnn", norm=True), torch.rand(2, 8, 8), torch.tensor([1, 2])
+    row = row_of(model).float()
+    gradient = torch.empty(model.n_parameters - model.n_buffers)
+
+    def compute() -> tuple[torch.Tensor, torch.Tensor]:
+        outputs = [model.shared_logits(row[None], x) for _ in range(2)]
+        with model.training(row.clone(), gradient) as step:
+            step(x, y, torch.ones(2))
+        assert torch.equal(*outputs)
+        return outputs[0], gradient.clone()
+
+    def refused(*_, **__):
+        raise AssertionError("the module is walked again")
+
+    expected = compute()
+    for walk in ("named_modules", "named_parameters", "named_buffers", "get_submodule", "_apply"):
+        monkeypatch.setattr(nn.Module, walk, refused)
+    assert all(map(torch.equal, compute(), expected))
 
 
 @pytest.mark.parametrize(
