@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mpifed import state
+from mpifed.local.masking import Mask
 from mpifed.local.options import LocalOptions
 
 Rate = Tensor | float
@@ -149,7 +150,7 @@ class Rule(ABC):
         moments: Moments,
         rate: Rate,
         number: Rate,
-        mask: Tensor | None,
+        mask: Mask | None,
     ) -> None:
         """Take one step of some coordinates; the others, and their moments, stay as they are.
 
@@ -157,18 +158,24 @@ class Rule(ABC):
         ----------
         w, change, moments, rate, number
             As for ``step``.
-        mask : Tensor or None
-            Which coordinates are trained, bool (P,); None for all.
+        mask : Mask or None
+            Which coordinates are trained; None for all.
         """
         if mask is None:
             self.step(w, change, moments, rate, number)
+            return
+        if mask.is_by_spans:
+            for span in mask.spans:
+                # Without momentum, SGD's has no coordinates.
+                own = tuple(m[..., span] if m.shape[-1] else m for m in moments)
+                self.step(w[..., span], change[..., span], own, rate, number)
             return
         # A moment without coordinates, as SGD keeps without momentum, has none to restore.
         changing = [tensor for tensor in (w, *moments) if tensor.shape[-1]]
         before = [tensor.clone() for tensor in changing]
         self.step(w, change, moments, rate, number)
         for tensor, old in zip(changing, before, strict=True):
-            tensor.copy_(torch.where(mask, tensor, old))
+            tensor.copy_(torch.where(mask.numbers, tensor, old))
 
 
 def decay(change: Tensor, w: Tensor, strength: float, rate: Rate) -> None:

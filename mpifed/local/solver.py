@@ -21,6 +21,7 @@ from torch import Tensor
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment
 from mpifed.local.invariance import LANES
+from mpifed.local.masking import Mask
 from mpifed.local.minibatches import Work, draw_orders, work_of
 from mpifed.local.one_by_one import step_one_by_one
 from mpifed.local.optimizers import RULES, OptimizerState, WithBuffers, without_buffers
@@ -240,7 +241,7 @@ class LocalSGD:
             self.rule.steps(kept),
             weights,
             tuple(adjustments),
-            None if mask is None else mask[: self.n_trained].to(self.device),
+            None if mask is None else Mask(mask[: self.n_trained].to(self.device)),
         )
         start = self.own(start, optimizer)
         if self.stacked is not None:

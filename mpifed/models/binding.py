@@ -78,6 +78,31 @@ class Binding:
             # first one's gradient; ``data`` does not.
             owner._buffers[name] = view.data
 
+    def trained_by(
+        self, mask: Tensor | None, gradient: Tensor
+    ) -> tuple[list[nn.Parameter] | None, list[Tensor]]:
+        """Return what a mask leaves to be trained.
+
+        Parameters
+        ----------
+        mask : Tensor or None
+            Which numbers are trained, bool (trained,); None for all.
+        gradient : Tensor
+            The gradient that the module is bound to, (trained,).
+
+        Returns
+        -------
+        tuple of list of Parameter, or None, and list of Tensor
+            The parameters of which some number is trained, None for all, and the parts of
+            ``gradient`` that are theirs.
+        """
+        if mask is None:
+            return None, [gradient]
+        parts = mask.split([place.size for place in self.layout.parameters])
+        which = [place for place, part in enumerate(parts) if part.any()]
+        views = _views(self.layout.parameters, gradient)
+        return [self.leaves[place] for place in which], [views[place] for place in which]
+
     def collect(self, row: Tensor) -> None:
         """Copy buffers into ``row`` that the module has replaced, and not changed in place."""
         for (owner, name), place in zip(self.owners, self.layout.buffers, strict=True):

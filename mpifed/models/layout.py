@@ -92,6 +92,12 @@ class Layout:
         """Whether any tensor has its channels last."""
         return any(place.channels_last for place in self.parameters)
 
+    def formatted(self, x: Tensor) -> Tensor:
+        """Return images in the order of the kernels; layers would reorder them otherwise."""
+        if self.channels_last and x.dim() == 4:
+            return x.contiguous(memory_format=torch.channels_last)
+        return x
+
     def views(self, row: Tensor) -> dict[str, Tensor]:
         """Return all tensors by name, as views of ``row``, (size,)."""
         return {place.name: place.view(row) for place in (*self.parameters, *self.buffers)}

@@ -175,29 +175,31 @@ class ModuleModel(Model):
         finally:
             self._binding.release()
 
-    def _formatted(self, x: Tensor) -> Tensor:
-        """Images in the order of the kernels, for layers that would reorder them otherwise."""
-        if self.layout.channels_last and x.dim() == 4:
-            return x.contiguous(memory_format=torch.channels_last)
-        return x
-
     @contextmanager
-    def training(self, parameters: Tensor, gradient: Tensor) -> Iterator[Gradient]:
+    def training(
+        self, parameters: Tensor, gradient: Tensor, mask: Tensor | None = None
+    ) -> Iterator[Gradient]:
         kind, cast = parameters.device.type, self.autocast
+        gradient.zero_()
         with self._bound(parameters, gradient) as network:
             self._binding.train(True)
+            leaves, written = self._binding.trained_by(mask, gradient)
 
             def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
-                gradient.zero_()
+                for part in written:
+                    part.zero_()
                 single = len(x) == 1 and self.n_buffers > 0
                 with torch.enable_grad():
                     with (
                         torch.autocast(kind, cast) if cast else nullcontext(),
                         running_statistics(network) if single else nullcontext(),
                     ):
-                        outputs = network(self._formatted(x))
+                        outputs = network(self.layout.formatted(x))
                     samples = self.loss.samples(outputs.to(parameters.dtype), y)
-                    (samples * weights).sum().backward()
+                    total = (samples * weights).sum()
+                if written:
+                    # ``requires_grad`` stays as it is, since some layers choose kernels by it.
+                    total.backward(inputs=leaves)
 
             yield compute
             self._binding.collect(parameters)
@@ -206,7 +208,7 @@ class ModuleModel(Model):
         self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
     ) -> Float[Tensor, "models batch *outputs"]:
         self._binding.train(False)
-        x, outputs = self._formatted(x), []
+        x, outputs = self.layout.formatted(x), []
         for row in parameters:
             with torch.no_grad(), self._bound(row) as network:
                 # A copy, since a layer may change its inputs in place, and these are the data.
