@@ -95,6 +95,29 @@ def without_buffers(state: OptimizerState) -> RuleState:
 Moments = tuple[Tensor, ...]
 
 
+def unwritten(like: Tensor, *shape: int) -> Tensor:
+    """Return zeros that take no memory on a CPU before something is written to them.
+
+    Clients that have not stepped yet have such moments, maybe thousands of them on a rank.
+
+    Parameters
+    ----------
+    like : Tensor
+        Has the type and device.
+    *shape : int
+        Its shape.
+
+    Examples
+    --------
+    >>> unwritten(torch.ones(0), 1, 2)
+    tensor([[0., 0.]])
+    """
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    # torch writes its zeros; numpy asks the system for pages, which are zero until written to.
+    return torch.from_numpy(np.zeros(shape, like.numpy().dtype))
+
+
 class Rule(ABC):
     """An update rule; ``options`` is the section ``local``.
 
@@ -193,7 +216,7 @@ class Sgd(Rule):
 
     def init(self, clients: int, components: int, size: int, zeros: Tensor) -> SgdState:
         kept = size if self.options.momentum else 0
-        momentum = zeros.new_zeros(clients, components, kept)
+        momentum = unwritten(zeros, clients, components, kept)
         return SgdState(momentum, torch.zeros(clients, dtype=torch.int64))
 
     def moments(self, state: RuleState) -> Moments:
@@ -230,7 +253,7 @@ class Adam(Rule):
     """
 
     def init(self, clients: int, components: int, size: int, zeros: Tensor) -> AdamState:
-        first, second = (zeros.new_zeros(clients, components, size) for _ in range(2))
+        first, second = (unwritten(zeros, clients, components, size) for _ in range(2))
         steps, epochs = (torch.zeros(clients, dtype=torch.int64) for _ in range(2))
         return AdamState(first, second, steps, epochs)
 
