@@ -10,6 +10,7 @@ import torch
 from commands import call
 from network_modules import Constants, Normalised, Recurrent
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mpifed
 from mpifed.errors import InputError
@@ -195,6 +196,26 @@ def test_one_sample_alone_is_normalised_by_the_running_statistics():
     nn.functional.cross_entropy(module(x), y).backward()
     assert torch.equal(gradient, torch.cat([p.grad.flatten() for p in module.parameters()]))
     assert torch.equal(row, before)
+
+
+def test_stacked_convolutions_are_the_groups_of_one():
+    model, rows = model_of("cnn"), 5
+    groups = []
+
+    class Look(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function is torch.ops.aten.convolution.default:
+                groups.append(args[8])
+            elif function is torch.ops.aten.convolution_backward.default:
+                groups.append(-args[9])
+            return function(*args, **(kwargs or {}))
+
+    parameters = torch.stack([row_of(model, seed).float() for seed in range(rows)])
+    with Look():
+        model.gradient(
+            parameters, torch.rand(rows, 4, 8, 8), torch.zeros(rows, 4).long(), torch.ones(rows, 4)
+        )
+    assert groups == [rows, -rows]
 
 
 def test_rows_are_let_go_of():
