@@ -74,6 +74,10 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
 
     Attributes
     ----------
+    learns : str
+        What training gives, in a few words, for the table of methods.
+    sends : str
+        What a client sends in a round, in a few words; empty if it sends nothing.
     exchanges : tuple of str or None
         Names of the exchanges that the algorithm supports, such as ``("server",)``; None for any.
     devices : tuple of str
@@ -107,6 +111,8 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
         What its model must be an instance of; ``Model`` is what predicts.
     """
 
+    learns: ClassVar[str] = ""
+    sends: ClassVar[str] = ""
     online: bool = False
     tasks: tuple[Task, ...] = ("classification", "sequence", "multi_label", "regression")
     columns: tuple[str, ...] = ()

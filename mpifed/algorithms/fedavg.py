@@ -53,6 +53,8 @@ class FedAvg(Algorithm[Channel]):
         The papers do not say which for FedAvg.
     """
 
+    learns = "one model"
+    sends = "its model"
     steps_locally = True
 
     def __init__(

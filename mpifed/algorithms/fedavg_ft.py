@@ -34,6 +34,9 @@ class FedAvgFineTuned(FedAvg):
         Those of ``FedAvg``.
     """
 
+    learns = "one model, fine-tuned by each client"
+    sends = "its model"
+
     def __init__(
         self,
         model: Model,

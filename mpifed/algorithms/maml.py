@@ -186,6 +186,9 @@ class Fomaml(MetaLearner):
         Those of ``MetaLearner``.
     """
 
+    learns = "one model, adapted by a few steps"
+    sends = "its gradient at the adapted model"
+
     def __init__(
         self, model: Model, local: LocalSGD, *, support_fraction: Share = 0.8, **options: Any
     ) -> None:
@@ -208,6 +211,9 @@ class Maml(MetaLearner):
     **options
         Those of ``MetaLearner``.
     """
+
+    learns = "one model, adapted by a few steps"
+    sends = "the gradient of its adapted loss"
 
     def __init__(
         self, model: Model, local: LocalSGD, *, support_fraction: Share = 0.8, **options: Any
@@ -236,6 +242,9 @@ class Reptile(MetaLearner):
     **options
         Those of ``MetaLearner``.
     """
+
+    learns = "one model, adapted by a few steps"
+    sends = "its move"
 
     def __init__(
         self, model: Model, local: LocalSGD, *, reptile_normalised: bool = False, **options: Any

@@ -14,7 +14,7 @@ from torch import Tensor
 from mpifed.local.optimizers import Moments, Rule
 from mpifed.local.steps import Steps
 from mpifed.models.base import Gradient, Model
-from mpifed.random import uniforms
+from mpifed.random import bits_at
 from mpifed.supervision import heartbeat
 
 
@@ -63,7 +63,7 @@ def step_one_by_one(
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         for client in range(len(trained)):
             for m in range(components):
-                seed = uniforms(noise[client : client + 1], np.array([m]))
+                seed = bits_at(noise[client : client + 1], np.array([m]))
                 torch.manual_seed(int(seed[0]))
                 begin = int(begins[client] + m * lengths[client])
                 own = samples[begin : begin + int(lengths[client])]

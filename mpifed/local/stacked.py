@@ -164,7 +164,7 @@ class Stacked:
 
     def _plan(self, clients: Clients, work: Work, components: int, dtype: torch.dtype) -> Plan:
         """The plan of these clients and this work; the last few are kept."""
-        key = (clients.rows.tobytes() + work.steps.tobytes(), components)
+        key = (b"".join(map(bytes, (clients.rows, work.steps, work.drawn))), components)
         if key not in self._plans:
             if len(self._plans) >= 4:
                 self._plans.clear()

@@ -58,7 +58,7 @@ class Engine:
         self.seed = setup.configuration.seed
         self.state = setup.first_state(self.everyone)
         self._own: list[torch.Tensor] = []
-        """Tensors of the state that ``_merged`` or ``restore`` made: they have no other owner."""
+        """Tensors of the state that the engine made: they have no other owner."""
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
@@ -206,15 +206,10 @@ class Engine:
         if everyone:
             self._own = []
         else:
-            after = self._merged(after, rows)
+            after = states.merge(self.state, after, rows, is_rows, self._own)
+            self._claim(after)
         spent = time.perf_counter() - began
         self.clock.seconds["local"] += spent - (self.clock.seconds["exchange"] - exchanged)
-        return after
-
-    def _merged(self, part: states.RunState, rows: torch.Tensor) -> states.RunState:
-        """Return the state in which the hosted clients at ``rows`` have the rows of ``part``."""
-        after = states.merge(self.state, part, rows, self.setup.exchange.shared_is_rows, self._own)
-        self._claim(after)
         return after
 
     def _claim(self, state: states.RunState) -> None:
@@ -279,6 +274,7 @@ class Engine:
     def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:
         with self.clock.measure("checkpoint"):
             setup = self.setup
+            data = setup.dataset.description
             folder = directory / "checkpoints"
             meta = checkpoint.Meta(
                 self.round,
@@ -289,6 +285,7 @@ class Engine:
                 list(recorder.rows) if recorder else [],
                 dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
+                data if data.problem is None else None,
             )
             self.writer.start(
                 checkpoint.path_of(folder, self.round),

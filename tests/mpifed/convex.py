@@ -49,16 +49,25 @@ def logistic(n=6, m=40, d=5, seed=0, **how):
     return clients_of(xs, ys, "classification", **how)
 
 
-class Run:
-    """One method on one data set, round by round."""
+def two_quadratics(**how):
+    """f_i = a_i (x - c_i)^2 / 2 with a = (1, 3) and c = (0, 4): one sample a client."""
+    return quadratics([[[1.0]], [[3.0]]], [[0.0], [4.0]], **how)
 
-    def __init__(self, kind, data, compression=None, seed=0, dtype=torch.float64, **options):
+
+class Run:
+    """One method on one data set, round by round; ``local`` has options of local steps."""
+
+    def __init__(
+        self, kind, data, compression=None, seed=0, dtype=torch.float64, local=None, **options
+    ):
         self.clients, description = data
         loss = "half_squared" if description.task == "regression" else "auto"
         self.model = options.pop("model", None) or linear(description, bias=False, loss=loss)
         if issubclass(kind, Descent):
             options = {"local_solver": "newton", "local_tolerance": 1e-12, **options}
-        solver = LocalSGD(self.model, LocalOptions(), 1, 1, torch.device("cpu"))
+        longest = int(self.clients.federation.n_train.max()) if local else 1
+        local = LocalOptions(**local or {})
+        solver = LocalSGD(self.model, local, 1, longest, torch.device("cpu"))
         self.method = kind(self.model, solver, **options)
         compressor = find("compression", compression[0])(**compression[1]) if compression else None
         self.server = Server(self.clients.federation, seed, None, compressor)
@@ -95,6 +104,11 @@ class Run:
             after = states.merge(whole, states.RunState(moved, channel.memory), rows, False)
             self.state, self.memory = after.algorithm, after.memory
         return self
+
+    def deployed(self):
+        """What the clients predict with, (clients, P), or (M, P) where they share it."""
+        found = self.method.deploy(self.state, self.clients, Draws(self.seed, self.round))
+        return found.parameters.reshape(-1, self.model.n_parameters).numpy()
 
     def measured(self):
         return self.method.measure(self.state, self.clients, self.server, Draws(0, self.round))

@@ -35,6 +35,7 @@ PLAIN = {
 }
 UNLABELLED = {"data": {"name": "dictionary", "dim": 4, "atoms": 3, "samples": 12}, "local": {}}
 OWN = {
+    "scaffold": {"local": {"batch_size": 16}},
     "fedmm": UNLABELLED,
     "fedmm_theta": {**UNLABELLED, "data": "poisson", "algorithm": {"surrogate": "poisson"}},
     "sa_ssmm": {**UNLABELLED, "clients": 1},
@@ -90,6 +91,7 @@ def test_it_says_what_it_is_and_where_it_is_from(name):
     where = [inspect.getmodule(kind).__doc__ for kind in found.__mro__ if kind is not Algorithm]
     sources = re.findall(r"\(?(?:19|20)\d\d\b", " ".join([found.__doc__, *filter(None, where)]))
     assert sources, f"neither {name} nor its module names a paper"
+    assert found.learns and bool(found.sends) == found.communicates
 
 
 @every_algorithm

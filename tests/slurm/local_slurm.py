@@ -18,6 +18,7 @@ from unittest import mock
 
 from mpifed.jobs.__main__ import main
 from mpifed.supervision.launcher import RANK_VARIABLES
+from mpifed.sweep.plan import launch_words
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "scripts" / "slurm"
@@ -138,6 +139,18 @@ def ranks(output: Path) -> dict[int, int]:
             )
             parents[int(entry.name)] = int(parent)
     return {numbers[one]: one for one, parent in parents.items() if parent in parents}
+
+
+def mpirun() -> str:
+    """Return the launcher of the MPI library that mpi4py loads here."""
+    return launch_words(1)[0]
+
+
+def plugin() -> str:
+    """Return srun's ``--mpi`` for that library, as ``job.mpi=auto`` finds it in a job."""
+    from mpi4py import MPI
+
+    return "pmix" if "Open MPI" in MPI.Get_library_version() else "pmi2"
 
 
 def newest_job(output: Path) -> str:

@@ -9,7 +9,19 @@ import time
 from pathlib import Path
 
 import pytest
-from local_slurm import LocalSlurm, events, newest_job, ranks, reached, rows, summary, told, until
+from local_slurm import (
+    LocalSlurm,
+    events,
+    mpirun,
+    newest_job,
+    plugin,
+    ranks,
+    reached,
+    rows,
+    summary,
+    told,
+    until,
+)
 
 pytestmark = pytest.mark.slurm
 
@@ -61,7 +73,8 @@ def test_a_signal_while_the_launcher_starts_is_a_request_too(
     launcher: str, slurm: LocalSlurm, whole: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "run"
-    job = slurm.submit(output, "job.ranks=2", f"job.launcher={launcher}", "job.mpi=pmi2", pause=0)
+    words = ["job.ranks=2", f"job.launcher={launcher}", f"job.mpi={plugin()}"]
+    job = slurm.submit(output, *words, pause=0)
     until(lambda: " ranks on " in events(output), 60, lambda: told(output))
     slurm.call("scancel", "--signal=USR1", "--batch", job)
     assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", told(output)
@@ -80,7 +93,7 @@ def test_a_later_life_that_cannot_begin_is_not_queued_again(
         f'exec "{sys.executable}" "$@"\n'
     )
     python.chmod(0o700)
-    words = ["job.ranks=2", f"job.python={python}", f"job.mpirun={_mpirun()}"]
+    words = ["job.ranks=2", f"job.python={python}", f"job.mpirun={mpirun()}"]
     job = slurm.submit(output, *words)
     reached(output, 10)
     slurm.call("scancel", "--signal=USR1", "--batch", job)
@@ -134,7 +147,7 @@ def test_a_launcher_that_says_0_does_not_make_a_run_finished(
     """As one does that was ended from outside: in its first life it starts nothing."""
     output, launcher = tmp_path / "run", tmp_path / "mpirun"
     launcher.write_text(
-        f'#!/bin/bash\n[ "${{SLURM_RESTART_COUNT:-0}}" != 0 ] || exit 0\nexec "{_mpirun()}" "$@"\n'
+        f'#!/bin/bash\n[ "${{SLURM_RESTART_COUNT:-0}}" != 0 ] || exit 0\nexec "{mpirun()}" "$@"\n'
     )
     launcher.chmod(0o700)
     job = slurm.submit(output, "job.ranks=2", f"job.mpirun={launcher}", pause=0)
@@ -248,9 +261,3 @@ def test_preemption_without_the_users_signal(
     take_n1(blunt_slurm)
     assert blunt_slurm.wait(job, "COMPLETED")["Restarts"] == "1"
     same(output, whole)
-
-
-def _mpirun() -> str:
-    from mpifed.sweep.plan import launch_words
-
-    return launch_words(1)[0]

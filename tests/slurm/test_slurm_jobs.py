@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import stat
 import subprocess
 import sys
@@ -10,7 +9,17 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from local_slurm import WORDS, LocalSlurm, events, newest_job, rows, summary, told, until
+from local_slurm import (
+    WORDS,
+    LocalSlurm,
+    events,
+    mpirun,
+    newest_job,
+    rows,
+    summary,
+    told,
+    until,
+)
 
 pytestmark = pytest.mark.slurm
 
@@ -104,10 +113,8 @@ def test_the_environment_is_staged_to_every_node(slurm: LocalSlurm, tmp_path: Pa
     subprocess.run(["tar", "-C", thin, "-cf", archive, "."], check=True, timeout=60)
     local = Path(slurm.variables["SLURM_CONF"]).parent / "local"
     mine = [f"job.stage={archive}", f"job.scratch={local}", "job.nodes=2", "job.ranks_per_node=1"]
-    own = Path(sys.executable).parent / "mpirun"
-    mpirun = f"job.mpirun={own if own.exists() else shutil.which('mpirun')}"
     libraries = f"job.environment.LD_LIBRARY_PATH={Path(sys.prefix) / 'lib'}"
-    job = slurm.submit(output, *mine, mpirun, libraries, rounds=2)
+    job = slurm.submit(output, *mine, f"job.mpirun={mpirun()}", libraries, rounds=2)
     slurm.wait(job, "COMPLETED", "FAILED")
     assert (output / "DONE").exists(), told(output)
     assert f"in {local}/mpifed-{job}-" in events(output)
@@ -124,13 +131,13 @@ def test_the_processors_of_a_node_are_shared_by_its_ranks(
     output, python = tmp_path / "run", tmp_path / "python.sh"
     python.write_text(
         "#!/bin/bash\n"
-        f'grep Cpus_allowed: /proc/self/status >"{tmp_path}/rank-${{PMI_RANK:-batch}}"\n'
+        "rank=${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-batch}}}\n"
+        f'grep Cpus_allowed: /proc/self/status >"{tmp_path}/rank-$rank"\n'
         f'exec "{sys.executable}" "$@"\n'
     )
     python.chmod(0o700)
-    words = ["job.ranks=2", f"job.launcher={launcher}", f"job.python={python}"]
-    mpirun = f"job.mpirun={Path(sys.executable).parent / 'mpirun'}"
-    job = binding_slurm.submit(output, *words, mpirun, rounds=2, pause=0)
+    words = [f"job.mpirun={mpirun()}", f"job.launcher={launcher}", f"job.python={python}"]
+    job = binding_slurm.submit(output, "job.ranks=2", *words, rounds=2, pause=0)
     binding_slurm.wait(job, "COMPLETED", "FAILED")
     assert (output / "DONE").exists(), told(output)
     masks = [int(path.read_text().split()[1], 16) for path in sorted(tmp_path.glob("rank-[01]"))]

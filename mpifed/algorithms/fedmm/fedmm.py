@@ -79,6 +79,8 @@ class FedMM(Algorithm[Channel]):
         The mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
     """
 
+    learns = "the parameters of a surrogate"
+    sends = "a change of its statistic"
     uses_model = False
     devices = ("cpu",)
     model_type = NoModel

@@ -95,6 +95,8 @@ class FedMMOT(Algorithm[ServerChannel]):
         Most iterations that bring both networks near the identity map before round 1.
     """
 
+    learns = "a transport map and its inverse"
+    sends = "a change of its potential"
     tasks = ("unlabelled",)
     exchanges = ("server",)
     averages_by = None

@@ -19,6 +19,9 @@ from mpifed.federation.clients import Clients, Draws
 class FedMMTheta(FedMM):
     """The naive twin of FedMM: aggregates parameters, not surrogates."""
 
+    learns = "the parameters of a surrogate"
+    sends = "a change of its parameters"
+
     def first(self, theta: Tensor) -> Tensor:
         """theta_0 itself is iterated."""
         return theta

@@ -23,6 +23,8 @@ from mpifed.federation.clients import Clients, Draws
 class SaSsmm(FedMM):
     """SA-SSMM: centralised stochastic majorise-minimise, one client."""
 
+    learns = "the parameters of a surrogate"
+    sends = ""
     communicates = False
     compressors = "none"
 

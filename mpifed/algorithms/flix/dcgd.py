@@ -68,6 +68,8 @@ class Dcgd(Descent[FlixState, ServerChannel]):
         Those of ``Descent``.
     """
 
+    learns = "one model, mixed with local optima"
+    sends = "its compressed gradient"
     exchanges = ("server",)
     averages_by = None
     compressors = "unbiased"

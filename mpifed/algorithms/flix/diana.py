@@ -115,6 +115,8 @@ class Diana(Descent[DianaState, ServerChannel]):
         Those of ``Descent``.
     """
 
+    learns = "one model, mixed with local optima"
+    sends = "a compressed difference of gradients"
     exchanges = ("server",)
     averages_by = None
     compressors = "unbiased"

@@ -86,5 +86,8 @@ class Flix(Descent[FlixState, Channel]):
         Those of ``Descent``.
     """
 
+    learns = "one model, mixed with local optima"
+    sends = "its model after a step"
+
     def __init__(self, model: Model, local: LocalSGD, **options: Any) -> None:
         super().__init__(model, local, WholeMessages(), **options)
