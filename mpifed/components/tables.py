@@ -29,6 +29,11 @@ ALGORITHMS = {
     "fedmgs": "mpifed.algorithms.fedmgs:FedMGS",
     "fedmm_ot": "mpifed.algorithms.fedmm.fedmm_ot:FedMMOT",
     "fedadam": "mpifed.algorithms.fedadam:FedAdam",
+    "ditto": "mpifed.algorithms.ditto:Ditto",
+    "apfl": "mpifed.algorithms.apfl:APFL",
+    "pfedme": "mpifed.algorithms.pfedme:PFedMe",
+    "l2gd": "mpifed.algorithms.l2gd:L2GD",
+    "l2sgd": "mpifed.algorithms.l2sgd:L2SGD",
 }
 DATASETS = {
     "synthetic": "mpifed.data.synthetic:Synthetic",

@@ -13,8 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.local.options import Sampling
+from mpifed.local.options import LocalOptions, Sampling
+from mpifed.memory import check_memory
 from mpifed.random import bits_at, shuffles
+
+SLOT_BYTES = 12
+"""Least number of bytes of a sample in a minibatch: its place, int64, and its weight, float32."""
 
 
 @dataclass(frozen=True)
@@ -245,3 +249,29 @@ def draw_orders(
     of = np.repeat(samples, drawn).astype(np.uint64)
     visited = (bits * of >> np.uint64(32)).astype(np.int64)
     return torch.from_numpy(visited + np.repeat(starts[passes], drawn))
+
+
+def check_plan(options: LocalOptions, longest: int, width: int, epochs_field: str) -> None:
+    """Refuse more local steps than memory can hold minibatches of one client and model.
+
+    Parameters
+    ----------
+    options : LocalOptions
+        The section ``local``.
+    longest : int
+        Largest shard of all clients.
+    width : int
+        Slots of a minibatch.
+    epochs_field : str
+        Where the epochs come from, for messages.
+
+    Raises
+    ------
+    InputError
+    """
+    steps = options.steps
+    what = f"local.steps is {steps}, which"
+    if steps is None:
+        steps = -(-longest // options.batch_size) * options.epochs
+        what = f"{epochs_field} is {options.epochs}, which with {longest} samples of a client"
+    check_memory(float(SLOT_BYTES) * steps * width, what)

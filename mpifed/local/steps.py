@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.local.adjustments import Adjustment
+from mpifed.local.coupling import Coupling
 from mpifed.local.masking import Mask
 from mpifed.local.minibatches import Work
 
@@ -35,6 +36,8 @@ class Steps:
         Terms that are added to the gradients.
     mask : Mask or None
         Which parameters are trained; None for all.
+    coupling : Coupling or None
+        What moves the models of a client together; None trains them apart.
     """
 
     train: Split
@@ -45,3 +48,4 @@ class Steps:
     weights: Tensor | None
     adjustments: tuple[Adjustment, ...]
     mask: Mask | None
+    coupling: Coupling | None = None
