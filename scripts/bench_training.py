@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import bench_checkpoint
+import bench_clients
 import bench_clustering
 import bench_fedmm
 import bench_flix
@@ -213,6 +214,7 @@ for part in (
     bench_checkpoint,
     bench_interruption,
     bench_networks,
+    bench_clients,
     bench_models,
 ):
     BENCHMARKS |= part.BENCHMARKS

@@ -66,6 +66,7 @@ def step_one_by_one(
     lengths = steps.work.drawn * steps.work.epochs
     begins = np.cumsum(lengths * components) - lengths * components
     samples = steps.samples.to(steps.train.x.device)
+    mask = None if steps.mask is None else steps.mask.numbers
     devices = [start.device] if start.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         for client in range(len(trained)):
@@ -78,7 +79,7 @@ def step_one_by_one(
                     _couple(model, rule, batch_size, trained, moments, own, steps, client)
                     continue
                 row = tuple(moment[client, m] for moment in moments)
-                with model.training(trained[client, m], gradient) as compute:
+                with model.training(trained[client, m], gradient, mask) as compute:
                     _train(
                         compute, rule, batch_size, trained, gradient, row, own, steps, (client, m)
                     )

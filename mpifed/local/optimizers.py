@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mpifed import state
+from mpifed.local.masking import Mask
 from mpifed.local.options import LocalOptions
 
 Rate = Tensor | float
@@ -94,6 +95,29 @@ def without_buffers(state: OptimizerState) -> RuleState:
 Moments = tuple[Tensor, ...]
 
 
+def unwritten(like: Tensor, *shape: int) -> Tensor:
+    """Return zeros that take no memory on a CPU before something is written to them.
+
+    Clients that have not stepped yet have such moments, maybe thousands of them on a rank.
+
+    Parameters
+    ----------
+    like : Tensor
+        Has the type and device.
+    *shape : int
+        Its shape.
+
+    Examples
+    --------
+    >>> unwritten(torch.ones(0), 1, 2)
+    tensor([[0., 0.]])
+    """
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    # torch writes its zeros; numpy asks the system for pages, which are zero until written to.
+    return torch.from_numpy(np.zeros(shape, like.numpy().dtype))
+
+
 class Rule(ABC):
     """An update rule; ``options`` is the section ``local``.
 
@@ -149,7 +173,7 @@ class Rule(ABC):
         moments: Moments,
         rate: Rate,
         number: Rate,
-        mask: Tensor | None,
+        mask: Mask | None,
     ) -> None:
         """Take one step of some coordinates; the others, and their moments, stay as they are.
 
@@ -157,18 +181,24 @@ class Rule(ABC):
         ----------
         w, change, moments, rate, number
             As for ``step``.
-        mask : Tensor or None
-            Which coordinates are trained, bool (P,); None for all.
+        mask : Mask or None
+            Which coordinates are trained; None for all.
         """
         if mask is None:
             self.step(w, change, moments, rate, number)
+            return
+        if mask.is_by_spans:
+            for span in mask.spans:
+                # Without momentum, SGD's has no coordinates.
+                own = tuple(m[..., span] if m.shape[-1] else m for m in moments)
+                self.step(w[..., span], change[..., span], own, rate, number)
             return
         # A moment without coordinates, as SGD keeps without momentum, has none to restore.
         changing = [tensor for tensor in (w, *moments) if tensor.shape[-1]]
         before = [tensor.clone() for tensor in changing]
         self.step(w, change, moments, rate, number)
         for tensor, old in zip(changing, before, strict=True):
-            tensor.copy_(torch.where(mask, tensor, old))
+            tensor.copy_(torch.where(mask.numbers, tensor, old))
 
 
 def decay(change: Tensor, w: Tensor, strength: float, rate: Rate) -> None:
@@ -186,7 +216,7 @@ class Sgd(Rule):
 
     def init(self, clients: int, components: int, size: int, zeros: Tensor) -> SgdState:
         kept = size if self.options.momentum else 0
-        momentum = zeros.new_zeros(clients, components, kept)
+        momentum = unwritten(zeros, clients, components, kept)
         return SgdState(momentum, torch.zeros(clients, dtype=torch.int64))
 
     def moments(self, state: RuleState) -> Moments:
@@ -223,7 +253,7 @@ class Adam(Rule):
     """
 
     def init(self, clients: int, components: int, size: int, zeros: Tensor) -> AdamState:
-        first, second = (zeros.new_zeros(clients, components, size) for _ in range(2))
+        first, second = (unwritten(zeros, clients, components, size) for _ in range(2))
         steps, epochs = (torch.zeros(clients, dtype=torch.int64) for _ in range(2))
         return AdamState(first, second, steps, epochs)
 

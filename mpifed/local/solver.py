@@ -22,6 +22,7 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment
 from mpifed.local.coupling import Coupling, sequences
 from mpifed.local.invariance import LANES
+from mpifed.local.masking import Mask
 from mpifed.local.minibatches import Work, check_plan, draw_orders, work_of
 from mpifed.local.one_by_one import step_one_by_one
 from mpifed.local.optimizers import RULES, OptimizerState, WithBuffers, without_buffers
@@ -237,7 +238,7 @@ class LocalSGD:
             self.rule.steps(kept),
             weights,
             tuple(adjustments),
-            None if mask is None else mask[: self.n_trained].to(self.device),
+            None if mask is None else Mask(mask[: self.n_trained].to(self.device)),
             coupling,
         )
         start = self.own(start, optimizer)

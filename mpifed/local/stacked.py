@@ -21,6 +21,7 @@ from mpifed.federation.clients import Clients
 from mpifed.local.adjustments import Adjustment
 from mpifed.local.coupling import Minibatch, sequences
 from mpifed.local.invariance import never_alone
+from mpifed.local.masking import Mask
 from mpifed.local.minibatches import Plan, Work, plan
 from mpifed.local.optimizers import Moments, Rule
 from mpifed.local.steps import Steps
@@ -216,7 +217,7 @@ class OfBlock(Minibatch):
         Steps of each client's models before this minibatch, (c, 1).
     terms : tuple of Adjustment
         Terms that are added to the gradients.
-    mask : Tensor or None
+    mask : Mask or None
         Which parameters are trained.
     taken : Counter
         Steps of each model on this minibatch.
@@ -228,7 +229,7 @@ class OfBlock(Minibatch):
     block: slice
     done: Tensor
     terms: tuple[Adjustment, ...]
-    mask: Tensor | None
+    mask: Mask | None
     taken: Counter[int] = field(default_factory=Counter)
 
     def gradient(self, points: Tensor, model: int) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from mpifed.data.base import Split
 from mpifed.local.adjustments import Adjustment
 from mpifed.local.coupling import Coupling
+from mpifed.local.masking import Mask
 from mpifed.local.minibatches import Work
 
 
@@ -33,8 +34,8 @@ class Steps:
         q, (components, hosted training samples).
     adjustments : tuple of Adjustment
         Terms that are added to the gradients.
-    mask : Tensor or None
-        Which parameters are trained, bool (P,); None for all.
+    mask : Mask or None
+        Which parameters are trained; None for all.
     coupling : Coupling or None
         What moves the models of a client together; None trains them apart.
     """
@@ -46,5 +47,5 @@ class Steps:
     done: np.ndarray
     weights: Tensor | None
     adjustments: tuple[Adjustment, ...]
-    mask: Tensor | None
+    mask: Mask | None
     coupling: Coupling | None = None

@@ -172,7 +172,9 @@ class Model(Parametrised, kind="model"):
         return mask_of(self.places(), self.n_parameters, names, field)
 
     @contextmanager
-    def training(self, parameters: Tensor, gradient: Tensor) -> Iterator[Gradient]:
+    def training(
+        self, parameters: Tensor, gradient: Tensor, mask: Tensor | None = None
+    ) -> Iterator[Gradient]:
         """Train one copy at its true batch size, without rows beside it.
 
         By default each call is one of ``gradient``, which moves no buffers: a model with buffers
@@ -184,6 +186,9 @@ class Model(Parametrised, kind="model"):
             The copy, (n_parameters,). Its buffers change in place with every call.
         gradient : Tensor
             Where each call writes the gradient, (n_parameters - n_buffers,).
+        mask : Tensor or None
+            Which numbers are trained, bool (n_parameters - n_buffers,); None for all. Gradients of
+            tensors that have none of them need not be computed.
 
         Yields
         ------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -40,14 +40,24 @@ class Place:
     channels_last: bool
     dtype: torch.dtype
 
+    @cached_property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
     @property
     def end(self) -> int:
         """The number behind its last one."""
-        return self.begin + math.prod(self.shape)
+        return self.begin + self.size
 
     def view(self, row: Tensor) -> Tensor:
         """Return the tensor as a view of ``row``."""
-        part = row[self.begin : self.end]
+        return self.shaped(row[self.begin : self.end])
+
+    def shaped(self, part: Tensor) -> Tensor:
+        """Return the tensor as a view of its part of a row, (size,)."""
+        if len(self.shape) == 1:
+            return part
         if not self.channels_last:
             return part.view(self.shape)
         outputs, inputs, height, width = self.shape
@@ -82,6 +92,12 @@ class Layout:
         """Whether any tensor has its channels last."""
         return any(place.channels_last for place in self.parameters)
 
+    def formatted(self, x: Tensor) -> Tensor:
+        """Return images in the order of the kernels; layers would reorder them otherwise."""
+        if self.channels_last and x.dim() == 4:
+            return x.contiguous(memory_format=torch.channels_last)
+        return x
+
     def views(self, row: Tensor) -> dict[str, Tensor]:
         """Return all tensors by name, as views of ``row``, (size,)."""
         return {place.name: place.view(row) for place in (*self.parameters, *self.buffers)}
@@ -93,64 +109,6 @@ class Layout:
         for name, view in self.views(row).items():
             view.copy_(own[name].detach())
         return row.numpy()
-
-    def collect(self, module: nn.Module, row: Tensor) -> None:
-        """Copy buffers into ``row`` that the module has replaced, and not changed in place."""
-        for owner, name, place in self._owners(module):
-            found, view = owner.get_buffer(name), place.view(row)
-            if found.data_ptr() != view.data_ptr():
-                view.copy_(found.detach())
-
-    def bind(self, module: nn.Module, row: Tensor, gradient: Tensor | None) -> None:
-        """Make the module's tensors views of ``row``.
-
-        Parameters
-        ----------
-        module : torch.nn.Module
-            A module of the row's type, on its device.
-        row : Tensor
-            (size,).
-        gradient : Tensor or None
-            (trained,), of which the gradients become views, and training changes buffers in
-            ``row``. None for evaluation, in which buffers are copies: a module may change them.
-        """
-        own = dict(module.named_parameters())
-        for place in self.parameters:
-            parameter = own[place.name]
-            parameter.data = place.view(row)
-            parameter.grad = None if gradient is None else place.view(gradient)
-        for owner, name, place in self._owners(module):
-            # Views share a count of changes, by which a second layer's would seem to spoil the
-            # first one's gradient; ``data`` does not.
-            view = place.view(row).data
-            owner._buffers[name] = view.clone() if gradient is None else view
-
-    def release(self, module: nn.Module) -> None:
-        """Let go of the row that ``bind`` gave to the module."""
-        own = dict(module.named_parameters())
-        for place in self.parameters:
-            parameter = own[place.name]
-            parameter.grad, parameter.data = None, parameter.data.new_empty(0)
-        for owner, name, _ in self._owners(module):
-            owner._buffers[name] = torch.empty(0)
-
-    def fill(self, module: nn.Module, row: Tensor) -> None:
-        """Give the module copies of the numbers of ``row``; counters become integers again."""
-        self.bind(module, row, None)
-        for parameter in list(module.parameters()):
-            parameter.data = parameter.data.clone()
-        for owner, name, place in self._owners(module):
-            owner._buffers[name] = (
-                place.view(row)
-                .clone()
-                .to(row.dtype if place.dtype.is_floating_point else place.dtype)
-            )
-
-    def _owners(self, module: nn.Module) -> Iterator[tuple[nn.Module, str, Place]]:
-        """Yield the submodule, the name in it, and the place of every buffer."""
-        for place in self.buffers:
-            prefix, _, name = place.name.rpartition(".")
-            yield module.get_submodule(prefix), name, place
 
 
 def mask_of(places: Iterable[Place], size: int, names: Iterable[str], field: str) -> Tensor:
@@ -256,25 +214,3 @@ def layout_of(module: nn.Module, changing: Collection[str] = ()) -> Layout:
             buffers.append(Place(name, tuple(buffer.shape), begin, False, buffer.dtype))
             begin = buffers[-1].end
     return Layout(tuple(parameters), tuple(buffers))
-
-
-def filled(build: Callable[[], nn.Module], row: Tensor) -> nn.Module:
-    """Return a module in evaluation mode with the numbers of a row.
-
-    Parameters
-    ----------
-    build : callable
-        Builds the module; no random number is drawn for it.
-    row : Tensor
-        All its parameters, in order, (P,).
-
-    Examples
-    --------
-    >>> filled(lambda: nn.Linear(2, 1), torch.tensor([1.0, 2.0, 3.0]))(torch.ones(1, 2))
-    tensor([[6.]], grad_fn=<AddmmBackward0>)
-    """
-    with torch.device("meta"):
-        module = build()
-    module = module.to_empty(device=row.device).to(row.dtype)
-    layout_of(module).fill(module, row.detach())
-    return module.eval()

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from mpifed.errors import InputError
 from mpifed.models.base import Gradient, Model, Stepping
+from mpifed.models.binding import Binding, binding_of
 from mpifed.models.building import Build, Builder, complete, seeded
 from mpifed.models.diagnosis import converted, remarks_on
 from mpifed.models.layout import Layout, Place, layout_of
@@ -144,54 +145,54 @@ class ModuleModel(Model):
         """Return the places of parameters and running statistics, named as in the state dict."""
         return (*self.layout.parameters, *self.layout.buffers)
 
-    def _as(self, row: Tensor) -> None:
-        """Give what is not in rows the type and device of ``row``."""
-        if any(p.dtype != row.dtype for p in self.network.parameters()):
-            self.network.to(row.dtype)
-        self.network.to(row.device)
+    @cached_property
+    def _binding(self) -> Binding:
+        return binding_of(self.layout, self.network)
 
     @contextmanager
     def _bound(self, row: Tensor, gradient: Tensor | None = None) -> Iterator[nn.Module]:
         """The network with its parameters and buffers in ``row``."""
-        self._as(row)
-        self.layout.bind(self.network, row, gradient)
+        self._binding.convert(row)
+        self._binding.bind(row, gradient)
         try:
             yield self.network
         finally:
-            self.layout.release(self.network)
-
-    def _formatted(self, x: Tensor) -> Tensor:
-        """Images in the order of the kernels, for layers that would reorder them otherwise."""
-        if self.layout.channels_last and x.dim() == 4:
-            return x.contiguous(memory_format=torch.channels_last)
-        return x
+            self._binding.release()
 
     @contextmanager
-    def training(self, parameters: Tensor, gradient: Tensor) -> Iterator[Gradient]:
+    def training(
+        self, parameters: Tensor, gradient: Tensor, mask: Tensor | None = None
+    ) -> Iterator[Gradient]:
         kind, cast = parameters.device.type, self.autocast
+        gradient.zero_()
         with self._bound(parameters, gradient) as network:
-            network.train()
+            self._binding.train(True)
+            leaves, written = self._binding.trained_by(mask, gradient)
 
             def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
-                gradient.zero_()
+                for part in written:
+                    part.zero_()
                 single = len(x) == 1 and self.n_buffers > 0
                 with torch.enable_grad():
                     with (
                         torch.autocast(kind, cast) if cast else nullcontext(),
                         running_statistics(network) if single else nullcontext(),
                     ):
-                        outputs = network(self._formatted(x))
+                        outputs = network(self.layout.formatted(x))
                     samples = self.loss.samples(outputs.to(parameters.dtype), y)
-                    (samples * weights).sum().backward()
+                    total = (samples * weights).sum()
+                if written:
+                    # ``requires_grad`` stays as it is, since some layers choose kernels by it.
+                    total.backward(inputs=leaves)
 
             yield compute
-            self.layout.collect(network, parameters)
+            self._binding.collect(parameters)
 
     def shared_logits(
         self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
     ) -> Float[Tensor, "models batch *outputs"]:
-        self.network.eval()
-        x, outputs = self._formatted(x), []
+        self._binding.train(False)
+        x, outputs = self.layout.formatted(x), []
         for row in parameters:
             with torch.no_grad(), self._bound(row) as network:
                 # A copy, since a layer may change its inputs in place, and these are the data.
@@ -204,8 +205,8 @@ class ModuleModel(Model):
         def one(row: Tensor, x: Tensor) -> Tensor:
             return torch.func.functional_call(self.network, self.layout.views(row), (x.clone(),))
 
-        self._as(parameters)
-        self.network.train()
+        self._binding.convert(parameters)
+        self._binding.train(True)
         return torch.func.vmap(one)(parameters, x)
 
     def gradient(
@@ -222,7 +223,7 @@ class ModuleModel(Model):
 
     def module(self, parameters: Tensor) -> nn.Module:
         found = self.builder.copy().to(parameters.device, parameters.dtype)
-        self.layout.fill(found, parameters.detach())
+        binding_of(self.layout, found).fill(parameters.detach())
         return found.eval()
 
 

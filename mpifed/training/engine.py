@@ -58,7 +58,7 @@ class Engine:
         self.seed = setup.configuration.seed
         self.state = setup.first_state(self.everyone)
         self._own: list[torch.Tensor] = []
-        """Tensors of the state that ``_merged`` made: they have no other owner."""
+        """Tensors of the state that the engine made: they have no other owner."""
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
@@ -83,6 +83,7 @@ class Engine:
         """Continue from a checkpoint; ``meta`` is what the file records besides the state."""
         exchange, hosted = self.setup.exchange, self.setup.federation.hosted
         self.state = checkpoint.read_state(path, self.state, exchange.shared_is_rows, hosted)
+        self._claim(self.state)
         self.round = meta.round
         exchange.ledger = Ledger(**meta.ledger)
         for phase, seconds in meta.seconds.items():
@@ -205,19 +206,18 @@ class Engine:
         if everyone:
             self._own = []
         else:
-            after = self._merged(after, rows)
+            after = states.merge(self.state, after, rows, is_rows, self._own)
+            self._claim(after)
         spent = time.perf_counter() - began
         self.clock.seconds["local"] += spent - (self.clock.seconds["exchange"] - exchanged)
         return after
 
-    def _merged(self, part: states.RunState, rows: torch.Tensor) -> states.RunState:
-        """Return the state in which the hosted clients at ``rows`` have the rows of ``part``."""
-        is_rows = self.setup.exchange.shared_is_rows
-        after = states.merge(self.state, part, rows, is_rows, self._own)
+    def _claim(self, state: states.RunState) -> None:
+        """Note that the engine made the rows of ``state``, so that rounds may overwrite them."""
         # A round that may be run again needs the state before it.
         if self.setup.configuration.on_divergence != "drop":
-            self._own = [tensor for _, tensor, owned in states.tensors(after, is_rows) if owned]
-        return after
+            found = states.tensors(state, self.setup.exchange.shared_is_rows)
+            self._own = [tensor for _, tensor, is_rows in found if is_rows]
 
     def agree(self, stop: bool) -> bool:
         """Return whether any rank was asked to stop.

@@ -170,6 +170,23 @@ def test_a_checkpoint_gives_its_state_back(name, exchange, tmp_path):
     assert again.digest() == engine.digest()
 
 
+def test_a_resumed_run_overwrites_the_rows_that_it_has_read(tmp_path):
+    engine = prepared("fedem", "server", participation=0.5)
+    engine.advance()
+    engine._checkpoint(
+        tmp_path, SimpleNamespace(columns=evaluation.columns_of(engine.setup), rows=[])
+    )
+    engine.writer.finish()
+    path = checkpoint.path_of(tmp_path / "checkpoints", 1)
+    again = engine_of("fedem", "server", participation=0.5)
+    again.restore(path, checkpoint.read_meta(path))
+    read = again.state.algorithm.optimizer.momentum
+    again.advance()
+    assert again.state.algorithm.optimizer.momentum is read
+    engine.advance()
+    assert again.digest() == engine.digest()
+
+
 def refused(name, exchange="server", **more):
     try:
         engine_of(name, exchange, **more)

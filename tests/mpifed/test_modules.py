@@ -10,6 +10,7 @@ import torch
 from commands import call
 from network_modules import Constants, Normalised, Recurrent
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mpifed
 from mpifed.errors import InputError
@@ -17,6 +18,7 @@ from mpifed.federation.clients import Draws
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import train_losses
 from mpifed.local.solver import LocalSGD
+from mpifed.models.binding import binding_of
 from mpifed.models.layout import layout_of
 from mpifed.models.modules import module_model
 
@@ -57,7 +59,7 @@ def test_kernels_are_stored_with_channels_last_and_given_back_as_torch_has_them(
     row = torch.from_numpy(layout.row(module))
     assert torch.equal(row[:2], module.weight[0, :, 0, 0].double())
     again = nn.Conv2d(2, 3, 2).double()
-    layout.fill(again, row)
+    binding_of(layout, again).fill(row)
     assert torch.equal(again.weight, module.weight.double())
 
 
@@ -196,11 +198,52 @@ def test_one_sample_alone_is_normalised_by_the_running_statistics():
     assert torch.equal(row, before)
 
 
+def test_stacked_convolutions_are_the_groups_of_one():
+    model, rows = model_of("cnn"), 5
+    groups = []
+
+    class Look(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function is torch.ops.aten.convolution.default:
+                groups.append(args[8])
+            elif function is torch.ops.aten.convolution_backward.default:
+                groups.append(-args[9])
+            return function(*args, **(kwargs or {}))
+
+    parameters = torch.stack([row_of(model, seed).float() for seed in range(rows)])
+    with Look():
+        model.gradient(
+            parameters, torch.rand(rows, 4, 8, 8), torch.zeros(rows, 4).long(), torch.ones(rows, 4)
+        )
+    assert groups == [rows, -rows]
+
+
 def test_rows_are_let_go_of():
     model = model_of("lstm")
     model.shared_logits(row_of(model).float()[None], torch.rand(2, 8, 8))
     assert isinstance(model.network, Recurrent)
     assert sum(p.numel() for p in model.network.parameters()) == 0
+
+
+def test_a_module_is_walked_once_and_not_for_every_part_of_the_samples(monkeypatch):
+    model, x, y = model_of("cnn", norm=True), torch.rand(2, 8, 8), torch.tensor([1, 2])
+    row = row_of(model).float()
+    gradient = torch.empty(model.n_parameters - model.n_buffers)
+
+    def compute() -> tuple[torch.Tensor, torch.Tensor]:
+        outputs = [model.shared_logits(row[None], x) for _ in range(2)]
+        with model.training(row.clone(), gradient) as step:
+            step(x, y, torch.ones(2))
+        assert torch.equal(*outputs)
+        return outputs[0], gradient.clone()
+
+    def refused(*_, **__):
+        raise AssertionError("the module is walked again")
+
+    expected = compute()
+    for walk in ("named_modules", "named_parameters", "named_buffers", "get_submodule", "_apply"):
+        monkeypatch.setattr(nn.Module, walk, refused)
+    assert all(map(torch.equal, compute(), expected))
 
 
 @pytest.mark.parametrize(

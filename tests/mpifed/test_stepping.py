@@ -182,6 +182,57 @@ def test_what_is_masked_does_not_move(make_clients, how, stepping):
     assert torch.equal(moved, mask.expand_as(moved))
 
 
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("how", OPTIMIZERS)
+def test_a_frozen_layer_changes_no_bit_of_the_others(monkeypatch, make_clients, how, network):
+    """Against whole gradients and updates, after which all that is not trained is restored."""
+    clients, description = make_clients(COUNTS, (8, 8), 10, torch.float32)
+    model = model_of(*NETWORKS[network], description)
+    solvers = [
+        solver_of(model, batch_size=8, epochs=2, stepping=stepping, **OPTIMIZERS[how])
+        for stepping in model.steppings
+    ]
+    start = torch.from_numpy(model.init(np.random.default_rng(0))).float().expand(3, 2, -1)
+    none = solvers[0].init(3, 2, torch.float32)
+    _, state = solvers[0](start, none, clients, Draws(0, 1))
+    first = model.mask([model.layout.parameters[0].name])
+    last = model.mask([model.layout.parameters[-1].name.rpartition(".")[0]])
+
+    def found() -> list[torch.Tensor]:
+        rounds = [
+            solver(start, state, clients, Draws(0, 2), mask=mask)
+            for solver in solvers
+            for mask in (last, ~last, first)
+        ]
+        return [t for rows, after in rounds for t in (rows, *solvers[0].rule.moments(after))]
+
+    monkeypatch.setattr("mpifed.local.masking.SPAN", 1)
+    quick = found()
+    monkeypatch.setattr("mpifed.local.masking.SPAN", 1 << 40)
+    training = type(model).training
+    monkeypatch.setattr(type(model), "training", lambda *its: training(*its[:3]))
+    assert all(map(torch.equal, quick, found()))
+
+
+def test_gradients_of_frozen_layers_are_not_computed(make_clients):
+    clients, description = make_clients(COUNTS, (8, 8), 10)
+    model = model_of("cnn", {}, description)
+    solver = solver_of(model, batch_size=8)
+    start = torch.from_numpy(model.init(np.random.default_rng(0))).expand(3, 1, -1)
+    computed = set()
+    for name, parameter in model.network.named_parameters():
+        parameter.register_hook(lambda _, name=name: computed.add(name))
+    state = solver.init(3, 1, torch.float64)
+    solver(start, state, clients, Draws(0, 1), mask=model.mask(["8"]))
+    assert computed == {"8.weight", "8.bias"}
+    untouched, _ = solver(start, state, clients, Draws(0, 1), mask=model.mask([]))
+    assert torch.equal(untouched, start)
+    assert computed == {"8.weight", "8.bias"}
+    computed.clear()
+    solver(start, state, clients, Draws(0, 1), mask=model.mask(["2", "8.bias"]))
+    assert computed == {"2.weight", "2.bias", "8.bias"}
+
+
 def test_local_buffers_stay_with_the_client(make_clients):
     clients, description = make_clients(COUNTS, (8, 8), 10)
     model = model_of("normalised", {}, description)
