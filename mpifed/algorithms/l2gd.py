@@ -2,7 +2,7 @@
 
     F(x_1, ..., x_n) = (1/n) sum_i f_i(x_i) + (lambda / 2n) sum_i ||x_i - xbar||^2
 
-Gradient descent on one of the two terms, which a coin chooses; with eta = alpha / n,
+Gradient descent on one of the two terms, which a coin chooses; with eta = alpha / n, local.lr,
 
     coin 0, probability 1 - p:  x_i <- x_i - eta / (1 - p) grad f_i(x_i)
     coin 1, probability p:      x_i <- x_i - eta lambda / p (x_i - xbar)
@@ -13,7 +13,6 @@ a round is a run of zeros and the run of ones behind it. Ones before the first z
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -62,14 +61,14 @@ class L2GD(Personal):
     l2gd_lambda : float
         Strength lambda of the penalty.
     l2gd_gradients : {'full', 'minibatch'}
-        Whether steps on f_i are along full gradients, as in Algorithm 1, or are steps of the local
-        solver on minibatches.
+        Whether steps on f_i are along its gradient, or those of the local solver.
     """
 
     learns = "one model a client, near their mean"
     sends = "its model, where a step to the mean follows one of its own"
     exchanges = ("server",)
     steps_locally = False
+    _takes_risks, _instead = "algorithm.l2gd_gradients is 'full'", "minibatch"
 
     def __init__(
         self,
@@ -81,15 +80,14 @@ class L2GD(Personal):
         l2gd_gradients: Literal["full", "minibatch"] = "full",
     ) -> None:
         if (share := local.options.lr * l2gd_lambda / l2gd_p) > 1:
+            what = "the share of the way to the mean that a step goes; it must be at most 1"
             raise InputError(
-                f"algorithm.l2gd_lambda * local.lr / algorithm.l2gd_p is {share:g}, the share of "
-                "the way to the mean that a step goes; it must be at most 1"
+                f"algorithm.l2gd_lambda * local.lr / algorithm.l2gd_p is {share:g}, {what}"
             )
         if l2gd_gradients == "full" and "stacked" not in model.steppings:
             raise InputError(
-                "algorithm.l2gd_gradients is 'full', but rows of this model cannot be computed "
-                "together (dropout, batch normalisation, branches, local.autocast); allowed: "
-                "minibatch"
+                f"{self._takes_risks}, but rows of this model cannot be stacked (dropout, batch "
+                f"normalisation, branches, local.autocast); allowed: {self._instead}"
             )
         super().__init__(model, local)
         self.p, self.strength, self.full = l2gd_p, l2gd_lambda, l2gd_gradients == "full"
@@ -107,7 +105,7 @@ class L2GD(Personal):
     ) -> L2GDState:
         zeros, ones = runs(draws, self.p)
         rates = self._rates(state.optimizer, clients, draws)
-        x, optimizer = self._descended(state.models, state.optimizer, clients, draws, zeros)
+        x, optimizer = self._steps(state.models, state.optimizer, clients, draws, zeros)
         mean = self.combined(x, clients, channel, state.model)
         xbar = channel.broadcast(mean)
         left = (1 - rates * self.strength / self.p) ** ones
@@ -117,16 +115,15 @@ class L2GD(Personal):
         """eta of each client in this round, float64 (clients, 1, 1)."""
         return self.local.total_rates(optimizer, clients, draws, steps=1)[:, None, None]
 
-    def _descended(
+    def _steps(
         self,
         x: Tensor,
         optimizer: OptimizerState,
         clients: Clients,
         draws: Draws,
         steps: int,
-        pulls: Sequence[Proximal] = (),
+        pulls: tuple[Proximal, ...] = (),
     ) -> tuple[Tensor, OptimizerState]:
-        """x_i after steps on f_i and ``pulls``."""
         if not self.full:
             scale = np.full(len(clients), 1 / (1 - self.p))
             return self.local(
@@ -142,7 +139,6 @@ class L2GD(Personal):
         return x, optimizer
 
     def deploy(self, state: L2GDState, clients: Clients, draws: Draws) -> Predictor:
-        """Client i deploys x_i."""
         return Predictor(self.local.own(state.models, state.optimizer))
 
     def adapt(
@@ -150,7 +146,5 @@ class L2GD(Personal):
     ) -> Predictor:
         """Unseen clients take 1 / p steps on f_i(x) + (lambda / 2) ||x - xbar||^2 from xbar."""
         xbar = self.copies(exchange.mean(state.model), len(clients))
-        fresh = self.local.init(len(clients), 1, xbar.dtype)
-        pulls = [Proximal(xbar, self.strength)]
-        steps = round(1 / self.p)
-        return Predictor(self._descended(xbar, fresh, clients, draws, steps, pulls)[0])
+        fresh, pull = self.local.init(len(clients), 1, xbar.dtype), Proximal(xbar, self.strength)
+        return Predictor(self._steps(xbar, fresh, clients, draws, round(1 / self.p), (pull,))[0])

@@ -58,8 +58,7 @@ class Envelope(Coupling):
         for k in range(self.steps):
             if k == 0 and not self.warm_start:
                 theta.copy_(w)
-            gradient = batch.gradient(theta, 0)
-            numbers = gradient.shape[1]
+            numbers = (gradient := batch.gradient(theta, 0)).shape[1]
             gradient.add_((theta - w)[:, :numbers], alpha=self.strength)
             batch.step(gradient, 0)  # Alg. 1, line 7, inexactly
         w[:, :numbers] -= self.eta * self.strength * (w - theta)[:, :numbers]  # line 8

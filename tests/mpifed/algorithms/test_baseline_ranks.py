@@ -28,6 +28,36 @@ CASES = {
         "evaluation.unseen_fraction": 0.3,
     },
     "mocha": {"algorithm": {"name": "mocha", "sigma_every": 2}, "participation": LATE},
+    "ditto": {
+        "algorithm": {"name": "ditto", "personal_epochs": 2},
+        "participation": LATE,
+        "compression": "quantise",
+        "evaluation.unseen_fraction": 0.3,
+    },
+    "apfl": {
+        "algorithm": {"name": "apfl", "apfl_adaptive": True},
+        "participation": LATE,
+        "evaluation.unseen_fraction": 0.3,
+        "local.momentum": 0.5,
+    },
+    "pfedme": {
+        "algorithm": {"name": "pfedme", "pfedme_lambda": 1.0, "inner_steps": 2, "beta": 1.5},
+        "participation": LATE,
+        "local.stepping": "one_by_one",
+        "evaluation.unseen_fraction": 0.3,
+    },
+    "l2gd": {
+        "algorithm": {"name": "l2gd", "l2gd_gradients": "minibatch", "l2gd_p": 0.3},
+        "participation": 0.5,
+        "compression": {"name": "top_k", "k": 3},
+        "evaluation.unseen_fraction": 0.3,
+    },
+    "l2sgd": {
+        "algorithm": {"name": "l2sgd", "l2gd_p": 0.5},
+        "participation": 0.5,
+        "compression": {"name": "top_k", "k": 3},
+        "local.batch_size": 8,
+    },
 }
 
 

@@ -23,8 +23,8 @@ X = [12 / 7, 24 / 7]
 
 
 def test_its_mean_over_time_minimises_the_penalised_risk():
-    run = Run(L2GD, two_quadratics(), local={"lr": 0.006}, l2gd_p=P, l2gd_lambda=PULL).go(150)
-    found = np.mean([run.go().deployed()[:, 0] for _ in range(600)], axis=0)
+    run = Run(L2GD, two_quadratics(), local={"lr": 0.005}, l2gd_p=P, l2gd_lambda=PULL).go(100)
+    found = np.mean([run.go().deployed()[:, 0] for _ in range(450)], axis=0)
     assert found == pytest.approx(X, rel=0.01)
 
 
@@ -85,17 +85,18 @@ def test_an_unseen_client_descends_on_its_risk_near_the_mean():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "options", "message"),
     [
-        ({"l2gd_lambda": 2.0}, r"l2gd_p is 2, .* must be at most 1"),
-        ({}, r"l2gd_gradients is 'full', but rows of this model .*; allowed: minibatch"),
+        ("l2gd", {"l2gd_lambda": 2.0}, r"l2gd_p is 2, .* must be at most 1"),
+        ("l2gd", {}, r"l2gd_gradients is 'full', but rows of this model .*; allowed: minibatch"),
+        ("l2sgd", {}, r"name is 'l2sgd', but rows of this model .*; allowed: algorithm.name=l2gd"),
     ],
 )
-def test_it_refuses_steps_beyond_the_mean_and_models_without_full_gradients(options, message):
+def test_it_refuses_steps_beyond_the_mean_and_models_without_full_gradients(name, options, message):
     given = {
         "clients": 4,
         "data": "digits",
-        "algorithm": {"name": "l2gd", **options},
+        "algorithm": {"name": name, **options},
         "model": {"name": "network_modules:cnn", "norm": True},
     }
     with pytest.raises(InputError, match=message):

@@ -17,7 +17,7 @@ P, PULL, LR = 0.3, 0.5, 0.05
 
 def test_it_ends_at_the_minimum_of_the_penalised_risk():
     """x_i = (a_i c_i + lambda xbar) / (a_i + lambda) with xbar = 18 / 7, to the last digits."""
-    run = Run(L2SGD, two_quadratics(), local={"lr": 0.05}, l2gd_p=P, l2gd_lambda=2.0).go(200)
+    run = Run(L2SGD, two_quadratics(), local={"lr": 0.1}, l2gd_p=P, l2gd_lambda=2.0).go(100)
     assert run.deployed()[:, 0] == pytest.approx([12 / 7, 24 / 7], rel=1e-9)
 
 
@@ -32,7 +32,7 @@ def test_minibatches_do_not_keep_it_from_the_minimum(size):
         coupling[part, part] += x.T @ x / len(x)
     right = np.concatenate([x.T @ y / len(y) for x, y in samples])
     expected = np.linalg.solve(coupling, right).reshape(n, d)
-    run = Run(L2SGD, data, local={"lr": LR, "batch_size": size}, l2gd_p=P, l2gd_lambda=PULL).go(700)
+    run = Run(L2SGD, data, local={"lr": LR, "batch_size": size}, l2gd_p=P, l2gd_lambda=PULL).go(250)
     assert run.deployed() == pytest.approx(expected, rel=1e-6)
 
 
