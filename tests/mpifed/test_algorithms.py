@@ -34,7 +34,12 @@ PLAIN = {
     "evaluation": {"every": 2},
 }
 UNLABELLED = {"data": {"name": "dictionary", "dim": 4, "atoms": 3, "samples": 12}, "local": {}}
+DEEP = {"model": {"name": "mlp", "hidden": [5]}}
 OWN = {
+    "fedper": DEEP,
+    "fedrep": DEEP,
+    "fedbabu": DEEP,
+    "fedbn": {"model": "network_modules:normalised_mlp"},
     "fedmm": UNLABELLED,
     "fedmm_theta": {**UNLABELLED, "data": "poisson", "algorithm": {"surrogate": "poisson"}},
     "sa_ssmm": {**UNLABELLED, "clients": 1},
