@@ -16,6 +16,7 @@ ALGORITHMS = {
     "fedrep": "mpifed.algorithms.fedrep:FedRep",
     "fedbabu": "mpifed.algorithms.fedbabu:FedBABU",
     "fedbn": "mpifed.algorithms.fedbn:FedBN",
+    "fedala": "mpifed.algorithms.fedala:FedALA",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
     "diana": "mpifed.algorithms.flix.diana:Diana",
