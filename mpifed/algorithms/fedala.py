@@ -6,7 +6,7 @@ for the numbers of the higher layers, a client begins its local steps at
     hat Theta_i = Theta_i + (Theta - Theta_i) W_i      in the higher layers, Theta below
     W_i <- W_i - eta grad_W L(hat Theta_i; D_i^s)      clipped to [0, 1], by minibatches
 
-W_i begins with ones. It is first trained in a client's second round, for more epochs than later;
+W_i begins with ones, and is first trained in a client's second round, for more epochs than later.
 D_i^s is a share of the client's samples, drawn anew in every round.
 """
 
@@ -85,9 +85,8 @@ class FedALA(FedAvg):
     ) -> None:
         super().__init__(model, local, gossip_step_scale=gossip_step_scale)
         names = [last_layer(model)] if head is None else head
-        self.share, self.first_epochs = ala_share, first_epochs
         self.between = Between(model, model.mask(names, "algorithm.head"))
-        self.count = self.between.count
+        self.count, self.share, self.first_epochs = self.between.count, ala_share, first_epochs
         self.clip = Within(0, 1, self.count, ala_lr)
         self.weighing = local.variant(
             "local aggregation",

@@ -17,6 +17,7 @@ ALGORITHMS = {
     "fedbabu": "mpifed.algorithms.fedbabu:FedBABU",
     "fedbn": "mpifed.algorithms.fedbn:FedBN",
     "fedala": "mpifed.algorithms.fedala:FedALA",
+    "fedrod": "mpifed.algorithms.fedrod:FedRoD",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
     "diana": "mpifed.algorithms.flix.diana:Diana",
