@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
 
@@ -37,11 +37,16 @@ class Predictor:
         Weights (clients, M), or None where M is 1.
     results : mapping of str to Tensor
         Further numbers of each client, (clients, ...), for ``clients.h5``.
+    beside : callable, optional
+        ``beside(i)`` is one more predictor of the i-th client, a torch module that maps a batch to
+        outputs and is no row of parameters (its nearest neighbours, say). Its weight is the last
+        one of ``mixture``, which then is (clients, M + 1).
     """
 
     parameters: Tensor | None
     mixture: Tensor | None = None
     results: Mapping[str, Tensor] = field(default_factory=dict)
+    beside: Callable[[int], torch.nn.Module] | None = None
 
     def parameters_of(self, client: int) -> Tensor:
         """Return the models of a client, (M, P)."""

@@ -147,6 +147,7 @@ def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> 
         shape, models = tuple(came.shape), came.shape[-2] if came.dim() > 1 else 0
         own = (n_clients, models, n_parameters)
         fits = models > 0 and shape in ((models, n_parameters), own)
+        models += predictor.beside is not None
         mixed = models == 1 if mixture is None else tuple(mixture.shape) == (n_clients, models)
         if not (fits and mixed):
             beside = (

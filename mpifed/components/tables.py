@@ -17,6 +17,7 @@ ALGORITHMS = {
     "fedbabu": "mpifed.algorithms.fedbabu:FedBABU",
     "fedbn": "mpifed.algorithms.fedbn:FedBN",
     "fedala": "mpifed.algorithms.fedala:FedALA",
+    "knn_per": "mpifed.algorithms.knn_per:KnnPer",
     "fedrod": "mpifed.algorithms.fedrod:FedRoD",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",

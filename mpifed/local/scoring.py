@@ -81,6 +81,7 @@ def client_scores(
     mixture_of: Callable[[int], Tensor | None],
     split: Split,
     rows: np.ndarray,
+    beside: Callable[[int], torch.nn.Module] | None = None,
 ) -> ClientScores:
     """Evaluate the clients' predictors on their samples of a split.
 
@@ -96,6 +97,8 @@ def client_scores(
         Samples of the hosted clients.
     rows : numpy.ndarray
         Positions of clients in the split, int64.
+    beside : callable, optional
+        One more predictor of the i-th of ``rows``, whose weight is the last of its mixture.
 
     Returns
     -------
@@ -109,9 +112,12 @@ def client_scores(
         if begin == end:
             continue
         loss[i] = nll[i] = 0.0
+        more = None if beside is None else beside(i)
         for part in _chunks(model, begin, end):
             heartbeat.step()
             z = model.shared_logits(parameters_of(i), split.x[part])
+            if more is not None:
+                z = torch.cat([z, more(split.x[part])[None]])
             found = score(model.loss, z, split.y[part], mixture_of(i))
             loss[i] += float(found.loss.double().sum())
             nll[i] += float(found.nll.double().sum())

@@ -39,6 +39,7 @@ OWN = {
     "fedper": DEEP,
     "fedrep": DEEP,
     "fedbabu": DEEP,
+    "knn_per": {"algorithm": {"knn_lambda": 0.5}},
     "fedbn": {"model": "network_modules:normalised_mlp"},
     "fedmm": UNLABELLED,
     "fedmm_theta": {**UNLABELLED, "data": "poisson", "algorithm": {"surrogate": "poisson"}},
@@ -123,6 +124,7 @@ def test_what_it_deploys_has_the_shapes_of_a_predictor(name, exchange):
         if predicts:
             *rows, count, size = found.parameters.shape
             assert rows in ([], [len(clients)]) and size == engine.setup.model.n_parameters
+            count += found.beside is not None
             assert found.mixture is not None or count == 1
         if found.mixture is not None:
             assert found.mixture.shape == (len(clients), count)
