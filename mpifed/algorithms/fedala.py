@@ -99,7 +99,6 @@ class FedALA(FedAvg):
             weight_decay=0.0,
             epochs=first_epochs,
             steps=None,
-            buffers="average",
         )
 
     def init(
@@ -130,11 +129,10 @@ class FedALA(FedAvg):
                 mask=torch.arange(rows.shape[-1]) < self.count,
             )
         weights = rows[..., : self.count].clamp_(0, 1).clone()
-        mixed = self.between.models_of(rows)
-        mixed[..., self.local.n_trained :] = model[..., self.local.n_trained :]
-        return mixed, weights
+        mixed, trained = self.between.models_of(rows), self.local.n_trained
+        return torch.cat([mixed[..., :trained], model[..., trained:]], -1), weights
 
-    def round(
+    def round(  # type: ignore[override]
         self, state: FedALAState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedALAState:
         start, weights = self._initialised(channel.broadcast(state.model), state, clients, draws)
@@ -143,7 +141,9 @@ class FedALA(FedAvg):
         model = channel.average(own, clients.weights, before=state.model)
         return FedALAState(model, optimizer, own, weights, state.rounds + 1)
 
-    def deploy(self, state: FedALAState, clients: Clients, draws: Draws) -> Predictor:
+    def deploy(  # type: ignore[override]
+        self, state: FedALAState, clients: Clients, draws: Draws
+    ) -> Predictor:
         """hat Theta_i of the present global model, with W_i trained once more."""
         model = state.model.expand(len(clients), 1, self.model.n_parameters)
         mixed, _ = self._initialised(model, state, clients, draws)

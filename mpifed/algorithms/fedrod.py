@@ -72,7 +72,7 @@ class FedRoD(FedAvg):
         heads = model.new_zeros(len(clients), 1, self.two.count)
         return FedRoDState(model, self.both.init(len(clients), 1, dtype), heads)
 
-    def round(
+    def round(  # type: ignore[override]
         self, state: FedRoDState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedRoDState:
         received = channel.broadcast(state.model)
@@ -87,7 +87,9 @@ class FedRoD(FedAvg):
         model = channel.average(generic, clients.weights, before=state.model)
         return FedRoDState(model, optimizer, heads)
 
-    def deploy(self, state: FedRoDState, clients: Clients, draws: Draws) -> Predictor:
+    def deploy(  # type: ignore[override]
+        self, state: FedRoDState, clients: Clients, draws: Draws
+    ) -> Predictor:
         """The personal predictor, psi + phi_m; unseen clients deploy the generic one."""
         own = self.local.own(state.model, state.optimizer)
         rows = own.expand(len(clients), 1, self.model.n_parameters).clone()

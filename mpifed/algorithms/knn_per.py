@@ -22,13 +22,13 @@ from torch import Tensor
 
 from mpifed.algorithms.base import Predictor, StepScale
 from mpifed.algorithms.fedavg import FedAvg, FedAvgState
-from mpifed.data.base import Split
+from mpifed.algorithms.fedmm.samples import shard_of
 from mpifed.exchange.base import Exchange
 from mpifed.federation.clients import Clients, Draws
+from mpifed.local.scoring import best_weight
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 from mpifed.models.heads import check_representation
-from mpifed.models.losses import Loss, score
 from mpifed.models.neighbours import Kernel, Neighbours
 
 GRID = 11
@@ -88,8 +88,8 @@ class KnnPer(FedAvg):
 
     def _neighbours(self, models: Tensor, clients: Clients, i: int) -> Neighbours:
         """kNN_m of the i-th client; ``models`` is (1, P) or (clients, 1, P)."""
-        x, y = part_of(clients.shards.train, clients.rows[i])
-        return Neighbours(self.model, own_of(models, i), x, y, self.k, self.kernel)
+        own = shard_of(clients.shards.train, clients.rows[i])
+        return Neighbours(self.model, own_of(models, i), own.x, own.y, self.k, self.kernel)
 
     def _chosen(self, models: Tensor, clients: Clients) -> Tensor:
         """lambda of each client, float64 (clients,)."""
@@ -98,13 +98,13 @@ class KnnPer(FedAvg):
         found = torch.full((len(clients),), WITHOUT_VALIDATION, dtype=torch.float64)
         grid = torch.linspace(0, 1, GRID, dtype=torch.float64)
         for i, row in enumerate(clients.rows):
-            x, y = part_of(clients.shards.val, row)
-            if len(x):
-                parts = x.split(self.model.scored_together)
+            val = shard_of(clients.shards.val, row)
+            if len(val.x):
+                parts = val.x.split(self.model.scored_together)
                 shared = [self.model.shared_logits(own_of(models, i), part) for part in parts]
-                local = self._neighbours(models, clients, i)(x)
+                local = self._neighbours(models, clients, i)(val.x)
                 outputs = torch.stack([torch.cat(shared, 1)[0], local])
-                found[i] = best_weight(self.model.loss, outputs, y, grid)
+                found[i] = best_weight(self.model.loss, outputs, val.y, grid)
         return found
 
     def _mixed(self, models: Tensor, clients: Clients) -> Predictor:
@@ -126,34 +126,3 @@ class KnnPer(FedAvg):
 def own_of(models: Tensor, i: int) -> Tensor:
     """Return the model of the i-th client, (1, P), of (1, P) or (clients, 1, P)."""
     return models if models.dim() == 2 else models[i]
-
-
-def part_of(split: Split, row: int) -> tuple[Tensor, Tensor]:
-    """Return the samples and targets of one of the hosted clients."""
-    own = slice(int(split.offsets[row]), int(split.offsets[row + 1]))
-    return split.x[own], split.y[own]
-
-
-def best_weight(loss: Loss, outputs: Tensor, y: Tensor, grid: Tensor) -> float:
-    """Return the weight of the second of two predictors with which most samples are right.
-
-    Of several the one with the least loss is taken, and then the first.
-
-    Parameters
-    ----------
-    loss : Loss
-        Loss of the task.
-    outputs : Tensor
-        Outputs of both predictors, (2, B, ...).
-    y : Tensor
-        Targets, (B, ...).
-    grid : Tensor
-        Weights that are tried, (weights,).
-    """
-    best, found = (-1.0, 0.0), 0.0
-    for weight in grid.tolist():
-        scored = score(loss, outputs, y, outputs.new_tensor([1 - weight, weight]))
-        reached = float(scored.hits.sum()), -float(scored.loss.double().sum())
-        if reached > best:
-            best, found = reached, weight
-    return found

@@ -157,7 +157,8 @@ def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> 
                 f"the algorithm deploys parameters of shape {shape} and {beside} for {n_clients} "
                 f"clients; allowed: (M, {n_parameters}) for M models that all share, or "
                 f"({n_clients}, M, {n_parameters}) for each client's own, with a mixture "
-                f"({n_clients}, M), which M = 1 may do without"
+                f"({n_clients}, M), which M = 1 may do without, or ({n_clients}, M + 1) with a "
+                "predictor beside them"
             )
     for name, values in predictor.results.items():
         if values.dim() == 0 or len(values) != n_clients:

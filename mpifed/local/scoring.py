@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.models.base import Model
-from mpifed.models.losses import score
+from mpifed.models.losses import Loss, score
 from mpifed.supervision import heartbeat
 
 
@@ -155,3 +155,28 @@ def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:
         return torch.empty(0, len(values), dtype=torch.float64)
     sums = np.add.reduceat(values.double().cpu().numpy(), split.offsets[:-1], axis=1)
     return torch.from_numpy(sums[:, rows].T / split.counts[rows][:, None])
+
+
+def best_weight(loss: Loss, outputs: Tensor, y: Tensor, grid: Tensor) -> float:
+    """Return the weight of the second of two predictors with which most samples are right.
+
+    Of several the one with the least loss is taken, and then the first.
+
+    Parameters
+    ----------
+    loss : Loss
+        Loss of the task.
+    outputs : Tensor
+        Outputs of both predictors, (2, B, ...).
+    y : Tensor
+        Targets, (B, ...).
+    grid : Tensor
+        Weights that are tried, (weights,).
+    """
+    best, found = (-1.0, 0.0), 0.0
+    for weight in grid.tolist():
+        scored = score(loss, outputs, y, outputs.new_tensor([1 - weight, weight]))
+        reached = float(scored.hits.sum()), -float(scored.loss.double().sum())
+        if reached > best:
+            best, found = reached, weight
+    return found

@@ -22,8 +22,8 @@ class Neighbours(nn.Module):
 
         sum over the k nearest samples s_i with label y of exp(-d(phi(x), phi(x_i)))
 
-    d being the Euclidean distance; ``kernel: published`` has d^2 / dim(phi) in its place. Of samples
-    at equal distances the first ones count. Neighbours are found exactly, each distance being
+    d being the Euclidean distance; the ``published`` kernel has d^2 / dim(phi) in its place. Of
+    samples at equal distances the first ones count. Neighbours are found exactly: each distance is
     computed from the differences of its two points.
 
     Parameters

@@ -67,9 +67,9 @@ class Trained:
     def client(self, client: int) -> torch.nn.Module:
         """Return what a client deploys at the end of the round, as it was scored in ``clients.h5``.
 
-        Where the method fits a predictor to training samples (FedAvg+, MAML, Reptile, unseen
-        clients of FedEM), they are loaded and the client's predictor is computed again. For other
-        methods no sample is loaded.
+        Where the method fits a predictor to training samples (FedAvg+, kNN-Per, MAML, Reptile,
+        unseen clients of FedEM), they are loaded and the client's predictor is computed again. For
+        other methods no sample is loaded.
 
         Parameters
         ----------
