@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -18,6 +19,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("mpifed.report.__main__", "make tables and plots from run directories"),
     "jobs": ("mpifed.jobs.__main__", "submit, watch and stop runs as SLURM jobs"),
     "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),
+    "reproduce": ("mpifed.reproduce.__main__", "run the tables and figures of the papers"),
     "theory": ("mpifed.theory.__main__", "compare a run of FLIX with the paper's theorems"),
 }
 """Subcommands by name: the module whose ``main`` runs them, and a summary for the help."""
@@ -43,6 +45,9 @@ def main(words: Sequence[str] | None = None) -> int:
     name = words[0] if words else "--help"
     if name in SUBCOMMANDS:
         module, _ = SUBCOMMANDS[name]
+        # As under ``python -m``, components may be named that are in the working directory.
+        if not {"", os.getcwd()} & set(sys.path) and not getattr(sys.flags, "safe_path", False):
+            sys.path.append(os.getcwd())
         return int(importlib.import_module(module).main(words[1:]))
     if launched_rank() not in (None, 0):
         return EXIT_FINISHED if name in ("-h", "--help", "--version") else EXIT_BAD_INPUT

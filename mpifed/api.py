@@ -17,7 +17,10 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
+from mpifed.components.naming import is_component, name_of
 from mpifed.config.configuration import decided, resolve, to_yaml
+from mpifed.data.conversion import check_section
+from mpifed.errors import InputError
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator, world
 from mpifed.reading.results import DIGEST, Clients, read_clients, read_metrics, read_summary
@@ -115,7 +118,8 @@ def run(
         Whether nothing is printed.
     **overrides
         Keys of the configuration. Those with dots are passed in a mapping:
-        ``run("synthetic-fedem", **{"exchange.name": "gossip"})``.
+        ``run("synthetic-fedem", **{"exchange.name": "gossip"})``. Classes and functions of the top
+        level of a module stand for their names, also those of the program itself: ``model=build``.
 
     Returns
     -------
@@ -129,25 +133,36 @@ def run(
     RunError
         For a failure while running.
     """
+    communicator = world()
+    agree(communicator, lambda: check_section(overrides.get("data")))
     request = Request(
         os.fspath(experiment) if experiment is not None else None,
-        {key: _plain(value) for key, value in overrides.items()},
+        {key: _plain(value, key) for key, value in overrides.items()},
         Path(output) if output is not None else None,
         Path(resume) if isinstance(resume, (str, Path)) else resume,
         quiet=quiet,
     )
-    return execute(request, world(), lambda: False)
+    return execute(request, communicator, lambda: False)
 
 
-def _plain(value: Any) -> Any:
-    """Return numbers of numpy and paths as the plain values that a configuration holds."""
+def _plain(value: Any, key: str) -> Any:
+    """Return what a program passes as the plain values that a configuration holds."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if isinstance(value, torch.nn.Module):
+        raise InputError(
+            f"{key} is one torch module, a {type(value).__name__}, but every model of a run is "
+            f"drawn anew; pass a function that builds it: def build(data): return ..., {key}=build"
+        )
+    if is_component(value):
+        return name_of(value, key)
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {name: _plain(item, f"{key}.{name}") for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, key) for item in value]
+    return value
 
 
 def execute(

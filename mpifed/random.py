@@ -106,7 +106,7 @@ def client_keys(seed: int, purpose: str, round: int, clients: np.ndarray) -> np.
     return mix64(base + (clients.astype(np.uint64) + np.uint64(1)) * _WEYL)
 
 
-def uniforms(keys: np.ndarray, counters: np.ndarray) -> np.ndarray:
+def bits_at(keys: np.ndarray, counters: np.ndarray) -> np.ndarray:
     """Return 64 random bits for each key and counter: SplitMix64 in counter mode.
 
     Parameters
@@ -125,7 +125,7 @@ def uniforms(keys: np.ndarray, counters: np.ndarray) -> np.ndarray:
 
 
 def rows_of_bits(keys: np.ndarray, size: int) -> np.ndarray:
-    """Return ``uniforms`` of every key (k,) at the counters 0 ... size - 1, uint64 (k, size)."""
+    """Return ``bits_at`` of every key (k,) at the counters 0 ... size - 1, uint64 (k, size)."""
     return mix64(keys[:, None] + _steps(size))
 
 
@@ -180,7 +180,7 @@ def _packed_sort(keys: np.ndarray, lengths: np.ndarray, sample_bits: int) -> np.
     sample = np.arange(lengths.sum(), dtype=np.uint64) - np.repeat(starts, lengths).astype(
         np.uint64
     )
-    packed = uniforms(np.repeat(keys, lengths), sample) >> np.uint64(32)
+    packed = bits_at(np.repeat(keys, lengths), sample) >> np.uint64(32)
     packed <<= np.uint64(sample_bits)
     packed |= row << np.uint64(32 + sample_bits)
     packed |= sample

@@ -23,7 +23,7 @@ FLOORS = (
     {"training"},
     {"api", "jobs"},
     {"mpifed"},
-    {"launch"},
+    {"launch", "reproduce"},
     {"run", "__main__"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""

@@ -22,7 +22,7 @@ from mpifed.algorithms.fedmm.fedmm_ot import (
     map_scores,
     refuse_without_potential,
 )
-from mpifed.algorithms.server_messages import refuse_local
+from mpifed.algorithms.server_messages import averaged_buffers, refuse_local
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import shortens_rounds
@@ -197,9 +197,7 @@ class FedAdam(Algorithm[ServerChannel]):
             m = first / (1 - math.pow(beta1, int(step)))
             v = second / (1 - math.pow(beta2, int(step)))
         model = state.model + self.server_lr * m / (v.sqrt() + self.tau)
-        if buffers := self.model.n_buffers:
-            # Running statistics are averaged: a step of Adam could make a variance negative.
-            model[..., -buffers:] = (state.model + delta)[..., -buffers:]
+        model = averaged_buffers(model, state.model + delta, self.model.n_buffers)
         if self.objective is not None:
             potentials = model.view(2, -1)
             model = torch.cat([self.objective.model.convexify(row) for row in potentials])[None]

@@ -111,7 +111,7 @@ class FedMGS(Algorithm[ServerChannel]):
         self.n_atoms, self.code_steps, self.atom_steps = n_atoms, code_steps, atom_steps
         self.codes, self.code_penalty, self.atom_penalty = codes, code_penalty, atom_penalty
         self.crossing = one_hot_penalty if codes == "one_hot" else 0.0
-        self.senders, self.by_samples = senders, client_weights == "samples"
+        self.n_senders, self.by_samples = senders, client_weights == "samples"
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
@@ -174,7 +174,7 @@ class FedMGS(Algorithm[ServerChannel]):
         federation = clients.federation
         chosen = np.zeros(federation.n_clients, bool)
         everyone = federation.training
-        count = len(everyone) if self.senders is None or draws.round == 1 else self.senders
+        count = len(everyone) if self.n_senders is None or draws.round == 1 else self.n_senders
         order = draws.stream("senders").permutation(len(everyone))
         chosen[everyone[order[:count]]] = True
         return chosen

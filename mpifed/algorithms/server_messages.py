@@ -1,4 +1,4 @@
-"""Messages that a server adds up: their variance, and which configurations methods refuse.
+"""Messages that a server adds up: their variance, buffers, and what methods refuse.
 
 Every ``refuse_...`` function returns a sentence for the user that names what is allowed, or None.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from mpifed.components.registry import Section
 from mpifed.exchange.compression import Compressor
@@ -34,6 +37,30 @@ def message_variance(compressor: Compressor | None, federation: Federation, size
     """
     omega = compressor.omega(size) if compressor is not None else 0.0
     return (1 + omega) / federation.inclusion - 1
+
+
+def averaged_buffers(model: Tensor, average: Tensor, n_buffers: int) -> Tensor:
+    """Return a server's new model, with running statistics that are averaged.
+
+    A server whose step is longer than to the average could make a variance negative.
+
+    Parameters
+    ----------
+    model : Tensor
+        The new model, (1, P).
+    average : Tensor
+        The mean of the clients' models, (1, P).
+    n_buffers : int
+        How many of the last numbers of a row are running statistics.
+
+    Examples
+    --------
+    >>> averaged_buffers(torch.tensor([[5.0, -1.0]]), torch.tensor([[2.0, 0.5]]), 1)
+    tensor([[5.0000, 0.5000]])
+    """
+    if not n_buffers:
+        return model
+    return torch.cat([model[..., :-n_buffers], average[..., -n_buffers:]], -1)
 
 
 def refuse_others(configuration: Any, needed: Mapping[str, Any], why: str) -> str | None:

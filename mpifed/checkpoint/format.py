@@ -18,8 +18,10 @@ import h5py
 import numpy as np
 
 from mpifed.checkpoint.copies import Part
+from mpifed.checkpoint.description import read_description_of_data, store_description
 from mpifed.checkpoint.hdf5 import writing
 from mpifed.checkpoint.integrity import BLOCK, FORMAT
+from mpifed.data.base import Description
 from mpifed.reading.configurations import check_stored
 from mpifed.reading.hdf5 import check_size
 from mpifed.reading.results import check_rows
@@ -49,6 +51,8 @@ class Meta:
         Bits sent so far, see ``mpifed.exchange.ledger.Ledger``.
     seconds : dict of str to float
         Wall seconds by phase, see ``mpifed.training.clock``.
+    data : Description or None
+        What the data are. None where they have a ``problem``, and in files of earlier versions.
     """
 
     round: int
@@ -59,6 +63,7 @@ class Meta:
     rows: list[list[str]]
     ledger: dict[str, int]
     seconds: dict[str, float]
+    data: Description | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,8 @@ def _describe(file: h5py.File, meta: Meta) -> None:
     about.attrs["configuration"] = json.dumps(meta.configuration)
     about.attrs["ledger"] = json.dumps(meta.ledger)
     about.attrs["seconds"] = json.dumps(meta.seconds)
+    if meta.data is not None:
+        store_description(about, meta.data)
     text = h5py.string_dtype()
     file["metrics/columns"] = np.array(meta.columns, dtype=object).astype(text)
     shape = (len(meta.rows), len(meta.columns))
@@ -179,6 +186,7 @@ def read_description(file: h5py.File) -> Meta:
         rows,
         json.loads(about["ledger"]),
         json.loads(about["seconds"]),
+        read_description_of_data(file["meta"]),
     )
     if rows and int(dict(zip(columns, rows[-1], strict=True))["round"]) > meta.round:
         raise ValueError("/metrics has a row of a later round")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
+from mpifed.components.naming import hint_at_own, refuse_text, where_modules_are
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
 from mpifed.components.tables import BASES, TABLES
 from mpifed.errors import InputError, closest, in_words
@@ -85,9 +86,11 @@ def check_name(kind: str, name: str, field: str | None = None) -> None:
     InputError
         For an unknown name, with the closest one.
     """
-    if ":" not in name and name not in TABLES[kind]:
-        place = field or f"{kind}.name"
-        raise InputError(f"{place} is {shown(name)}; {closest(name, TABLES[kind])}")
+    if ":" in name or name in TABLES[kind]:
+        return
+    place = field or f"{kind}.name"
+    own = hint_at_own(name)
+    raise InputError(f"{place} is {shown(name)}; {own}{closest(name, TABLES[kind])}")
 
 
 def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
@@ -125,7 +128,7 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
     if isinstance(section, Section):
         return section.name, dict(section.options)
     if isinstance(section, str):
-        return section, {}
+        return refuse_text(section, path), {}
     if section is None and default is not None:
         return default, {}
     if isinstance(section, Mapping) and section and (default is not None or "name" in section):
@@ -133,7 +136,7 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
         name = options.pop("name", default)
         if not isinstance(name, str):
             raise InputError(f"{path}.name is {shown(name)}; it must be a string")
-        return name, options
+        return refuse_text(name, path), options
     raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
 
 
@@ -218,10 +221,17 @@ def load(target: str, field: str) -> Callable[..., Any]:
         If the module cannot be imported, or has no such callable.
     """
     module_name, _, attribute = target.partition(":")
+    if "/" in module_name:
+        hint = where_modules_are(module_name, attribute)
+        raise InputError(f"{field} is {shown(target)}, which is a path and no module{hint}")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise InputError(f"{field} is '{target}', but module '{error.name}' is not found") from None
+        mine = str(error.name) == module_name or module_name.startswith(f"{error.name}.")
+        hint = where_modules_are(module_name, attribute) if mine else ""
+        raise InputError(
+            f"{field} is {shown(target)}, but module '{error.name}' is not found{hint}"
+        ) from None
     except (InputError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -231,8 +241,9 @@ def load(target: str, field: str) -> Callable[..., Any]:
         ) from error
     found = getattr(module, attribute, None)
     if not callable(found):
+        main = "; it must be defined in the program that is running" * (module_name == "__main__")
         raise InputError(
-            f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'"
+            f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'{main}"
         )
     return found
 

@@ -142,6 +142,8 @@ def check_options(
         if name not in options:
             what = "option" if path else "configuration key"
             allowed = closest(str(name), options) if options else f"{path} takes no options"
+            if name in inspect.signature(inspect.unwrap(component)).parameters:
+                allowed = f"options are keyword-only parameters: def ...(..., *, {name})"
             raise InputError(f"Unknown {what} {shown(f'{prefix}{name}')}; {allowed}")
     checked = {}
     for name, option in options.items():
@@ -210,7 +212,7 @@ def describe(annotation: Any) -> str:
         comma = "," if any("," in part for part in parts) else ""
         return f"{', '.join(parts)}{comma} or {last}"
     if origin is list:
-        return f"a list whose entries are each {describe(get_args(annotation)[0])}"
+        return f"a list [A,B,...] whose entries are each {describe(get_args(annotation)[0])}"
     if dataclasses.is_dataclass(annotation):
         return "a mapping of options"
     names = {

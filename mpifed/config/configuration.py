@@ -29,9 +29,9 @@ from mpifed.components.schema import check_options, check_value, options_of, sho
 from mpifed.components.values import LARGEST
 from mpifed.config.compatibility import check_together
 from mpifed.config.experiment_files import (
-    DATA_FILES,
     DEFAULTS,
     apply_overrides,
+    as_data_file,
     experiment_names,
     parse_overrides,
     read_experiment,
@@ -274,7 +274,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = ""
 
 def _participation(value: Any) -> Participation:
     kinds = participation.KINDS
-    if isinstance(value, Mapping) or (isinstance(value, str) and value in kinds):
+    if isinstance(value, Mapping) or (isinstance(value, str) and (value in kinds or "{" in value)):
         name, options = named(value, "participation", "uniform")
         if name not in kinds:
             raise InputError(f"participation.name is {shown(name)}; {closest(name, kinds)}")
@@ -296,5 +296,4 @@ def _with_name(section: str, given: Any) -> Any:
     """Return what is given for a component, with a data file as the data set that reads it."""
     if given is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
-    is_file = section == "data" and isinstance(given, str) and given.endswith(DATA_FILES)
-    return {"name": "federated", "path": given} if is_file else given
+    return as_data_file(given) if section == "data" else given

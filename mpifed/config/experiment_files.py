@@ -18,7 +18,13 @@ from mpifed.reading.yaml_files import parse_value, read_yaml
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 DEFAULT_EXPERIMENT = "synthetic-fedem"
-DATA_FILES = (".h5", ".hdf5")
+READERS = {
+    **dict.fromkeys((".h5", ".hdf5"), "federated"),
+    **dict.fromkeys((".csv", ".csv.gz", ".csv.xz", ".csv.bz2"), "csv"),
+    ".npz": "npz",
+}
+"""The data set that reads a file, by the ending of its name."""
+
 YAML_FILES = (".yaml", ".yml")
 
 DEFAULTS = {
@@ -183,12 +189,30 @@ def _setting(data: Any, key: str, value: Any) -> tuple[list[str], Any, str]:
     parts = key.split(".")
     if parts[-1] == "name" and isinstance(value, str) and parts[0] in (*DEFAULTS, "participation"):
         parts = parts[:-1]
-    if parts == ["data"] and isinstance(value, str) and value.endswith(DATA_FILES):
-        value = {"name": "federated", "path": value}
+    if parts == ["data"]:
+        value = as_data_file(value)
     elif parts == ["data", "path"] and not _takes_path(data):
         # Alone, it selects the file, whatever data set the experiment names.
-        parts, value = ["data"], {"name": "federated", "path": value}
+        reader = reader_of(value) if isinstance(value, str) else None
+        parts, value = ["data"], {"name": reader or "federated", "path": value}
     return parts, value, key
+
+
+def reader_of(path: str) -> str | None:
+    """Return the data set that reads a file of this name, or None.
+
+    Examples
+    --------
+    >>> reader_of("own.csv.xz"), reader_of("digits")
+    ('csv', None)
+    """
+    return next((name for ending, name in READERS.items() if path.endswith(ending)), None)
+
+
+def as_data_file(data: Any) -> Any:
+    """Return a file named as the section ``data`` as the data set that reads it, others as is."""
+    reader = reader_of(data) if isinstance(data, str) else None
+    return data if reader is None else {"name": reader, "path": data}
 
 
 def _takes_path(data: Any) -> bool:
@@ -196,7 +220,7 @@ def _takes_path(data: Any) -> bool:
     name = data.get("name", DEFAULTS["data"]) if isinstance(data, Mapping) else data
     return (
         isinstance(name, str)
-        and not name.endswith(DATA_FILES)
+        and reader_of(name) is None
         and (":" in name or "path" in options_of(find("data", name)))
     )
 

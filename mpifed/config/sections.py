@@ -24,6 +24,9 @@ class EvaluationOptions:
         Rounds between evaluations. Round 0 and the last round are evaluated as well.
     unseen_fraction : float
         Share of the clients that take no part in training.
+    unseen_shares : list of float, optional
+        Shares of their training samples with which unseen clients are also scored, after the last
+        round: ``test_accuracy_by_share`` in clients.h5.
     validation_fraction : float
         Share of each client's training samples that is held out and scored.
     validation_split : bool
@@ -35,11 +38,17 @@ class EvaluationOptions:
 
     every: Annotated[int, Ge(1), Le(LARGEST)] = 10
     unseen_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
+    unseen_shares: list[Annotated[float, Ge(0), Le(1)]] | None = None
     validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
     validation_split: bool = False
     client_weights: ClientWeights = "scored"
 
     def __post_init__(self) -> None:
+        if self.unseen_shares and not self.unseen_fraction:
+            raise InputError(
+                "evaluation.unseen_shares is given, but evaluation.unseen_fraction is 0, so that "
+                "no client is unseen; allowed: a fraction above 0"
+            )
         if self.validation_fraction and self.validation_split:
             raise InputError(
                 "evaluation.validation_split is true, but evaluation.validation_fraction is "

@@ -25,6 +25,7 @@ import torch
 from annotated_types import Ge
 
 from mpifed.command import Parser, program
+from mpifed.components.documentation import summaries
 from mpifed.components.registry import find, summary
 from mpifed.components.schema import Option, check_value, describe, options_of
 from mpifed.components.tables import DATASETS
@@ -113,6 +114,8 @@ def _run(words: list[str]) -> int:
     if unknown:
         flags = ["--output", "--clients", "--seed", "--force", "--dtype", *map(_flag, options)]
         near = closest(unknown[0], set(flags))
+        if not unknown[0].startswith("-"):
+            near = "quote a value that has spaces, as '[0, 90]'"
         raise InputError(f"{unknown[0]} is not an option of {name}; {near}")
     given = vars(known)
     n_clients = check_value(_number(given["clients"]), Annotated[int, Ge(1)], "--clients")
@@ -125,6 +128,8 @@ def _run(words: list[str]) -> int:
     check_memory(8.0 * n_clients, f"--clients is {n_clients}, which")
     with enough_memory(f"the data set {name} with such options"):
         dataset = component(n_clients, seed, Alone(), **values)
+    for line in dataset.remarks():
+        print(_as_flags(line))
     contents, dtype = _contents(dataset, values, seed, given["dtype"])
     blocks = _blocks(dataset, contents, dtype, show=sys.stderr.isatty())
     write(output, contents, blocks, {"dataset": name, **values})
@@ -162,10 +167,12 @@ def _parser(name: str, component: Callable[..., Any], options: dict[str, Option]
         default="float32",
         help="how x is stored; images stay bytes (default float32)",
     )
+    lines = summaries(component)
     for option in options.values():
         if option.name == "seed":
             continue
-        words = describe(option.annotation)
+        line = lines.get(option.name)
+        words = f"{line}: {describe(option.annotation)}" if line else describe(option.annotation)
         if not option.required:
             words += f" (default {'null' if option.default is None else repr(option.default)})"
         help_text = words.replace("%", "%%")
@@ -272,7 +279,7 @@ def _flag(name: str) -> str:
 def _as_flags(message: str) -> str:
     """A data set's message in the words of this command: data.min_samples is --min-samples."""
     message = message.replace("data.name is", "the data set is")
-    message = re.sub(r"\bdata\.(\w+)", lambda found: _flag(found[1]), message)
+    message = re.sub(r"(?<![\w/'.])data\.(\w+)", lambda found: _flag(found[1]), message)
     return re.sub(r"^clients is\b", "--clients is", message)
 
 

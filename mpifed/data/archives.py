@@ -226,6 +226,11 @@ def places(raw: str | None, folder: str) -> list[Path]:
     if os.path.isfile(place) and is_archive(place):
         return [place]
     if not os.path.isdir(place):  # False also for names that are too long
+        if raw is None:
+            raise InputError(
+                f"data.raw is empty, and MPIFED_DATA, '{home}', has no directory '{folder}'; one "
+                "of them must say where the files are"
+            )
         raise InputError(
             f"data.raw is '{place}', but there is no such directory or archive (zip, tar)"
         )

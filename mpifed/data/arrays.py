@@ -11,13 +11,12 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
-import torch
 
+from mpifed.components.schema import options_of, shown
 from mpifed.data.columns import Columns, OwnDataset
-from mpifed.errors import InputError
+from mpifed.data.conversion import SAID, array_of, is_dataset, is_pair_of_arrays, pairs_of
+from mpifed.errors import InputError, closest
 from mpifed.mpi.communicator import Communicator
-
-SAID = "data is mpifed.arrays(...), where"
 
 
 class Held(dict[str, Any]):
@@ -25,6 +24,9 @@ class Held(dict[str, Any]):
 
     columns: Columns
 
+
+FILLED_IN = ("digest", "client", "test")
+"""Options of the data set that ``mpifed.arrays`` sets."""
 
 _HELD: WeakValueDictionary[str, Columns] = WeakValueDictionary()
 """What this process holds, by digest."""
@@ -45,15 +47,17 @@ def arrays(
     Parameters
     ----------
     x : array_like or torch.utils.data.Dataset
-        Inputs, numbers (samples, ...); or a torch data set with a length, of pairs (x, y).
+        Inputs, numbers (samples, ...); or a torch data set with a length, or a list, of pairs
+        (x, y).
     y : array_like, optional
-        Targets. Whole numbers or texts (samples,) are labels, 0 and 1 (samples, tags) tags, other
-        numbers (samples,) or (samples, targets) are to be regressed on.
+        Targets. Whole numbers of any type or texts (samples,) are labels, 0 and 1 (samples, tags)
+        tags, other numbers (samples,) or (samples, targets) are to be regressed on. ``task`` says
+        otherwise, and what one-hot rows are.
     clients : array_like, optional
         Whose each sample is, whole numbers or texts (samples,). Every source is a client, unless
         ``partition`` says otherwise. Without it samples are dealt at random.
     is_test : array_like, optional
-        True for the samples that ``split="published"`` tests on, (samples,).
+        True for the samples that clients test on, (samples,), unless ``split`` says otherwise.
     **options
         Options of the data set ``arrays``, as ``partition``, ``split``, ``divisor`` or ``task``.
 
@@ -65,7 +69,8 @@ def arrays(
     Raises
     ------
     InputError
-        If a torch data set has no length or does not hold pairs.
+        If an argument cannot be made an array, or a torch data set has no length or does not hold
+        pairs.
 
     Examples
     --------
@@ -73,13 +78,25 @@ def arrays(
     >>> data["name"], len(data["digest"])
     ('arrays', 64)
     """
-    if _is_dataset(x):
+    _check_names(options)
+    if y is None and is_pair_of_arrays(x):
+        raise InputError(
+            f"{SAID} x is a {type(x).__name__} of two arrays; pass them as two arguments: "
+            "mpifed.arrays(x, y)"
+        )
+    if is_dataset(x):
         if y is not None:
             raise InputError(f"{SAID} a torch data set has targets already, but y is given too")
-        x, y = _pairs(x)
-    columns = Columns(_array(x), _if_given(y), _if_given(clients), _if_given(is_test))
+        x, y = pairs_of(x)
+    columns = Columns(
+        array_of(x, "x"),
+        _if_given(y, "y"),
+        _if_given(clients, "clients"),
+        _if_given(is_test, "is_test"),
+    )
     digest = digest_of(columns)
-    held = Held(name="arrays", digest=digest, client=clients is not None, **options)
+    filled_in = {"client": clients is not None, "test": is_test is not None}
+    held = Held(name="arrays", digest=digest, **filled_in, **options)
     # The same arrays passed twice live until neither is referred to.
     known = _HELD.get(digest)
     if known is None or digest_of(known) != digest:
@@ -88,16 +105,26 @@ def arrays(
     return held
 
 
+def _check_names(options: dict[str, Any]) -> None:
+    own = [name for name in options_of(Arrays) if name not in FILLED_IN]
+    for name in options:
+        if name not in own:
+            near = closest(name, ["x", "y", "clients", "is_test", *own])
+            raise InputError(f"mpifed.arrays has no argument {shown(name)}; {near}")
+
+
 class Arrays(OwnDataset):
     """Arrays or a torch data set that a Python program passes: ``data=mpifed.arrays(x, y)``.
 
     Parameters
     ----------
-    digest : str
+    digest : str, optional
         SHA-256 of the arrays, which ``mpifed.arrays`` fills in. A run is resumed with the same
         arrays only.
     client : bool
         Whether each sample has a client; filled in too.
+    test : bool
+        Whether samples are marked for testing; filled in too.
     """
 
     def __init__(
@@ -106,14 +133,24 @@ class Arrays(OwnDataset):
         run_seed: int,
         communicator: Communicator,
         *,
-        digest: str,
+        digest: str = "",
         client: bool = False,
+        test: bool = False,
         **options: Any,
     ) -> None:
         agrees = communicator.gather_object(not _HELD or digest in _HELD)
         super().__init__(
             n_clients, run_seed, communicator, lambda: _held(digest, agrees), **options
         )
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """Fill in partition and split; ``InputError`` where there are no arrays."""
+        if not options["digest"]:
+            raise InputError(
+                "data.name is 'arrays', which a Python program passes: data=mpifed.arrays(x, y)"
+            )
+        return OwnDataset.complete_options(options, n_training)
 
 
 def _held(digest: str, agrees: list[bool] | None) -> tuple[str, str, Columns]:
@@ -146,47 +183,5 @@ def digest_of(columns: Columns) -> str:
     return found.hexdigest()
 
 
-def _if_given(values: Any) -> np.ndarray | None:
-    return None if values is None else _array(values)
-
-
-def _array(values: Any) -> np.ndarray:
-    if isinstance(values, torch.Tensor):
-        return values.detach().cpu().numpy()
-    try:
-        found = np.asarray(values)
-    except ValueError as error:
-        raise InputError(f"{SAID} an array has rows of different lengths ({error})") from None
-    return found.astype(str) if found.dtype.kind == "O" else found
-
-
-def _is_dataset(x: Any) -> bool:
-    if isinstance(x, (list, tuple)) or hasattr(x, "__array__"):
-        return False
-    return isinstance(x, torch.utils.data.Dataset) or hasattr(x, "__getitem__")
-
-
-def _pairs(dataset: Any) -> tuple[Any, Any]:
-    """All inputs and all targets of a torch data set."""
-    # A subclass may change the samples in ``__getitem__``.
-    if type(dataset) is torch.utils.data.TensorDataset and len(dataset.tensors) == 2:
-        return dataset.tensors
-    if not hasattr(dataset, "__len__"):
-        raise InputError(f"{SAID} the torch data set {type(dataset).__name__} has no length")
-    pairs = [dataset[number] for number in range(len(dataset))]
-    if not pairs or not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
-        raise InputError(
-            f"{SAID} the torch data set {type(dataset).__name__} must hold pairs (x, y), and one "
-            "at least"
-        )
-    inputs, targets = zip(*pairs, strict=True)
-    return _stacked(inputs, "inputs"), _stacked(targets, "targets")
-
-
-def _stacked(values: tuple[Any, ...], what: str) -> np.ndarray:
-    parts = [_array(value) for value in values]
-    shapes = {part.shape for part in parts}
-    if len(shapes) > 1:
-        shown = " and ".join(map(str, sorted(shapes)[:2]))
-        raise InputError(f"{SAID} {what} have different shapes, as {shown}")
-    return np.stack(parts)
+def _if_given(values: Any, what: str) -> np.ndarray | None:
+    return None if values is None else array_of(values, what)

@@ -208,3 +208,10 @@ class Dataset(Component, kind="data set"):
         Shards
             Splits with the clients in the order of ``client_ids``.
         """
+
+    def remarks(self) -> list[str]:
+        """Return lines for the log, the same on every rank; by default none.
+
+        They say what was guessed from the samples and how it is named instead.
+        """
+        return []

@@ -19,6 +19,10 @@ from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 
 BRIGHTEST = 255
+
+PUBLISHED = 60_000
+"""Pictures of each of the two data sets."""
+
 SHAPE = (3, 32, 32)
 COMPRESSED = r"(?:\.gz|\.xz|\.bz2)?"
 
@@ -168,7 +172,16 @@ def read(raw: str | None, form: Form) -> Source:
         lambda: _pieces(batches),
         coarse=np.concatenate(coarse) if coarse else None,
         is_test=is_test if tested else None,
+        remarks=tuple(_incomplete(form, sum(sizes), [*trained, *tested])),
     )
+
+
+def _incomplete(form: Form, count: int, files: list[str]) -> Iterator[str]:
+    if count != PUBLISHED:
+        yield (
+            f"{form.name} has {count:,} pictures here, in {', '.join(files)}; as published it has "
+            f"{PUBLISHED:,}"
+        )
 
 
 def _contents(raw: str | None, form: Form) -> dict[str, tuple[Path, Any]]:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
 
-from mpifed.data.base import Task
-from mpifed.data.dealt import Source
+from mpifed.data.dealt import Parts, Source
 from mpifed.data.grouped import GroupedDataset, GroupedName
 from mpifed.data.pooled import PIECE, Pool
+from mpifed.data.targets import marks, numbered, read_targets
 from mpifed.errors import InputError, one_line
 from mpifed.mpi.communicator import Communicator
 
 OwnTask = Literal["auto", "classification", "sequence", "multi_label", "regression", "unlabelled"]
-
-MOST_LABELS = 1 << 20
-"""Labels are counted from 0 on, so that a large one is more likely a mistake."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +33,18 @@ class Columns:
         Whose each sample is, whole numbers or texts (samples,).
     is_test : ndarray or None
         Whether each sample is for testing, true or false or 0 or 1 (samples,).
-    coarse : ndarray or None
-        Coarse labels, (samples,).
     class_names : tuple of str
         Names of the labels.
+    divisor : int or None
+        What x is divided by unless an option says so; None where the source does not tell.
     """
 
     x: np.ndarray
     y: np.ndarray | None = None
     client: np.ndarray | None = None
     is_test: np.ndarray | None = None
-    coarse: np.ndarray | None = None
     class_names: tuple[str, ...] = ()
+    divisor: int | None = None
 
 
 class OwnDataset(GroupedDataset):
@@ -58,12 +55,17 @@ class OwnDataset(GroupedDataset):
     task : {'auto', 'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
         What is to be learnt. ``sequence`` is a label at each position of x. ``auto`` is unlabelled
         without targets, classification for whole numbers and texts, multi_label for several columns
-        of 0 and 1, regression for the rest.
-    divisor : int
-        A sample is x over this number, as 255 for pictures of bytes.
+        of 0 and 1, regression for the rest; columns with one 1 in each row are refused.
+    divisor : int, optional
+        A sample is x over this number, as 255 for pictures of bytes. None is 255 for pictures in
+        parquet files, else 1.
     partition : str, optional
         How samples are dealt to the clients. None is natural where each sample has a client, else
         iid.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or tested on those that are marked. None is published where
+        an option marks test samples, else 60_20_20.
     """
 
     def __init__(
@@ -74,8 +76,9 @@ class OwnDataset(GroupedDataset):
         read: Callable[[], tuple[str, str, Columns]],
         *,
         task: OwnTask = "auto",
-        divisor: Annotated[int, Ge(1), Le(1 << 31)] = 1,
+        divisor: Annotated[int, Ge(1), Le(1 << 31)] | None = None,
         partition: GroupedName | None = None,
+        split: Parts | None = None,
         **options: Any,
     ) -> None:
         def find() -> Source:
@@ -85,19 +88,40 @@ class OwnDataset(GroupedDataset):
                     "data.partition is 'natural', but no client of each sample is given "
                     "(data.client)"
                 )
-            return source_of(said, name, columns, task, divisor)
+            source = source_of(said, name, columns, task, divisor)
+            unread = tuple(_unread(columns, partition, split))
+            return replace(source, remarks=(*source.remarks, *unread))
 
-        options["partition"] = partition or "iid"
+        options["partition"], options["split"] = partition or "iid", split
         super().__init__(n_clients, run_seed, communicator, find, **options)
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """Fill in the partition, by whether there is a column of clients."""
-        own = "natural" if options.get("client") else "iid"
-        return {**options, "partition": options["partition"] or own}
+        """Fill in partition and split, by whether samples have clients and marks for testing."""
+        partition = "natural" if options.get("client") else "iid"
+        split = "published" if options.get("test") else "60_20_20"
+        found = {"partition": options.get("partition"), "split": options.get("split")}
+        own = {"partition": partition, "split": split}
+        return {**options, **{name: found[name] or own[name] for name in own}}
 
 
-def source_of(said: str, name: str, columns: Columns, task: OwnTask, divisor: int) -> Source:
+def _unread(columns: Columns, partition: str | None, split: str | None) -> Iterator[str]:
+    """Lines for the log about columns that the options make no use of."""
+    if columns.client is not None and partition != "natural":
+        yield (
+            f"data.partition={partition} deals samples without regard to the clients that are "
+            "given; data.partition=natural deals by them"
+        )
+    if columns.is_test is not None and split != "published":
+        yield (
+            f"data.split={split} mixes samples marked for testing with the others; "
+            "data.split=published tests on them"
+        )
+
+
+def source_of(
+    said: str, name: str, columns: Columns, task: OwnTask, divisor: int | None = None
+) -> Source:
     """Return checked columns as a source.
 
     Parameters
@@ -110,8 +134,8 @@ def source_of(said: str, name: str, columns: Columns, task: OwnTask, divisor: in
         The samples.
     task : str
         What is to be learnt.
-    divisor : int
-        A sample is x over this number.
+    divisor : int, optional
+        A sample is x over this number. None is that of the columns, else 1.
 
     Raises
     ------
@@ -123,21 +147,40 @@ def source_of(said: str, name: str, columns: Columns, task: OwnTask, divisor: in
         (columns.y, "targets"),
         (columns.client, "clients"),
         (columns.is_test, "marks of test samples"),
-        (columns.coarse, "coarse labels"),
     ):
         if column is not None and (column.ndim < 1 or len(column) != len(x)):
-            raise InputError(f"{said} x has {len(x)} samples, but {what} {column.shape}")
-    found: Task = _guessed(columns.y) if task == "auto" else task
-    labels, n_classes, names = _targets(said, columns, found, len(x))
-    pool = Pool(name, labels, n_classes, x.shape[1:], x.dtype.name, divisor, found, names)
-    owner = coarse = is_test = None
+            raise InputError(
+                f"{said} x has {len(x)} samples, but {what} have the shape {column.shape}"
+            )
+    found = read_targets(
+        said, columns.y, None if task == "auto" else task, x.shape, columns.class_names
+    )
+    scale = divisor or columns.divisor
+    pool = Pool(
+        name,
+        found.values,
+        found.n_classes,
+        x.shape[1:],
+        x.dtype.name,
+        scale or 1,
+        found.task,
+        found.class_names,
+    )
+    owner = is_test = None
     if columns.client is not None:
-        owner = _numbered(said, columns.client, "client")[1]
-    if columns.coarse is not None:
-        coarse = _numbered(said, columns.coarse, "coarse label")[1]
+        owner = numbered(said, columns.client, "client")[1]
     if columns.is_test is not None:
-        is_test = _marks(said, columns.is_test)
-    return Source(pool, lambda: _pieces(x), owner, coarse, is_test)
+        is_test = marks(said, columns.is_test)
+    remarks = found.remarks if scale is not None else (*found.remarks, *_not_divided(x))
+    return Source(pool, lambda: _pieces(x), owner, is_test=is_test, remarks=remarks)
+
+
+def _not_divided(x: np.ndarray) -> Iterator[str]:
+    if x.dtype == np.uint8 and x.max() > 1:
+        yield (
+            f"x holds bytes up to {x.max()}, which models see as they are; data.divisor=255 makes "
+            "numbers in [0, 1] of pictures, data.divisor=1 says that this is meant"
+        )
 
 
 def _pieces(x: np.ndarray) -> Iterator[np.ndarray]:
@@ -148,10 +191,14 @@ def _pieces(x: np.ndarray) -> Iterator[np.ndarray]:
 def _inputs(said: str, x: np.ndarray) -> np.ndarray:
     """x in a type that is stored: bytes, float32 or float64."""
     if x.dtype.kind not in "biuf":
-        raise InputError(f"{said} x holds {one_line(str(x.dtype), 40)}, not numbers")
+        raise InputError(
+            f"{said} x holds {one_line(str(x.dtype), 40)}, not numbers that can be read: integers, "
+            "floating-point numbers of up to 64 bits"
+        )
     if x.ndim < 2 or x.size == 0:
         raise InputError(
-            f"{said} x has the shape {x.shape}; it must be (samples, ...), with a sample at least"
+            f"{said} x has the shape {x.shape}; it must be (samples, features) or (samples, ...), "
+            "with a sample at least"
         )
     if x.dtype.kind == "f":
         x = x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)
@@ -160,95 +207,3 @@ def _inputs(said: str, x: np.ndarray) -> np.ndarray:
             raise InputError(f"{said} x of sample {finite.argmin()} has a value that is not finite")
         return x
     return x if x.dtype == np.uint8 else x.astype(np.float64)
-
-
-def _guessed(y: np.ndarray | None) -> Task:
-    if y is None:
-        return "unlabelled"
-    if y.ndim == 2 and y.shape[1] > 1:
-        whole = y.dtype.kind in "biu" and bool(np.isin(y, (0, 1)).all())
-        return "multi_label" if whole else "regression"
-    return "regression" if y.dtype.kind == "f" else "classification"
-
-
-def _targets(
-    said: str, columns: Columns, task: Task, count: int
-) -> tuple[np.ndarray, int, tuple[str, ...]]:
-    """Targets as ``Split.y`` holds them, ``n_classes``, and names of the labels."""
-    y = columns.y
-    if task == "unlabelled":
-        return np.zeros((count, 0)), 0, ()
-    if y is None:
-        raise InputError(f"{said} there are no targets, but data.task is '{task}'")
-    if task == "classification":
-        return _labels(said, y, columns.class_names)
-    if task == "sequence":
-        return _labels_at_positions(said, columns)
-    if y.dtype.kind not in "biuf":
-        raise InputError(f"{said} targets hold {one_line(str(y.dtype), 40)}, not numbers ({task})")
-    y = y.reshape(count, -1) if y.ndim == 1 else y
-    if y.ndim != 2 or y.shape[1] < 1:
-        raise InputError(f"{said} targets have the shape {y.shape}, not (samples, targets)")
-    if task == "multi_label":
-        if not np.isin(y, (0, 1)).all():
-            raise InputError(f"{said} a target is neither 0 nor 1, but data.task is 'multi_label'")
-        return y.astype(np.uint8), y.shape[1], columns.class_names
-    if not np.isfinite(y).all():
-        raise InputError(f"{said} a target is not finite")
-    return y.astype(np.float64), y.shape[1], ()
-
-
-def _labels(
-    said: str, y: np.ndarray, names: tuple[str, ...]
-) -> tuple[np.ndarray, int, tuple[str, ...]]:
-    """Whole numbers from 0 on stay; other numbers and texts become the place in their order."""
-    y = y.reshape(-1) if y.shape == (len(y), 1) else y
-    if y.ndim != 1:
-        raise InputError(f"{said} labels have the shape {y.shape}, not (samples,)")
-    if y.dtype.kind == "f" and np.isfinite(y).all() and np.all(y == np.floor(y)):
-        y = y.astype(np.int64) if np.abs(y).max() < 2.0**53 else y
-    if y.dtype.kind in "biu" and y.min() >= 0:
-        n_classes = max(int(y.max()) + 1, len(names))
-        if n_classes > MOST_LABELS:
-            raise InputError(
-                f"{said} a label is {n_classes - 1}; labels are numbers from 0 on, at most "
-                f"{MOST_LABELS - 1}"
-            )
-        return y.astype(np.int64), max(n_classes, 2), names if len(names) == n_classes else ()
-    values, places = _numbered(said, y, "label")
-    return places, max(len(values), 2), tuple(map(str, values.tolist()))
-
-
-def _labels_at_positions(said: str, columns: Columns) -> tuple[np.ndarray, int, tuple[str, ...]]:
-    x, y = columns.x, columns.y
-    assert y is not None
-    if y.dtype.kind not in "biu" or y.shape != x.shape[:2] or y.min() < 0 or y.max() > MOST_LABELS:
-        raise InputError(
-            f"{said} targets are {one_line(str(y.dtype), 40)} of shape {y.shape}; data.task "
-            f"'sequence' asks for whole numbers from 0 on of shape {x.shape[:2]}"
-        )
-    n_classes = max(int(y.max()) + 1, len(columns.class_names), 2)
-    names = columns.class_names if len(columns.class_names) == n_classes else ()
-    return y.astype(np.int64), n_classes, names
-
-
-def _numbered(said: str, values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values in their order, and the place of each among them, int64."""
-    if values.dtype.kind == "O" and all(isinstance(value, str) for value in values.tolist()):
-        values = values.astype(str)
-    is_whole = values.dtype.kind in "biuU" or (
-        values.dtype.kind == "f" and bool(np.all(values == np.floor(values)))
-    )
-    if values.ndim != 1 or not is_whole:
-        raise InputError(
-            f"{said} each {what} must be a whole number or a text, in one row; they are "
-            f"{one_line(str(values.dtype), 40)} of shape {values.shape}"
-        )
-    distinct, places = np.unique(values, return_inverse=True)
-    return distinct, places.reshape(-1).astype(np.int64)
-
-
-def _marks(said: str, values: np.ndarray) -> np.ndarray:
-    if values.ndim != 1 or values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
-        raise InputError(f"{said} marks of test samples must be 0 or 1, one for each sample")
-    return values.astype(bool)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from mpifed.errors import InputError
+from mpifed.errors import InputError, one_line
 from mpifed.memory import check_memory
 from topologies.inputs import open_regular
 
@@ -112,7 +112,7 @@ def located(given: str | None, folder: str, raw: str | None = None) -> Path:
     ----------
     given : str or None
         ``data.path``. With ``raw`` it is a name in that directory, and None its only file. Without,
-        it is a path or a name in ``$MPIFED_DATA/folder``.
+        it is a path or a name in ``$MPIFED_DATA/folder``, and None the only file there.
     folder : str
         Directory of ``$MPIFED_DATA`` that is searched.
     raw : str, optional
@@ -123,11 +123,23 @@ def located(given: str | None, folder: str, raw: str | None = None) -> Path:
     InputError
         If the file or the directory does not exist.
     """
+    home = os.environ.get("MPIFED_DATA")
+    if given is None and raw is None:
+        if not home:
+            raise InputError(
+                "data.path and data.raw are empty and MPIFED_DATA is not set; one of them must say "
+                "where the file is"
+            )
+        raw = str(Path(home) / folder)
+        if not os.path.isdir(raw):
+            raise InputError(
+                f"data.path and data.raw are empty, and MPIFED_DATA, '{home}', has no directory "
+                f"'{folder}'; one of them must say where the file is"
+            )
     if raw is not None and not os.path.isdir(Path(raw).expanduser()):
         raise InputError(f"data.raw is '{raw}', but there is no such directory")
     if given is None:
-        return _only_file(raw)
-    home = os.environ.get("MPIFED_DATA")
+        return _only_file(Path(str(raw)).expanduser())
     places = [Path(given).expanduser()]
     if raw is not None:
         places = [Path(raw).expanduser() / given]
@@ -147,13 +159,14 @@ def located(given: str | None, folder: str, raw: str | None = None) -> Path:
     )
 
 
-def _only_file(raw: str | None) -> Path:
-    if raw is None:
-        raise InputError("data.path is empty; it must name a file, or data.raw its directory")
-    files = [path for path in Path(raw).expanduser().iterdir() if path.is_file()]
+def _only_file(raw: Path) -> Path:
+    files = sorted(path for path in raw.iterdir() if path.is_file())
     if len(files) != 1:
+        names = ", ".join([path.name for path in files[:5]] + ["..."] * (len(files) > 5))
+        shown = f" ({one_line(names, 200)})" if files else ""
         raise InputError(
-            f"data.raw is '{raw}', which holds {len(files)} files; data.path must name one of them"
+            f"data.raw is '{raw}', which holds {len(files)} files{shown}; data.path must name one "
+            "of them"
         )
     return files[0]
 

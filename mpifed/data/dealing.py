@@ -6,25 +6,46 @@ import heapq
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 
 from mpifed.errors import InputError
+from mpifed.random import stream
 
 Alpha = Annotated[float, Ge(1e-6), Le(1e9)]
 """A symmetric Dirichlet parameter that double precision can draw with."""
 
 MinSamples = Annotated[int, Ge(2)]
 
+Fraction = Annotated[float, Gt(0), Le(1)]
+"""Share of all samples that is used."""
+
 FEWEST = 5
 """Samples of a client by default: the fewest of which 60/20/20 leaves 3, 1 and 1."""
+
+
+def share_of(n_samples: int, fraction: float, seed: int) -> np.ndarray:
+    """Return which samples are used where ``fraction`` of them is, int64, ascending.
+
+    Parameters
+    ----------
+    n_samples : int
+        All samples.
+    fraction : float
+        Share that is used, in (0, 1]; rounded to one sample at least.
+    seed : int
+        Seed of the draw.
+    """
+    count = max(1, int(np.floor(fraction * n_samples + 0.5)))
+    return np.sort(stream(seed, "fraction").permutation(n_samples)[:count])
 
 
 def check_enough(n_samples: int, n_clients: int, min_samples: int) -> None:
     """Raise ``InputError`` if there are fewer than ``min_samples`` for each client."""
     if n_samples < n_clients * min_samples:
+        most = n_samples // min_samples
         raise InputError(
-            f"clients is {n_clients}, but {n_samples} samples are enough for at most "
-            f"{n_samples // min_samples} clients of {min_samples} samples (data.min_samples)"
+            f"clients is {n_clients}, but {n_samples} samples are enough for at most {most} "
+            f"client{'s' * (most != 1)} of {min_samples} samples (data.min_samples)"
         )
 
 

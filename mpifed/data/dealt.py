@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from mpifed.data.base import Dataset, Shards, Split
-from mpifed.data.dealing import FEWEST, Alpha, MinSamples
+from mpifed.data.dealing import FEWEST, Alpha, Fraction, MinSamples, share_of
 from mpifed.data.delivery import agreed
 from mpifed.data.partition import PARTITIONS, Classes, Name, deal_by
 from mpifed.data.pooled import Assignment, Dealt, Pieces, Pool, describe, load_pooled
@@ -43,6 +43,8 @@ class Source:
         Whether a sample belongs to the published test part, bool (samples,).
     is_text : bool
         Whether samples are overlapping windows of texts, in the order of these.
+    remarks : tuple of str
+        Lines for the log.
     """
 
     pool: Pool
@@ -51,6 +53,7 @@ class Source:
     coarse: np.ndarray | None = None
     is_test: np.ndarray | None = None
     is_text: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 class DealtDataset(Dataset):
@@ -106,7 +109,7 @@ class DealtDataset(Dataset):
         quantity_sigma: Spread = 1.0,
         quantity_exponent: Spread = 1.0,
         min_samples: MinSamples = FEWEST,
-        fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
+        fraction: Fraction = 1.0,
         split: Parts = "60_20_20",
         rotations: list[Annotated[float, Ge(-360), Le(360)]] | None = None,
         rotation_spread: Annotated[float, Ge(0), Le(360)] = 0.0,
@@ -126,22 +129,31 @@ class DealtDataset(Dataset):
             **(further or {}),
         }
 
-        def deal() -> tuple[Pool, Dealt, np.ndarray | None]:
+        def deal() -> tuple[Pool, Dealt, np.ndarray | None, tuple[str, ...]]:
             source = read()
             self._pieces = source.pieces
             indices = _deal(source, n_clients, self.seed, partition, fraction, options)
             dealt = _splits(source, indices, self.seed, split)
-            return source.pool, dealt, _label_counts(source, dealt, n_clients)
+            return source.pool, dealt, _label_counts(source, dealt, n_clients), source.remarks
 
-        self._pool, self._dealt, counts = agreed(communicator, deal)
+        self._pool, self._dealt, counts, self._remarks = agreed(communicator, deal)
         self.description = replace(describe(self._pool, self._dealt), label_counts=counts)
         self.divisor, self.is_uint8 = self._pool.divisor, self._pool.stored == "uint8"
         self._angles = angles(n_clients, self.seed, rotations, rotation_spread)
+        if n_clients < len(rotations or ()):
+            self._remarks += (
+                f"data.rotations has {len(rotations or ())} angles, but there are {n_clients} "
+                "clients, so that some angles are not used",
+            )
         if self._angles is not None and len(self._pool.input_shape) < 2:
             raise InputError(
                 f"data.rotations and data.rotation_spread turn pictures, but a sample of "
                 f"'{self._pool.source}' has the shape {self._pool.input_shape}"
             )
+
+    def remarks(self) -> list[str]:
+        """Return lines about the source, and about angles that no client has."""
+        return list(self._remarks)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``; ``InputError`` for a damaged file. Collective."""
@@ -188,8 +200,7 @@ def _deal(
     n = len(given)
     if fraction == 1:
         return deal_by(name, given, n_clients, stream(seed, "partition"), options)
-    count = max(1, int(np.floor(fraction * n + 0.5)))
-    kept = np.sort(stream(seed, "fraction").permutation(n)[:count])
+    kept = share_of(n, fraction, seed)
     parts = deal_by(name, given[kept], n_clients, stream(seed, "partition"), options)
     return [kept[part] for part in parts]
 

@@ -59,6 +59,10 @@ class HeldOut(Dataset):
         train = _part(shards.train, np.flatnonzero(~held))
         return replace(shards, train=train, val=_part(shards.train, np.flatnonzero(held)))
 
+    def remarks(self) -> list[str]:
+        """Return the remarks of the data set."""
+        return self._dataset.remarks()
+
 
 def count_held_out(n_train: np.ndarray, fraction: float) -> np.ndarray:
     """Return how many of ``n_train`` samples are held out, int64 of the same shape.

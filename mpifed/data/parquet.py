@@ -89,6 +89,7 @@ def read(
     parts: dict[str, list[np.ndarray]] = {option: [] for option, name in wanted.items() if name}
     is_test: list[np.ndarray] = []
     names: tuple[str, ...] = ()
+    divisor: int | None = None
     for path in sorted(files, key=_is_test):
         try:
             check_regular(path)
@@ -96,6 +97,7 @@ def read(
                 names = names or _class_names(file.schema_arrow.metadata, label)
                 _check(path, file, wanted)
                 columns = [name for name in wanted.values() if name]
+                divisor = _divisor(file.schema_arrow.field(features).type)
                 for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
                     for option in parts:
                         own = batch.column(batch.schema.get_field_index(wanted[option]))
@@ -114,7 +116,17 @@ def read(
         found.get("client"),
         tested if tested.any() and not tested.all() else None,
         class_names=names,
+        divisor=divisor,
     )
+
+
+def _divisor(kind: Any) -> int | None:
+    """What the inputs of a column are divided by: pictures by 255, places of characters by 1."""
+    from pyarrow import types
+
+    if types.is_string(kind) or types.is_large_string(kind):
+        return 1
+    return 255 if types.is_struct(kind) else None
 
 
 def _is_test(path: Path) -> bool:
@@ -151,6 +163,9 @@ def _converted(path: Path, column: Any, option: str, vocabulary: str) -> np.ndar
     """One column of some rows: numbers, texts, or for inputs (rows, ...)."""
     if column.null_count:
         raise InputError(f"'{path}' has an empty value in column data.{option}")
+    numbers = _numbers(column)
+    if numbers is not None:
+        return numbers.reshape(-1, 1) if numbers.ndim == 1 and option == "features" else numbers
     values = column.to_pylist()
     first = values[0] if values else None
     if option != "features":
@@ -161,8 +176,23 @@ def _converted(path: Path, column: Any, option: str, vocabulary: str) -> np.ndar
         )
     if isinstance(first, str):
         return _windows(path, values, vocabulary)
-    found = _stacked(path, option, values)
-    return found.reshape(len(found), -1) if found.ndim == 1 else found
+    return _stacked(path, option, values)
+
+
+def _numbers(column: Any) -> np.ndarray | None:
+    """Numbers, or lists of them of one shape, in the column's own type; None for what is else."""
+    from pyarrow import compute, types
+
+    kind = column.type
+    if types.is_integer(kind) or types.is_floating(kind):
+        return None if column.null_count else column.to_numpy(zero_copy_only=False)
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+        return None
+    within = None if column.null_count else _numbers(column.flatten())
+    lengths = set(compute.list_value_length(column).to_pylist())
+    if within is None or len(lengths) != 1 or 0 in lengths:
+        return None
+    return within.reshape(len(column), lengths.pop(), *within.shape[1:])
 
 
 def _stacked(path: Path, option: str, values: Iterable[Any]) -> np.ndarray:

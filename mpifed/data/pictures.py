@@ -54,6 +54,22 @@ def decoded(content: bytes, said: str, mode: str | None = None) -> np.ndarray:
     return values if values.ndim == 2 else np.ascontiguousarray(values.transpose(2, 0, 1))
 
 
+def channel_axis(shape: tuple[int, ...]) -> int | None:
+    """Return the axis of a sample that has the channels, None where there is none.
+
+    Two axes are (rows, columns). Of three the first or the last has the channels, whichever is
+    shorter; the first where both are alike.
+
+    Examples
+    --------
+    >>> channel_axis((28, 28)), channel_axis((3, 32, 32)), channel_axis((32, 32, 3))
+    (None, 0, 2)
+    """
+    if len(shape) != 3:
+        return None
+    return 0 if shape[0] <= shape[2] else 2
+
+
 def smaller(pictures: np.ndarray, side: int) -> np.ndarray:
     """Return pictures whose pixels are means over areas of the given ones.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import ndimage
 
+from mpifed.data.pictures import channel_axis
 from mpifed.random import stream
 
 
@@ -52,7 +53,7 @@ def rotated(pictures: np.ndarray, angle: float) -> np.ndarray:
     Parameters
     ----------
     pictures : ndarray
-        (pictures, ..., rows, columns), of any type.
+        (pictures, ..., rows, columns) or (pictures, rows, columns, channels), of any type.
     angle : float
         In degrees.
 
@@ -67,6 +68,9 @@ def rotated(pictures: np.ndarray, angle: float) -> np.ndarray:
     array([[[2, 4],
             [1, 3]]])
     """
+    if channel_axis(pictures.shape[1:]) == 2:
+        upright = np.ascontiguousarray(np.moveaxis(pictures, -1, 1))
+        return np.ascontiguousarray(np.moveaxis(rotated(upright, angle), 1, -1))
     quarters = angle / 90
     square = pictures.shape[-1] == pictures.shape[-2]
     if quarters == round(quarters) and (square or round(quarters) % 2 == 0):

@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 from mpifed.data.base import Dataset, Shards, Split
 from mpifed.data.characters import UNKNOWN, VOCABULARIES, Vocabulary, codes
 from mpifed.data.compressed import bare_name, located, opened
-from mpifed.data.dealing import FEWEST, MinSamples
+from mpifed.data.dealing import FEWEST, Fraction, MinSamples, share_of
 from mpifed.data.delivery import agreed
 from mpifed.data.natural import Choose, chosen
 from mpifed.data.plays import speeches, texts_of_roles
@@ -86,10 +86,10 @@ class Shakespeare(Dataset):
     Parameters
     ----------
     path : str, optional
-        The text, plain or with .gz, .xz or .bz2, or its name in ``$MPIFED_DATA/shakespeare``. None
-        is the only file in ``raw``.
+        The text, plain or with .gz, .xz or .bz2, or the name of one in the directory ``raw``. None
+        is the only file there.
     raw : str, optional
-        Directory of the text.
+        Directory of the text. None is ``$MPIFED_DATA/shakespeare``.
     layout : {'auto', 'headed', 'indented'}
         How speeches are set: ``ROLE:`` on a line above them, or ``  ROLE. text`` as in Project
         Gutenberg's edition. ``auto`` takes the layout in which more speeches are found.
@@ -104,12 +104,14 @@ class Shakespeare(Dataset):
         What is predicted: the character after the whole input (task ``classification``), as in the
         paper and LEAF, or the one after each position (task ``sequence``), as in the published
         code.
+    fraction : float
+        Share of all samples that is used, drawn by the seed.
     min_samples : int
         Fewest samples of a role that is taken; each part must have one.
     choose : {'random', 'first', 'largest'}
         Which roles are taken where there are more than clients.
     seed : int, optional
-        Seed of the choice. None is the run's.
+        Seed of the data set. None is the run's.
     """
 
     is_uint8 = True
@@ -127,6 +129,7 @@ class Shakespeare(Dataset):
         sequence_length: Annotated[int, Ge(1), Le(100_000)] = 80,
         stride: Annotated[int, Ge(1)] = 1,
         targets: Literal["next", "every"] = "next",
+        fraction: Fraction = 1.0,
         min_samples: MinSamples = FEWEST,
         choose: Choose = "random",
         seed: Annotated[int, Ge(0)] | None = None,
@@ -142,12 +145,14 @@ class Shakespeare(Dataset):
             texts = list(texts_of_roles(found).values())
             tokens = _encoded(place, texts, VOCABULARIES[vocabulary])
             parts = np.array([_parts(len(own), sequence_length, stride) for own in tokens])
-            sizes = parts[:, :, 1].reshape(-1, 3)
+            kept = _kept(parts[:, :, 1].reshape(-1), fraction, self.seed)
+            sizes = np.array([len(own) for own in kept]).reshape(-1, 3)
             usable = np.where(sizes.min(axis=1, initial=1 << 62) > 0, sizes.sum(axis=1), 0)
             rng = stream(self.seed, "partition")
             roles = chosen(usable, n_clients, rng, min_samples, choose)
             texts_taken = [tokens[role] for role in roles]
-            self._windows = _windows(texts_taken, parts[roles], sequence_length, stride)
+            places = [kept[3 * role + part] for role in roles for part in range(3)]
+            self._windows = _windows(texts_taken, parts[roles], places, sequence_length, stride)
             name = f"shakespeare-{bare_name(place).removesuffix('.txt')}"
             labels = self._windows.targets()
             characters = tuple(VOCABULARIES[vocabulary])
@@ -216,12 +221,20 @@ def _parts(n: int, length: int, stride: int) -> list[tuple[int, int]]:
     ]
 
 
-def _windows(tokens: list[np.ndarray], parts: np.ndarray, length: int, stride: int) -> Windows:
-    """All samples of these texts, whose ``parts`` (texts, 3, 2) ``_parts`` gives."""
-    first = np.cumsum([0, *map(len, tokens)])[:-1]
-    starts = [
-        first[text] + begin + stride * np.arange(count)
-        for text, of_text in enumerate(parts)
-        for begin, count in of_text
-    ]
+def _kept(sizes: np.ndarray, fraction: float, seed: int) -> list[np.ndarray]:
+    """The numbers of those samples of each part that are used, ascending; ``sizes`` (parts,)."""
+    if fraction == 1:
+        return [np.arange(size) for size in sizes]
+    ends = np.cumsum(sizes)
+    kept = share_of(int(sizes.sum()), fraction, seed)
+    of_parts = np.split(kept, np.searchsorted(kept, ends[:-1]))
+    return [own - first for own, first in zip(of_parts, ends - sizes, strict=True)]
+
+
+def _windows(
+    tokens: list[np.ndarray], parts: np.ndarray, kept: list[np.ndarray], length: int, stride: int
+) -> Windows:
+    """Samples of these texts, whose ``parts`` (texts, 3, 2) ``_parts`` gives, those ``kept``."""
+    first = np.repeat(np.cumsum([0, *map(len, tokens)])[:-1], 3) + parts[:, :, 0].reshape(-1)
+    starts = [begin + stride * own for begin, own in zip(first, kept, strict=True)]
     return Windows(np.concatenate(tokens), np.concatenate(starts), length)

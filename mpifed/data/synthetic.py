@@ -24,12 +24,14 @@ from mpifed.data.federated_format import Contents
 from mpifed.data.federated_writer import write
 from mpifed.data.partition import Alpha
 from mpifed.data.published import LARGEST, SMALLEST, Setting, Truth, rounded_sigmoid, sigmoid
+from mpifed.errors import InputError
 from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 from mpifed.supervision import heartbeat
 
 Variant = Literal["paper", "released", "corrected"]
+Mixtures = Literal["dirichlet", "one_hot"]
 
 PUBLISHED_SEED = 12345
 """The seed that the published generator takes by default."""
@@ -63,6 +65,9 @@ class Synthetic(Dataset):
         Number of linear classifiers in the mixture.
     dimension : int
         Number of inputs.
+    mixtures : {'dirichlet', 'one_hot'}
+        How mixture weights are drawn: Dir(dirichlet_alpha), or a single component for each client,
+        uniformly at random (App. J.4, where FedEM recovers these clusters).
     dirichlet_alpha : float
         Concentration of the clients' mixture weights.
     noise : float, optional
@@ -82,6 +87,7 @@ class Synthetic(Dataset):
         variant: Variant = "paper",
         n_components: Annotated[int, Ge(1)] = 3,
         dimension: Annotated[int, Ge(1)] = 150,
+        mixtures: Mixtures = "dirichlet",
         dirichlet_alpha: Alpha = 0.4,
         noise: Annotated[float, Ge(0)] | None = None,
         n_test: Annotated[int, Ge(1)] = 5000,
@@ -89,6 +95,11 @@ class Synthetic(Dataset):
     ) -> None:
         if seed is None:
             seed = PUBLISHED_SEED if variant == "released" else run_seed
+        if variant == "released" and mixtures != "dirichlet":
+            raise InputError(
+                f"data.mixtures is '{mixtures}', but the published generator (data.variant is "
+                "'released') has Dirichlet mixtures; allowed: variant 'paper' or 'corrected'"
+            )
         if noise is None:
             noise = 1.0 if variant == "paper" else 0.1
         check_memory(
@@ -106,7 +117,9 @@ class Synthetic(Dataset):
             n_clients, n_components, dimension, dirichlet_alpha, noise, n_test, seed
         )
         self.truth: Truth = (
-            published.begin(self.setting)[1] if variant == "released" else truth(self.setting)
+            published.begin(self.setting)[1]
+            if variant == "released"
+            else truth(self.setting, mixtures)
         )
         self.description = Description(
             f"synthetic-{variant}",
@@ -141,7 +154,7 @@ class Synthetic(Dataset):
         raise IndexError(f"client {client} of {self.setting.n_clients}")
 
 
-def truth(setting: Setting) -> Truth:
+def truth(setting: Setting, mixtures: Mixtures = "dirichlet") -> Truth:
     """Return pi, theta and the n_t of ``paper`` and ``corrected``.
 
     Row t of pi and n_t are the same for any number of clients above t.
@@ -149,7 +162,11 @@ def truth(setting: Setting) -> Truth:
     n_clients, n_components = setting.n_clients, setting.n_components
     sizes = stream(setting.seed, "synthetic/sizes").lognormal(4, 2, n_clients)
     alpha = np.full(n_components, setting.dirichlet_alpha)
-    mixture = stream(setting.seed, "synthetic/mixture").dirichlet(alpha, n_clients)
+    draw = stream(setting.seed, "synthetic/mixture")
+    if mixtures == "one_hot":
+        mixture = np.eye(n_components)[draw.integers(n_components, size=n_clients)]
+    else:
+        mixture = draw.dirichlet(alpha, n_clients)
     components = stream(setting.seed, "synthetic/components").uniform(
         -1, 1, (n_components, setting.dimension)
     )

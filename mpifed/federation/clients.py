@@ -211,6 +211,11 @@ class Clients:
         return self.shards.client_ids[self.rows]
 
     @cached_property
+    def places(self) -> np.ndarray:
+        """Positions of these clients among those in training, int64 (len,); not of unseen ones."""
+        return np.searchsorted(self.federation.training, self.ids)
+
+    @cached_property
     def n_train(self) -> np.ndarray:
         """The training samples n_t of each client, int64 (len,)."""
         return self.federation.n_train[self.ids]

@@ -13,8 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.local.options import Sampling
-from mpifed.random import shuffles, uniforms
+from mpifed.local.options import LocalOptions, Sampling
+from mpifed.memory import check_memory
+from mpifed.random import bits_at, shuffles
+
+SLOT_BYTES = 12
+"""Least number of bytes of a sample in a minibatch: its place, int64, and its weight, float32."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,8 @@ def work_of(
     """Return the work of ``epochs`` passes, or of ``steps`` minibatches where given.
 
     The last minibatch of a shuffled pass holds the samples that are left. With ``uniform`` sampling
-    each has ``batch_size`` samples, at most n_t (Marfoq et al. 2021, Alg. 2, line 17).
+    each has ``batch_size`` samples, at most n_t (Marfoq et al. 2021, Alg. 2, line 17). Clients
+    without samples take no step.
 
     Parameters
     ----------
@@ -94,9 +99,9 @@ def work_of(
     array([6, 6])
     """
     per_epoch = -(-n_train // batch_size)
-    total = per_epoch * epochs if steps is None else np.full_like(per_epoch, steps)
+    total = per_epoch * epochs if steps is None else np.where(n_train > 0, steps, 0)
     drawn = n_train if sampling == "shuffled" else per_epoch * np.minimum(batch_size, n_train)
-    return Work(n_train, total, per_epoch, drawn)
+    return Work(n_train, total, per_epoch.clip(min=1), drawn)
 
 
 @dataclass(frozen=True)
@@ -233,14 +238,40 @@ def draw_orders(
     number = np.arange(len(passes)) - np.repeat(
         np.cumsum(epochs * components) - epochs * components, epochs * components
     )
-    pass_keys = uniforms(keys[passes], number)
+    pass_keys = bits_at(keys[passes], number)
     samples = work.samples[passes]
     if sampling == "shuffled":
         visited = shuffles(pass_keys, samples)
         return torch.from_numpy(visited + np.repeat(starts[passes], samples))
     drawn = work.drawn[passes]
     counters = np.arange(drawn.sum()) - np.repeat(np.cumsum(drawn) - drawn, drawn)
-    bits = uniforms(np.repeat(pass_keys, drawn), counters) >> np.uint64(32)
+    bits = bits_at(np.repeat(pass_keys, drawn), counters) >> np.uint64(32)
     of = np.repeat(samples, drawn).astype(np.uint64)
     visited = (bits * of >> np.uint64(32)).astype(np.int64)
     return torch.from_numpy(visited + np.repeat(starts[passes], drawn))
+
+
+def check_plan(options: LocalOptions, longest: int, width: int, epochs_field: str) -> None:
+    """Refuse more local steps than memory can hold minibatches of one client and model.
+
+    Parameters
+    ----------
+    options : LocalOptions
+        The section ``local``.
+    longest : int
+        Largest shard of all clients.
+    width : int
+        Slots of a minibatch.
+    epochs_field : str
+        Where the epochs come from, for messages.
+
+    Raises
+    ------
+    InputError
+    """
+    steps = options.steps
+    what = f"local.steps is {steps}, which"
+    if steps is None:
+        steps = -(-longest // options.batch_size) * options.epochs
+        what = f"{epochs_field} is {options.epochs}, which with {longest} samples of a client"
+    check_memory(float(SLOT_BYTES) * steps * width, what)

@@ -201,7 +201,9 @@ class StackedObjective:
         place = np.arange(width)
         inside = place < counts[:, None]
         samples = torch.from_numpy(np.where(inside, starts[:, None] + place, starts[:, None]))
-        x, y = self.split.x[samples], self.split.y[samples]
+        # Several times faster than ``x[samples]``.
+        flat, shape = samples.view(-1).to(self.split.x.device), samples.shape
+        x, y = (t.index_select(0, flat).unflatten(0, shape) for t in (self.split.x, self.split.y))
         weights = torch.from_numpy(inside / counts[:, None]).to(x)
         return Group(torch.from_numpy(members), x, y, weights)
 
@@ -222,6 +224,17 @@ def row_norms(rows: Tensor) -> Tensor:
     tensor([5.], dtype=torch.float64)
     """
     return rows.double().square().sum(1).sqrt()
+
+
+def row_products(left: Tensor, right: Tensor) -> Tensor:
+    """Return the inner product of each pair of rows, float64 (R,).
+
+    Examples
+    --------
+    >>> row_products(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 2.0]]))
+    tensor([11.], dtype=torch.float64)
+    """
+    return (left.double() * right.double()).sum(1)
 
 
 def sampled_gradients(

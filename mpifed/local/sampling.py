@@ -65,6 +65,36 @@ def chosen(train: Split, samples: list[np.ndarray]) -> Split:
     return Split(train.x.index_select(0, rows), train.y.index_select(0, rows), offsets)
 
 
+def minibatches(split: Split, size: int) -> tuple[Split, np.ndarray]:
+    """Cut every client's samples into minibatches, in their order; the last one has the rest.
+
+    Parameters
+    ----------
+    split : Split
+        Samples of the clients.
+    size : int
+        Samples of a minibatch.
+
+    Returns
+    -------
+    tuple of Split and numpy.ndarray
+        The same samples, with a minibatch in place of each client; and the first minibatch of each
+        client, int64 (clients,).
+
+    Examples
+    --------
+    >>> parts, first = minibatches(Split(torch.zeros(7, 2), torch.zeros(7), np.array([0, 5, 7])), 2)
+    >>> parts.counts, first
+    (array([2, 2, 1, 2]), array([0, 3]))
+    """
+    numbers = -(-split.counts // size)
+    ends = np.cumsum(numbers)
+    first = ends - numbers
+    within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(first, numbers)
+    begins = np.repeat(split.offsets[:-1], numbers) + size * within
+    return Split(split.x, split.y, np.append(begins, split.offsets[-1])), first
+
+
 def share_weights(
     clients: Clients, draws: Draws, purpose: str, share: float, like: Tensor
 ) -> Tensor:

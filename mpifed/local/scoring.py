@@ -149,12 +149,16 @@ def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:
     Returns
     -------
     Tensor
-        float64 (len(rows), M).
+        float64 (len(rows), M); 0 for clients without samples.
     """
     if not len(rows):
         return torch.empty(0, len(values), dtype=torch.float64)
-    sums = np.add.reduceat(values.double().cpu().numpy(), split.offsets[:-1], axis=1)
-    return torch.from_numpy(sums[:, rows].T / split.counts[rows][:, None])
+    filled = split.counts > 0  # an empty segment would give its successor's first value
+    sums = np.zeros((len(values), len(filled)))
+    starts = split.offsets[:-1][filled]
+    if len(starts):
+        sums[:, filled] = np.add.reduceat(values.double().cpu().numpy(), starts, axis=1)
+    return torch.from_numpy(sums[:, rows].T / np.maximum(1, split.counts[rows])[:, None])
 
 
 def best_weight(loss: Loss, outputs: Tensor, y: Tensor, grid: Tensor) -> float:

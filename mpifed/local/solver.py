@@ -20,34 +20,21 @@ from torch import Tensor
 
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment
+from mpifed.local.coupling import Coupling, sequences
 from mpifed.local.invariance import LANES
-from mpifed.local.minibatches import Work, draw_orders, work_of
+from mpifed.local.minibatches import Work, check_plan, draw_orders, work_of
 from mpifed.local.one_by_one import step_one_by_one
 from mpifed.local.optimizers import RULES, OptimizerState, WithBuffers, without_buffers
 from mpifed.local.options import LocalOptions
 from mpifed.local.schedule import learning_rates, summed_rates
 from mpifed.local.stacked import BLOCK_BYTES, GPU_BLOCK_BYTES, Stacked
 from mpifed.local.steps import Steps
-from mpifed.memory import check_memory
 from mpifed.models.base import Model
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 __all__ = ["LocalSGD", "OptimizerState"]
-
-SLOT_BYTES = 12
-"""Least number of bytes of a sample in a minibatch: its place, int64, and its weight, float32."""
-
-
-def _check_plan(options: LocalOptions, longest: int, width: int, epochs_field: str) -> None:
-    """Refuse more local steps than memory can hold minibatches of one client and model."""
-    steps = options.steps
-    what = f"local.steps is {steps}, which"
-    if steps is None:
-        steps = -(-longest // options.batch_size) * options.epochs
-        what = f"{epochs_field} is {options.epochs}, which with {longest} samples of a client"
-    check_memory(float(SLOT_BYTES) * steps * width, what)
 
 
 class LocalSGD:
@@ -100,7 +87,7 @@ class LocalSGD:
         self.horizon, self.longest = options.lr_horizon or horizon, longest
         width = min(options.batch_size, longest)
         self.width = -(-width // LANES) * LANES
-        _check_plan(options, longest, self.width, epochs_field)
+        check_plan(options, longest, self.width, epochs_field)
         self.rule = RULES[options.optimizer](options)
         self.n_trained = model.n_parameters - model.n_buffers
         chosen = model.stepping if options.stepping == "auto" else options.stepping
@@ -130,15 +117,9 @@ class LocalSGD:
         **options
             Fields of ``LocalOptions`` that differ.
         """
-        return LocalSGD(
-            model or self.model,
-            dataclasses.replace(self.options, **options),
-            self.horizon,
-            self.longest,
-            self.device,
-            purpose,
-            epochs_field,
-        )
+        changed = dataclasses.replace(self.options, **options)
+        shared = self.horizon, self.longest, self.device
+        return LocalSGD(model or self.model, changed, *shared, purpose, epochs_field)
 
     @property
     def keeps_buffers(self) -> bool:
@@ -200,6 +181,8 @@ class LocalSGD:
         step_scale: Float[np.ndarray, " clients"] | None = None,
         adjustments: Sequence[Adjustment] = (),
         mask: Bool[Tensor, " size"] | None = None,
+        coupling: Coupling | None = None,
+        steps: int | None = None,
     ) -> tuple[Float[Tensor, "clients components size"], OptimizerState]:
         """Train every row of ``start`` on its client's shard.
 
@@ -222,39 +205,50 @@ class LocalSGD:
         mask : Tensor, optional
             Which numbers of a row are trained, bool (P,), as ``Model.mask`` returns it; the others
             and their moments stay as they are. None is all. Buffers change in any case.
+        coupling : Coupling, optional
+            What moves all models of a client together, on the same minibatches. ``start`` may then
+            have more models than ``optimizer``, which the update rule does not step. ``weights``
+            are (1, samples).
+        steps : int, optional
+            Local steps of this round, in place of ``local.epochs`` or ``local.steps``.
 
         Returns
         -------
         tuple of Tensor and OptimizerState
             The trained rows, (clients, components, P), and the new state.
         """
-        options, work, kept = self.options, self._work(clients), without_buffers(optimizer)
+        options, kept = self.options, without_buffers(optimizer)
+        work = self._work(clients, steps)
         rates = learning_rates(options, self.horizon, draws.round, kept.epochs, work, step_scale)
         keys = draws.client_keys(self.purpose, clients.ids)
         moments = self.rule.moments(kept)
         if options.reset_momentum:
             moments = tuple(torch.zeros_like(moment) for moment in moments)
-        steps = Steps(
+        count = sequences(start, coupling)
+        task = Steps(
             clients.shards.train,
-            draw_orders(keys, clients.starts, work, start.shape[1], options.sampling),
+            draw_orders(keys, clients.starts, work, count, options.sampling),
             work,
             rates,
             self.rule.steps(kept),
             weights,
             tuple(adjustments),
             None if mask is None else mask[: self.n_trained].to(self.device),
+            coupling,
         )
         start = self.own(start, optimizer)
         if self.stacked is not None:
-            trained, moments = self.stacked(start, moments, clients, steps)
+            trained, moments = self.stacked(start, moments, clients, task)
         else:
             noise = draws.client_keys(f"{self.purpose} noise", clients.ids)
             trained, moments = step_one_by_one(
-                self.model, self.rule, options.batch_size, start, moments, noise, steps
+                self.model, self.rule, options.batch_size, start, moments, noise, task
             )
-        after = self.rule.after(kept, moments, work.steps, work.epochs)
+        taken = work.steps * (1 if coupling is None else coupling.steps)
+        after = self.rule.after(kept, moments, taken, work.epochs)
         if isinstance(optimizer, WithBuffers):
-            return trained, WithBuffers(after, trained[..., self.n_trained :].clone())
+            models = optimizer.buffers.shape[1]
+            return trained, WithBuffers(after, trained[:, :models, self.n_trained :].clone())
         return trained, after
 
     def total_rates(
@@ -263,6 +257,7 @@ class LocalSGD:
         clients: Clients,
         draws: Draws,
         step_scale: Float[np.ndarray, " clients"] | None = None,
+        steps: int | None = None,
     ) -> Float[Tensor, " clients"]:
         """Return the sum of the learning rates of a client's steps in a round.
 
@@ -279,20 +274,22 @@ class LocalSGD:
             Random numbers of the round, for its number.
         step_scale : numpy.ndarray, optional
             Factors of the learning rate, (clients,).
+        steps : int, optional
+            As in a call of the solver.
 
         Returns
         -------
         Tensor
             float64 (clients,), positive, on the solver's device.
         """
-        options, work, kept = self.options, self._work(clients), without_buffers(optimizer)
+        options, kept = self.options, without_buffers(optimizer)
+        work = self._work(clients, steps)
         rates = learning_rates(options, self.horizon, draws.round, kept.epochs, work, step_scale)
         return torch.from_numpy(summed_rates(rates, work)).to(self.device)
 
-    def _work(self, clients: Clients) -> Work:
-        """Steps of each client in a round."""
+    def _work(self, clients: Clients, steps: int | None = None) -> Work:
+        """Steps of each client in a round; ``steps`` are in place of those of the options."""
         options = self.options
-        work = work_of(
-            clients.n_train, options.batch_size, options.epochs, options.steps, options.sampling
-        )
+        steps = options.steps if steps is None else steps
+        work = work_of(clients.n_train, options.batch_size, options.epochs, steps, options.sampling)
         return work if clients.effort is None else work.shortened(clients.effort)

@@ -9,6 +9,8 @@ same for any blocks.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +18,8 @@ import torch
 from torch import Tensor
 
 from mpifed.federation.clients import Clients
+from mpifed.local.adjustments import Adjustment
+from mpifed.local.coupling import Minibatch, sequences
 from mpifed.local.invariance import never_alone
 from mpifed.local.minibatches import Plan, Work, plan
 from mpifed.local.optimizers import Moments, Rule
@@ -90,7 +94,7 @@ class Stacked:
         tuple of Tensor and tuple of Tensor
             The trained rows and their moments.
         """
-        work, train, components = steps.work, steps.train, start.shape[1]
+        work, train, components = steps.work, steps.train, sequences(start, steps.coupling)
         the_plan = self._plan(clients, work, components, start.dtype)
         samples = steps.samples.to(self.device).index_select(0, the_plan.place)
         scale = the_plan.scale
@@ -122,13 +126,17 @@ class Stacked:
                 if rate.shape[1] > 1:
                     epoch = torch.from_numpy(step.number // per_epoch[part]).to(self.device)
                     rate = rate.gather(1, epoch[:, None])
+                inputs = self._inputs(train.x, samples[step.slots])
+                batch = inputs, labels[step.slots], scale[step.slots]
+                if steps.coupling is not None:
+                    done = before[part, None] + step.number * steps.coupling.steps
+                    own = tuple(moment[part] for moment in moving)
+                    made = theta[part], order[part], step.number, rate
+                    terms = adjustments, steps.mask
+                    steps.coupling.move(OfBlock(*made, self, own, batch, part, done, *terms))
+                    continue
                 w = w_rows[part]
-                change = self._gradient(
-                    w,
-                    self._inputs(train.x, samples[step.slots]),
-                    labels[step.slots],
-                    scale[step.slots],
-                )
+                change = self.gradient(w, *batch)
                 for term in adjustments:
                     shape = (step.last - step.first, components, self.model.n_parameters)
                     term.add_to(
@@ -144,14 +152,27 @@ class Stacked:
             tuple(torch.empty_like(moment).index_copy_(0, order, moment) for moment in moving),
         )
 
-    def _gradient(
+    def gradient(
         self,
         w: Float[Tensor, "rows size"],
         x: Float[Tensor, "samples *inputs"],
         y: Shaped[Tensor, "samples *targets"],
         scale: Float[Tensor, " samples"],
     ) -> Float[Tensor, "rows size"]:
-        """The gradient of the rows ``w`` on one minibatch each."""
+        """Return the gradient of the rows ``w`` on one minibatch each, padded to ``width``.
+
+        Parameters
+        ----------
+        w : Tensor
+            Parameters, (R, P).
+        x, y, scale : Tensor
+            Inputs, targets and weights of R ``width`` samples.
+
+        Returns
+        -------
+        Tensor
+            (R, P).
+        """
         shape = (len(w), self.width)
         inputs, targets = x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:])
         return never_alone(self.model.gradient, w, inputs, targets, scale.view(shape))
@@ -164,7 +185,7 @@ class Stacked:
 
     def _plan(self, clients: Clients, work: Work, components: int, dtype: torch.dtype) -> Plan:
         """The plan of these clients and this work; the last few are kept."""
-        key = (clients.rows.tobytes() + work.steps.tobytes(), components)
+        key = (b"".join(map(bytes, (clients.rows, work.steps, work.drawn))), components)
         if key not in self._plans:
             if len(self._plans) >= 4:
                 self._plans.clear()
@@ -175,3 +196,49 @@ class Stacked:
                 work, self.batch_size, self.width, components, block, dtype, self.device
             )
         return self._plans[key]
+
+
+@dataclass
+class OfBlock(Minibatch):
+    """Minibatches of the clients of a block, whose models move together.
+
+    Attributes
+    ----------
+    stacked : Stacked
+        What computes gradients.
+    moments : tuple of Tensor
+        Those of the clients' models, (c, models, P) each.
+    batch : tuple of Tensor
+        Inputs, targets and weights of the samples.
+    block : slice
+        Which clients, in the order of ``terms``.
+    done : Tensor
+        Steps of each client's models before this minibatch, (c, 1).
+    terms : tuple of Adjustment
+        Terms that are added to the gradients.
+    mask : Tensor or None
+        Which parameters are trained.
+    taken : Counter
+        Steps of each model on this minibatch.
+    """
+
+    stacked: Stacked
+    moments: Moments
+    batch: tuple[Tensor, Tensor, Tensor]
+    block: slice
+    done: Tensor
+    terms: tuple[Adjustment, ...]
+    mask: Tensor | None
+    taken: Counter[int] = field(default_factory=Counter)
+
+    def gradient(self, points: Tensor, model: int) -> Tensor:
+        return self.stacked.gradient(points, *self.batch)
+
+    def step(self, gradient: Tensor, model: int) -> None:
+        self.taken[model] += 1
+        w = self.rows[:, model]
+        for term in self.terms:
+            term.add_to(gradient[:, None], w[:, None], self.block, slice(model, model + 1))
+        moments = tuple(moment[:, model] for moment in self.moments)
+        number = self.done + self.taken[model]
+        self.stacked.rule.masked_step(w, gradient, moments, self.rate, number, self.mask)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.local.adjustments import Adjustment
+from mpifed.local.coupling import Coupling
 from mpifed.local.minibatches import Work
 
 
@@ -34,6 +35,8 @@ class Steps:
         Terms that are added to the gradients.
     mask : Tensor or None
         Which parameters are trained, bool (P,); None for all.
+    coupling : Coupling or None
+        What moves the models of a client together; None trains them apart.
     """
 
     train: Split
@@ -44,3 +47,4 @@ class Steps:
     weights: Tensor | None
     adjustments: tuple[Adjustment, ...]
     mask: Tensor | None
+    coupling: Coupling | None = None

@@ -47,6 +47,8 @@ class Parametrised(Contract, kind="model"):
         True if both values of ``local.stepping`` give the same bits.
     scored_together : int
         Samples in one call of ``shared_logits``, at most.
+    remarks : tuple of str
+        Lines for the log about the model.
     """
 
     loss: Loss = CROSS_ENTROPY
@@ -57,6 +59,7 @@ class Parametrised(Contract, kind="model"):
     stepping_on_gpu: Stepping = "stacked"
     same_bits: bool = True
     scored_together: int = 8192
+    remarks: tuple[str, ...] = ()
 
     @property
     @abstractmethod
@@ -171,6 +174,9 @@ class Model(Parametrised, kind="model"):
     @contextmanager
     def training(self, parameters: Tensor, gradient: Tensor) -> Iterator[Gradient]:
         """Train one copy at its true batch size, without rows beside it.
+
+        By default each call is one of ``gradient``, which moves no buffers: a model with buffers
+        overrides this.
 
         Parameters
         ----------

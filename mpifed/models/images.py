@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from mpifed.data.base import Description
+from mpifed.data.pictures import channel_axis
 from mpifed.errors import InputError
 from mpifed.models.outputs import refuse_sequences
 
@@ -87,12 +88,10 @@ def images_of(
             f"width, channels), but '{data.source}' has samples of shape {shape}; reshape them to "
             "one of these, or use mlp or linear"
         )
-    if len(shape) == 2:
-        found = Images(1, shape[0], shape[1])
-    elif shape[0] <= shape[2]:
-        found = Images(shape[0], shape[1], shape[2], axis=0)
-    else:
-        found = Images(shape[2], shape[0], shape[1], axis=2)
+    axis = channel_axis(shape)
+    channels = 1 if axis is None else shape[axis]
+    height, width = (size for place, size in enumerate(shape) if place != axis)
+    found = Images(channels, height, width, axis)
     if min(found.height, found.width) < least:
         raise InputError(
             f"model '{model}' needs images of at least {least} x {least} pixels, but "

@@ -14,7 +14,6 @@ with R batches at once, by ``torch.func.vmap``.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -27,18 +26,15 @@ from torch import Tensor, nn
 
 from mpifed.errors import InputError
 from mpifed.models.base import Gradient, Model, Stepping
+from mpifed.models.building import Build, Builder, complete, seeded
+from mpifed.models.diagnosis import converted, remarks_on
 from mpifed.models.layout import Layout, Place, layout_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
-from mpifed.models.trial import BATCH, Build, complete, running_statistics, seeded, try_module
+from mpifed.models.stacking import SMALL, can_be_stacked, is_dense
+from mpifed.models.trial import BATCH, running_statistics, try_module
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
-
-SMALL = 1 << 15
-"""Parameters up to which dense networks are stacked; see ``scripts/bench ways_of_stepping``."""
-
-DENSE = (nn.Linear, nn.LayerNorm)
-"""Layers whose stacked products are about as fast as single ones."""
 
 SCORED = 64
 """Samples scored together by networks with convolutions or recurrences."""
@@ -50,10 +46,8 @@ class ModuleModel(Model):
 
     Attributes
     ----------
-    build : callable
-        Builds the module anew, with freshly drawn parameters.
-    input_shape : tuple of int
-        Shape of one sample.
+    builder : Builder
+        Builds the module anew.
     network : torch.nn.Module
         One such module. Its parameters have no memory but while it computes.
     layout : Layout
@@ -64,18 +58,17 @@ class ModuleModel(Model):
         Training loss.
     autocast : torch.dtype or None
         Type of products in training, where not that of the parameters. Rows are then not stacked.
-    dtype : torch.dtype
-        Type of the parameters in which the module was tried.
+    remarks : tuple of str
+        Lines for the log about what may be a mistake in the module.
     """
 
-    build: Build
-    input_shape: tuple[int, ...]
+    builder: Builder
     network: nn.Module
     layout: Layout
     deterministic: bool = True
     loss: Loss = CROSS_ENTROPY
     autocast: torch.dtype | None = None
-    dtype: torch.dtype = torch.float32
+    remarks: tuple[str, ...] = ()
 
     @property
     def n_parameters(self) -> int:
@@ -95,21 +88,17 @@ class ModuleModel(Model):
     @property
     def stepping(self) -> Stepping:  # type: ignore[override]
         """``stacked`` for small networks of dense layers, else ``one_by_one``."""
-        small = self.layout.trained <= SMALL and self._is_dense()
+        small = self.layout.trained <= SMALL and is_dense(self.network)
         return "stacked" if small and self._is_stackable else "one_by_one"
 
     @cached_property
     def _is_stackable(self) -> bool:
-        """Whether two rows can be computed at once; vmap refuses branches and changes in place."""
+        """Whether two rows can be computed at once."""
         if not self.deterministic or self.autocast is not None:
             return False
-        rows = torch.zeros(2, self.n_parameters, dtype=self.dtype, requires_grad=True)
-        try:
-            outputs = self.logits(rows, torch.ones(2, BATCH, *self.input_shape, dtype=self.dtype))
-            torch.autograd.grad(outputs.sum(), rows)
-        except Exception:
-            return False
-        return True
+        dtype = self.builder.dtype
+        x = torch.ones(2, BATCH, *self.builder.input_shape, dtype=dtype)
+        return can_be_stacked(self.logits, torch.zeros(2, self.n_parameters, dtype=dtype), x)
 
     @property
     def stepping_on_gpu(self) -> Stepping:  # type: ignore[override]
@@ -121,11 +110,7 @@ class ModuleModel(Model):
     @property
     def scored_together(self) -> int:  # type: ignore[override]
         """Few samples where activations would leave the cache, else many."""
-        return 1024 if self._is_dense() else SCORED
-
-    def _is_dense(self) -> bool:
-        owners = (m for m in self.network.modules() if any(True for _ in m.parameters(False)))
-        return all(isinstance(owner, DENSE) for owner in owners)
+        return 1024 if is_dense(self.network) else SCORED
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
         """Build the module anew, with torch's global generator seeded from ``generator``.
@@ -145,8 +130,7 @@ class ModuleModel(Model):
         InputError
             Where the function returns the module that it returned before, or another layout.
         """
-        seed = int(generator.integers(2**63))
-        fresh = seeded(lambda: complete(self.build(), self.input_shape), seed)
+        fresh = self.builder.drawn(int(generator.integers(2**63)))
         if fresh is self.network:
             raise InputError(
                 "model: the function must build a new module in every call; it returned the same "
@@ -237,7 +221,7 @@ class ModuleModel(Model):
             return torch.autograd.grad(total, leaf)[0]
 
     def module(self, parameters: Tensor) -> nn.Module:
-        found = copy.deepcopy(self.network).to(parameters.device, parameters.dtype)
+        found = self.builder.copy().to(parameters.device, parameters.dtype)
         self.layout.fill(found, parameters.detach())
         return found.eval()
 
@@ -251,6 +235,7 @@ def module_model(
     seed: int = 0,
     autocast: torch.dtype | None = None,
     dtype: torch.dtype = torch.float32,
+    network: nn.Module | None = None,
 ) -> ModuleModel:
     """Turn a function that builds a module into a model.
 
@@ -268,6 +253,9 @@ def module_model(
         Type of products in training, such as bfloat16.
     dtype : torch.dtype
         Type of the parameters and samples, in which the module is tried.
+    network : torch.nn.Module, optional
+        What ``complete(build(), input_shape)`` returned under ``seeded(..., seed)``, where it was
+        called already; the model keeps it.
 
     Returns
     -------
@@ -286,14 +274,18 @@ def module_model(
     >>> module_model(normalised, (3,), (2,)).n_buffers  # two means, two variances, one counter
     5
     """
-
-    def make() -> nn.Module:
-        return complete(build(), input_shape)
-
-    trial = try_module(seeded(make, seed).to(dtype), input_shape, output_shape, dtype)
-    network = seeded(make, seed)
-    layout = layout_of(network, trial.changing)
+    if network is None:
+        network = seeded(lambda: complete(build(), input_shape), seed)
+    said = converted(network, dtype)
+    trial = try_module(network.to(dtype), input_shape, output_shape, dtype)
     own = getattr(network, "loss", None)
     chosen = own if isinstance(own, Loss) else loss
-    found = trial.deterministic
-    return ModuleModel(build, input_shape, network, layout, found, chosen, autocast, dtype)
+    return ModuleModel(
+        Builder(build, input_shape, dtype, seed),
+        network,
+        layout_of(network, trial.changing),
+        trial.deterministic,
+        chosen,
+        autocast,
+        (*said, *remarks_on(network, chosen, trial.idle, trial.ending)),
+    )

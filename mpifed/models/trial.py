@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
-from torch.nn.parameter import is_lazy
 
 from mpifed.errors import InputError, text_of
-
-Made = TypeVar("Made")
-Build = Callable[[], nn.Module]
-"""A user's function, with its arguments given."""
+from mpifed.models.diagnosis import Ending, cause_of_failure, ending_of, unregistered
 
 BATCH = 2
 """Samples in the batch that is tried."""
@@ -33,41 +28,16 @@ class Trial:
         on the other samples of a batch.
     changing : frozenset of str
         Names of the buffers that it changes.
+    idle : tuple of str
+        Names of the trained parameters that get no gradient.
+    ending : {'softmax', 'sigmoid'} or None
+        What makes its outputs probabilities, where they are any.
     """
 
     deterministic: bool
     changing: frozenset[str]
-
-
-def seeded(make: Callable[[], Made], seed: int) -> Made:
-    """Return ``make()`` with torch's global generator seeded; its state is restored afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make()
-
-
-def complete(module: object, input_shape: tuple[int, ...]) -> nn.Module:
-    """Return the module with the shapes of its lazy layers found.
-
-    Parameters
-    ----------
-    module : object
-        What a user's function returned.
-    input_shape : tuple of int
-        Shape of one sample.
-
-    Raises
-    ------
-    InputError
-        Where it is not a torch module, or cannot take a batch.
-    """
-    if not isinstance(module, nn.Module):
-        raise InputError(f"model: the function returned {type(module).__name__}, not a module")
-    if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
-        module.eval()
-        with torch.no_grad():
-            _outputs(module, torch.ones(BATCH, *input_shape))
-    return module
+    idle: tuple[str, ...] = ()
+    ending: Ending | None = None
 
 
 def try_module(
@@ -81,7 +51,7 @@ def try_module(
     Parameters
     ----------
     module : torch.nn.Module
-        Of the type ``dtype``; its buffers change.
+        Of the type ``dtype``. Its buffers are as before when this returns.
     input_shape, output_shape : tuple of int
         Shapes of one sample and of its outputs.
     dtype : torch.dtype
@@ -107,7 +77,7 @@ def try_module(
             "model: the module changes requires_grad in forward; set it where the module is built"
         )
     _check_outputs(outputs, output_shape)
-    _differentiate(module, outputs)
+    ending, idle = ending_of(outputs), _differentiate(module, outputs)
     changing = _changed(module, before) | _statistics(module)
     for pair in shared:
         if changing.intersection(pair):
@@ -117,7 +87,14 @@ def try_module(
             )
     mixes = _mixes_samples(module, x, outputs.detach(), before)
     _try_other_batches(module, x, output_shape)
-    return Trial(not (random or changing or mixes), frozenset(changing))
+    _restore(module, before)
+    return Trial(not (random or changing or mixes), frozenset(changing), idle, ending)
+
+
+def _restore(module: nn.Module, before: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            buffer.copy_(before[name])
 
 
 def _changed(module: nn.Module, before: dict[str, Tensor]) -> set[str]:
@@ -137,7 +114,7 @@ def _seeded_outputs(module: nn.Module, x: Tensor) -> tuple[Tensor, bool]:
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
         state = torch.get_rng_state()
-        return _outputs(module, x), not torch.equal(state, torch.get_rng_state())
+        return outputs_of(module, x), not torch.equal(state, torch.get_rng_state())
 
 
 def _mixes_samples(
@@ -161,9 +138,7 @@ def _mixes_samples(
     """
 
     def again(x: Tensor) -> Tensor:
-        with torch.no_grad():
-            for name, buffer in module.named_buffers():
-                buffer.copy_(before[name])
+        _restore(module, before)
         return _seeded_outputs(module, x)[0].detach()
 
     # Another kernel may round differently; what is drawn or remembered differs by more.
@@ -203,7 +178,8 @@ def _statistics(module: nn.Module) -> set[str]:
     }
 
 
-def _outputs(module: nn.Module, x: Tensor) -> Tensor:
+def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
+    """Return a module's outputs for a batch; raise ``InputError`` where there are none."""
     try:
         # The module may change its inputs, which are tried again.
         outputs = module(x.clone())
@@ -212,7 +188,7 @@ def _outputs(module: nn.Module, x: Tensor) -> Tensor:
     except Exception as error:
         raise InputError(
             f"model: the module cannot take a batch of shape {tuple(x.shape)}, {len(x)} samples of "
-            f"the data: {text_of(error)}"
+            f"the data: {cause_of_failure(module, x) or text_of(error)}"
         ) from error
     if not isinstance(outputs, Tensor):
         raise InputError(
@@ -226,7 +202,7 @@ def _try_other_batches(module: nn.Module, x: Tensor, shape: tuple[int, ...]) -> 
     module.eval()
     with torch.no_grad():
         for batch in (x[:1], torch.cat([x, x[:1]])):
-            _check_outputs(_outputs(module, batch), shape, len(batch))
+            _check_outputs(outputs_of(module, batch), shape, len(batch))
 
 
 def _check_outputs(outputs: Tensor, shape: tuple[int, ...], batch: int = BATCH) -> None:
@@ -239,12 +215,21 @@ def _check_outputs(outputs: Tensor, shape: tuple[int, ...], batch: int = BATCH) 
         )
 
 
-def _differentiate(module: nn.Module, outputs: Tensor) -> None:
-    trained = [p for p in module.parameters() if p.requires_grad]
+def _differentiate(module: nn.Module, outputs: Tensor) -> tuple[str, ...]:
+    """Return the names of the parameters that get no gradient."""
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not trained:
-        raise InputError("model: the module has no parameters that are trained (requires_grad)")
+        hidden = "; layers in lists need nn.ModuleList" if unregistered(module) else ""
+        raise InputError(
+            f"model: the module has no parameters that are trained (requires_grad){hidden}"
+        )
+    if not outputs.requires_grad:
+        raise InputError(
+            "model: the module's outputs have no gradient, so that no parameter would be trained; "
+            "leave out torch.no_grad, torch.inference_mode and .detach() in forward"
+        )
     try:
-        found = torch.autograd.grad(outputs.sum(), trained, allow_unused=True)
+        found = torch.autograd.grad(outputs.sum(), list(trained.values()), allow_unused=True)
     except Exception as error:
         raise InputError(
             f"model: the module cannot be differentiated: {text_of(error)}; leave out operations "
@@ -256,6 +241,7 @@ def _differentiate(module: nn.Module, outputs: Tensor) -> None:
                 "model: a layer has sparse gradients, which cannot be added to a row; use "
                 "Embedding with sparse=False"
             )
+    return tuple(name for name, one in zip(trained, found, strict=True) if one is None)
 
 
 @contextmanager

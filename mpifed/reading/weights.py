@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+import warnings
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifed.errors import InputError, in_words
+from mpifed.errors import InputError, in_words, text_of
 from mpifed.reading.text import damaged
 
 if TYPE_CHECKING:
     import torch
+
+WRAPPERS = ("module.", "_orig_mod.")
+"""What wrappers of modules put before the names of all tensors."""
 
 MOST_TENSORS = 100_000
 """Largest number of tensors in a file."""
@@ -48,9 +53,17 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         reason = "it is missing" if error.errno == errno.ENOENT else error.strerror
         raise InputError(f"weights '{path}' cannot be read: {reason}") from None
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about files that are refused here
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # What a damaged or foreign archive makes torch raise is not documented.
+        said = text_of(error)
+        if "TorchScript" in said or "Unsupported" in said:
+            raise InputError(
+                f"weights '{path}' holds a whole module or other objects, which are not unpickled; "
+                "save its tensors alone: torch.save(module.state_dict(), PATH)"
+            ) from None
         raise damaged(path, f"torch cannot load it: {in_words(error)}") from None
     return _checked(path, found)
 
@@ -85,7 +98,9 @@ def load_weights(
     module : torch.nn.Module
         Its parameters and buffers are overwritten.
     path : str or Path
-        The file, a state dict with the module's names and shapes.
+        The file, a state dict with the module's names and shapes. What wrappers put before all
+        names is taken off, with a warning: ``module.`` of ``DistributedDataParallel``,
+        ``_orig_mod.`` of ``torch.compile``.
     classifier : str
         Name of the module's last layer.
     new_classifier : bool
@@ -100,7 +115,7 @@ def load_weights(
 
     path = Path(path).expanduser()
     own = module.state_dict()
-    found = read_tensors(path)
+    found = _without_wrapper(path, read_tensors(path), own)
     head = f"{classifier}."
     if new_classifier:
         own = {name: tensor for name, tensor in own.items() if not name.startswith(head)}
@@ -126,6 +141,20 @@ def load_weights(
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(found[name])
+
+
+def _without_wrapper(
+    path: Path, found: dict[str, torch.Tensor], own: Iterable[str]
+) -> dict[str, torch.Tensor]:
+    """``found`` by the names that its tensors had before a module was wrapped."""
+    for prefix in WRAPPERS:
+        if all(n.startswith(prefix) for n in found) and not any(n.startswith(prefix) for n in own):
+            warnings.warn(
+                f"weights '{path}': all names begin with '{prefix}', which was taken off",
+                stacklevel=2,
+            )
+            found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+    return found
 
 
 def _refuse_missing(path: Path, name: str, found: dict[str, torch.Tensor], head: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 TITLES = {
+    "agnostic": "AFL",
     "apfl": "APFL",
     "clustered": "Clustered FL",
     "dcgd": "DCGD",
@@ -28,6 +29,7 @@ TITLES = {
     "local": "Local",
     "mocha": "MOCHA",
     "pfedme": "pFedMe",
+    "qffl": "q-FFL",
     "reptile": "Reptile",
     "sa_ssmm": "SA-SSMM",
     "scaffold": "SCAFFOLD",

@@ -94,32 +94,38 @@ class Setup:
         return RunState(first, memory)
 
 
-def make(
-    configuration: Configuration,
-    communicator: Communicator,
-    horizon: int,
-    stored: dict[str, np.ndarray] | None = None,
-) -> Setup:
-    """Make the objects of a run; collective. Raises ``InputError`` for wrong data.
-
-    ``stored`` are the arrays that the exchange of an earlier part of this run stored.
-    """
+def make_dataset(configuration: Configuration, communicator: Communicator) -> Dataset:
+    """Make the data set of a run; collective. Raises ``InputError`` for wrong data."""
     n_clients = configuration.clients
     check_memory(CLIENT_BYTES * n_clients, f"clients is {n_clients}, which")
-    make_dataset: Callable[..., Dataset] = find("data", configuration.data.name)
+    made: Callable[..., Dataset] = find("data", configuration.data.name)
     with enough_memory(f"the data set {configuration.data.name} with such options"):
-        dataset = make_dataset(
-            n_clients, configuration.seed, communicator, **configuration.data.options
-        )
+        dataset = made(n_clients, configuration.seed, communicator, **configuration.data.options)
     description = dataset.description
     if description.n_clients != n_clients:
         raise InputError(
             f"clients is {n_clients}, but the data set holds {description.n_clients} clients"
         )
     fraction = configuration.evaluation.validation_fraction
-    if fraction:
-        dataset = HeldOut(dataset, fraction, configuration.seed)
-        description = dataset.description
+    return HeldOut(dataset, fraction, configuration.seed) if fraction else dataset
+
+
+def make(
+    configuration: Configuration,
+    communicator: Communicator,
+    horizon: int,
+    stored: dict[str, np.ndarray] | None = None,
+    dataset: Dataset | None = None,
+) -> Setup:
+    """Make the objects of a run; collective. Raises ``InputError`` for wrong data.
+
+    ``stored`` are the arrays that the exchange of an earlier part of this run stored, ``dataset``
+    is the data set where it was made already.
+    """
+    n_clients = configuration.clients
+    if dataset is None:
+        dataset = make_dataset(configuration, communicator)
+    description = dataset.description
     if configuration.evaluation.validates and not description.n_val.any():
         raise InputError(
             f"evaluation.validation_split is true, but '{description.source}' has no validation "
@@ -156,6 +162,7 @@ def make(
     )
     longest = int(description.n_train.max())
     solver = LocalSGD(model, configuration.local, horizon, longest, device)
+    refuse_inexact(configuration, model, method)
     make_algorithm: Callable[..., Algorithm] = method
     algorithm = make_algorithm(model, solver, **configuration.algorithm.options)
     _check_task(configuration, description, algorithm)

@@ -274,6 +274,7 @@ class Engine:
     def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:
         with self.clock.measure("checkpoint"):
             setup = self.setup
+            data = setup.dataset.description
             folder = directory / "checkpoints"
             meta = checkpoint.Meta(
                 self.round,
@@ -284,6 +285,7 @@ class Engine:
                 list(recorder.rows) if recorder else [],
                 dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
+                data if data.problem is None else None,
             )
             self.writer.start(
                 checkpoint.path_of(folder, self.round),

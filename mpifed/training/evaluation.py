@@ -18,6 +18,7 @@ from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import unread
 from mpifed.training.build import Setup
+from mpifed.training.growing import with_growth
 from mpifed.training.run_directory import COLUMNS, UNSEEN_COLUMNS
 from mpifed.training.scores import (
     VALIDATION_COLUMNS,
@@ -207,7 +208,11 @@ def score(
     served = [(training, returned.checked_predictor(algorithm, "deploy", deployed))]
     if setup.federation.unseen.any():
         adapted = algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
-        served.append((unseen, returned.checked_predictor(algorithm, "adapt", adapted)))
+        predictor = returned.checked_predictor(algorithm, "adapt", adapted)
+        configuration = setup.configuration
+        if configuration.evaluation.unseen_shares and draws.round == configuration.rounds:
+            predictor = with_growth(setup, state.algorithm, unseen, predictor, draws)
+        served.append((unseen, predictor))
     return score_clients(
         setup.federation, setup.model, served, setup.configuration.evaluation.validates
     )

@@ -46,6 +46,9 @@ CBWR = "AUTO,STRICT"
 Trial = tuple[str, Callable[[], bool]]
 """What is tried, in the plural, and a function that says whether its results agree."""
 
+Models = Callable[[int], Tensor]
+"""Returns so many models, each drawn anew: (count, P)."""
+
 
 def warning_of_kernels(setup: Setup, shards: Shards, seed: int) -> str | None:
     """Return a warning if results of this run depend on which clients share a rank.
@@ -134,18 +137,19 @@ def _trials(setup: Setup, clients: Clients, draws: Draws) -> Iterator[Trial]:
         x = clients.shards.train.x.flatten(1).double()[:CHUNK]
         yield "matrix products", lambda: addresses_agree(lambda z: z.T @ z, x)
     else:
-        yield "the model's outputs", lambda: _outputs_agree(setup, clients, draws)
-        yield "the model's gradients", lambda: _gradients_agree(setup, clients, draws)
+        models = _models(setup, draws)
+        yield "the model's outputs", lambda: _outputs_agree(setup, clients, models)
+        yield "the model's gradients", lambda: _gradients_agree(setup, clients, models, draws)
 
 
-def _gradients_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
+def _gradients_agree(setup: Setup, clients: Clients, models: Models, draws: Draws) -> bool:
     """Return whether local SGD, or the exact risks of methods without it, agree in any block."""
     model = setup.model
     inputs = int(clients.n_train[0]) * int(np.prod(clients.shards.train.x.shape[1:]))
     count = min(ROWS, max(3, NUMBERS // max(1, model.n_parameters, inputs)))
     # Clients of one size share a batch, so the smallest one goes in several times.
     rows = np.resize(clients.rows[: max(1, count // 4)], count)
-    start = _models(setup, count, draws)
+    start = models(count)
     if setup.algorithm.local_options is None:
         # This share of a client's local steps rounds up to one step.
         some = Clients(clients.federation, clients.shards, rows, np.full(count, 1e-12))
@@ -180,11 +184,11 @@ def _gradients_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
     return all(blocks_agree(call, count) for call in calls)
 
 
-def _outputs_agree(setup: Setup, clients: Clients, draws: Draws) -> bool:
+def _outputs_agree(setup: Setup, clients: Clients, drawn: Models) -> bool:
     """Return whether a client's scores are the same at any address of its models and samples."""
     row, shards = clients.rows[-1], clients.shards
     split = shards.test if shards.test.counts[row] else shards.train
-    models = _models(setup, setup.configuration.algorithm.options.get("n_components", 1), draws)
+    models = drawn(setup.configuration.algorithm.options.get("n_components", 1))
     count = min(setup.model.scored_together, max(64, PRODUCTS // max(1, models.numel())))
     samples = slice(*split.offsets[row : row + 2])
     return addresses_agree(setup.model.shared_logits, models, split.x[samples][:count])
@@ -225,10 +229,16 @@ def _potentials_agree(model: DenseICNN, clients: Clients, draws: Draws) -> bool:
     return addresses_agree(gradients, parameters, x)
 
 
-def _models(setup: Setup, count: int, draws: Draws) -> Tensor:
-    """Return ``count`` models, each drawn anew: (count, P)."""
-    drawn = [setup.model.init(draws.stream(f"trial {k}")) for k in range(count)]
-    return torch.from_numpy(np.stack(drawn)).to(setup.dtype)
+def _models(setup: Setup, draws: Draws) -> Models:
+    """Return a function that draws models, each of them once: large ones take a while."""
+    rows: list[np.ndarray] = []
+
+    def first(count: int) -> Tensor:
+        while len(rows) < count:
+            rows.append(setup.model.init(draws.stream(f"trial {len(rows)}")))
+        return torch.from_numpy(np.stack(rows[:count])).to(setup.dtype)
+
+    return first
 
 
 def _solver(setup: Setup) -> LocalSGD:

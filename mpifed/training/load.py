@@ -11,13 +11,17 @@ import numpy as np
 import torch
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import resolve
+from mpifed.components.registry import Section, named
+from mpifed.components.tables import MODELS
+from mpifed.config.configuration import Configuration, resolve
+from mpifed.data.base import Dataset
+from mpifed.data.recorded import Recorded
 from mpifed.errors import InputError
 from mpifed.federation.clients import Clients
 from mpifed.memory import enough_memory
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone
-from mpifed.training.build import make
+from mpifed.training.build import make, make_dataset
 from mpifed.training.on_demand import OnDemand
 from mpifed.training.trained import Trained, without_predictor
 
@@ -25,10 +29,11 @@ from mpifed.training.trained import Trained, without_predictor
 def load(run: str | Path, round: int | None = None) -> Trained:
     """Load what a run has trained, from a checkpoint in its run directory.
 
-    One process loads all of the run, whatever algorithm, exchange and number of ranks it had. The
-    data set must be at hand, since the model is made from its description; samples are loaded only
-    where ``Trained.client`` and ``Trained.samples`` need them. In another process data of
-    ``mpifed.arrays`` must be made again. A user's own components must be importable.
+    One process loads all of the run, whatever algorithm, exchange and number of ranks it had.
+    Models are made from the description of the data that the checkpoint holds. The data themselves
+    must be at hand only where ``Trained.client`` and ``Trained.samples`` need samples, and for
+    checkpoints of earlier versions, which have no description; data of ``mpifed.arrays`` must then
+    be made again. A user's own algorithms and models must be importable.
 
     Parameters
     ----------
@@ -47,7 +52,7 @@ def load(run: str | Path, round: int | None = None) -> Trained:
     ------
     InputError
         If the directory holds no such run or checkpoint, it was written by another version, its
-        data set or components are missing, or its method trains no predictor.
+        components are missing, or its method trains no predictor.
 
     Examples
     --------
@@ -65,10 +70,12 @@ def load(run: str | Path, round: int | None = None) -> Trained:
     directory = Path(os.fspath(run))
     path, meta = _checkpoint(directory, round)
     try:
+        configuration, dataset = _described(meta, directory)
         configuration = replace(
-            resolve(meta.configuration), device="cpu", placement="contiguous", threads=1
+            _without_files(configuration), device="cpu", placement="contiguous", threads=1
         )
-        setup = make(configuration, Alone(), meta.horizon, checkpoint.read_arrays(path))
+        stored = checkpoint.read_arrays(path)
+        setup = make(configuration, Alone(), meta.horizon, stored, dataset)
     except checkpoint.Damaged:
         raise
     except InputError as error:
@@ -81,6 +88,34 @@ def load(run: str | Path, round: int | None = None) -> Trained:
         first = setup.first_state(Clients(setup.federation, shards, np.arange(len(hosted))))
         state = checkpoint.read_state(path, first, setup.exchange.shared_is_rows, hosted)
     return Trained(directory, meta.round, setup, state, shards)
+
+
+def _described(meta: checkpoint.Meta, directory: Path) -> tuple[Configuration, Dataset | None]:
+    """Return the run's configuration, and its data set where the checkpoint describes it."""
+    if meta.data is None:
+        return resolve(meta.configuration), None
+
+    def made() -> Dataset:
+        try:
+            return make_dataset(resolve(meta.configuration), Alone())
+        except InputError as error:
+            raise InputError(f"the samples of '{directory}' cannot be loaded: {error}") from None
+
+    # The section is not looked up: the data may be gone, and with them the class that reads them.
+    name, options = named(meta.configuration.get("data"), "data")
+    configuration = resolve({**meta.configuration, "data": Section(name, options)})
+    if meta.data.n_clients != configuration.clients:
+        raise InputError(f"it describes {meta.data.n_clients} clients, not {configuration.clients}")
+    return configuration, Recorded(meta.data, made)
+
+
+def _without_files(configuration: Configuration) -> Configuration:
+    """Return the configuration without a file of first parameters: the checkpoint has them all."""
+    model = configuration.model
+    if model.name not in MODELS or not model.options.get("weights"):
+        return configuration
+    drawn = {**model.options, "weights": None, "new_classifier": False}
+    return replace(configuration, model=Section(model.name, drawn))
 
 
 def _checkpoint(directory: Path, round: int | None) -> tuple[Path, checkpoint.Meta]:

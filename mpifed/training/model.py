@@ -14,9 +14,9 @@ from mpifed.config.configuration import Configuration
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model, Parametrised
+from mpifed.models.building import complete, seeded
 from mpifed.models.losses import loss_for
 from mpifed.models.modules import module_model
-from mpifed.models.trial import seeded
 
 
 def make_model(
@@ -51,7 +51,14 @@ def make_model(
             f"local.autocast is '{configuration.local.autocast}', which torch does not apply to "
             "dtype 'float64'; allowed: float32"
         )
-    built = seeded(build, configuration.seed)
+
+    def first() -> Any:
+        made = build()
+        return (
+            complete(made, description.input_shape) if isinstance(made, torch.nn.Module) else made
+        )
+
+    built = seeded(first, configuration.seed)
     if isinstance(built, torch.nn.Module):
         built = module_model(
             build,
@@ -61,6 +68,7 @@ def make_model(
             seed=configuration.seed,
             autocast=torch.bfloat16 if configuration.local.autocast else None,
             dtype=torch.float64 if configuration.dtype == "float64" else torch.float32,
+            network=built,
         )
     elif configuration.local.autocast:
         raise InputError(
@@ -85,14 +93,23 @@ def make_model(
 
 
 def _check_argument(function: Any, name: str) -> None:
-    """Refuse a function that does not take the data's description."""
+    """Refuse a module in place of a function, and one that takes no description of the data."""
+    if isinstance(inspect.unwrap(function), torch.nn.Module):
+        raise InputError(
+            f"model.name is '{name}', which is one torch module, but every model of a run is drawn "
+            "anew; name a function that builds it: def build(data): return ..."
+        )
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return
-    if not any(
-        p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL) for p in parameters
-    ):
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if [p for p in positional[1:] if p.default is p.empty]:
+        raise InputError(
+            f"model.name is '{name}', which needs '{positional[1].name}' by position; options are "
+            f"keyword-only parameters: def build(data, *, {positional[1].name})"
+        )
+    if not positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise InputError(
             f"model.name is '{name}', which takes no argument; it is called with the data's "
             "description: write def build(data), with data.input_shape and data.n_outputs"
@@ -140,7 +157,9 @@ def _unstackable(configuration: Configuration, model: Model) -> str:
     return "has layers, branches or changes in place that torch.func.vmap does not take"
 
 
-def refuse_inexact(configuration: Configuration, model: Model, algorithm: Algorithm) -> None:
+def refuse_inexact(
+    configuration: Configuration, model: Model, method: Algorithm | type[Algorithm]
+) -> None:
     """Refuse a model whose risk is random in a method that needs whole risks.
 
     Parameters
@@ -149,14 +168,15 @@ def refuse_inexact(configuration: Configuration, model: Model, algorithm: Algori
         For its names.
     model : Model
         The model.
-    algorithm : Algorithm
-        The method; it takes local steps where it reads the whole section ``local``.
+    method : Algorithm or type of Algorithm
+        It takes local steps where it reads the whole section ``local``. A class that says so is
+        asked before an object is made of it, which may refuse options that no longer matter.
 
     Raises
     ------
     InputError
     """
-    if not algorithm.uses_model or algorithm.local_options is None:
+    if not method.uses_model or method.local_options is None:
         return
     if not model.deterministic:
         raise InputError(

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from mpifed.errors import one_line
+from mpifed.components.schema import shown
+from mpifed.errors import RunError, one_line
 from mpifed.training.build import Setup, sample_bytes
 from mpifed.training.model import described
 
@@ -39,10 +40,20 @@ def plan_lines(setup: Setup) -> list[str]:
 
 
 def remarks(setup: Setup) -> list[str]:
-    """Return lines for the log about weights and the exchange, the same on every rank."""
+    """Return lines for the log about data, model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()
     own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
-    return [*_of_weights(setup), *own]
+    return [*_of_data(setup), *setup.model.remarks, *_of_weights(setup), *own]
+
+
+def _of_data(setup: Setup) -> list[str]:
+    made: object = setup.dataset.remarks()
+    if not isinstance(made, (list, tuple)) or not all(isinstance(line, str) for line in made):
+        raise RunError(
+            f"data '{setup.configuration.data.name}': remarks returned {shown(made)}; it must "
+            "return a list of strings"
+        )
+    return list(made)
 
 
 def _of_weights(setup: Setup) -> list[str]:

@@ -41,6 +41,7 @@ OWN = {
     "fedbabu": DEEP,
     "knn_per": {"algorithm": {"knn_lambda": 0.5}},
     "fedbn": {"model": "network_modules:normalised_mlp"},
+    "scaffold": {"local": {"batch_size": 16}},
     "fedmm": UNLABELLED,
     "fedmm_theta": {**UNLABELLED, "data": "poisson", "algorithm": {"surrogate": "poisson"}},
     "sa_ssmm": {**UNLABELLED, "clients": 1},

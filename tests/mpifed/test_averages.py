@@ -42,6 +42,8 @@ TRANSPORTS = ("data.dimension=2", "data.benchmark=gaussian", "clients=2", "round
 TRANSPORTS = (*TRANSPORTS, "algorithm.pretraining=5", "local.batch_size=16", "evaluation.every=1")
 FLIX = ("algorithm.l2=0.1", "algorithm.local_iterations=50")
 WORDS = {
+    **dict.fromkeys(("fedprox", "qffl", "agnostic", "mocha"), PREDICTS),
+    "scaffold": (*PREDICTS, "local.momentum=0"),
     **dict.fromkeys(("local", "fedavg", "fedavg_ft", "fedem", "fedadam"), PREDICTS),
     **dict.fromkeys(("fomaml", "maml", "reptile"), PREDICTS),
     **dict.fromkeys(("flix", "dcgd", "diana"), (*PREDICTS, *FLIX)),

@@ -237,6 +237,20 @@ def test_a_data_file_can_be_named_in_short(tmp_path, capfd):
         resolved(f"data.path={file}", "data.seed=5")
 
 
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("own.csv", "csv"), ("own.csv.xz", "csv"), ("own.npz", "npz"), ("own.hdf5", "federated")],
+)
+def test_the_ending_of_a_file_names_its_reader(file, name):
+    expected = resolved(f"data.name={name}", f"data.path={file}")["data"]
+    assert expected["name"] == name and expected["path"] == file
+    assert resolved(f"data={file}")["data"] == expected
+    assert resolved("data=digits", f"data.path={file}")["data"] == expected
+    if name != "federated":
+        labelled = resolved(f"data={file}", "data.label=risk")["data"]
+        assert labelled == {**expected, "label": "risk"}
+
+
 def test_an_experiment_may_have_any_path(tmp_path, capfd):
     file = tmp_path / "seed=3,p=0.5" / "config.yaml"
     file.parent.mkdir()

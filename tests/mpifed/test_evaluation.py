@@ -166,7 +166,7 @@ def test_likelihoods_have_columns_where_they_are_no_losses(
     done = call([*words, "--quiet", "--output", tmp_path / "run"], capfd)
     assert done.code == 0, done.err
     last = rows(tmp_path / "run")[-1]
-    assert [*last][13:] == added
+    assert [*last][13:] == [*added, "mixture_entropy"]
     with h5py.File(tmp_path / "run" / "clients.h5") as file:
         kept = {name for name in file if name.endswith("_nll")}
         assert kept == {name for name in added if name.endswith("_nll")}

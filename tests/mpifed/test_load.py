@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import shutil
 import sys
@@ -336,20 +335,6 @@ def test_components_of_the_user_that_are_gone_are_named(tmp_path, monkeypatch):
     importlib.invalidate_caches()
     with pytest.raises(InputError, match=r"which cannot be loaded: .*gone"):
         mpifed.load(folder)
-
-
-def test_arrays_must_be_there_again(tmp_path):
-    drawn = np.random.default_rng(0).normal(size=(60, 4))
-    options = {"clients": 3, "rounds": 1, "model": "linear"}
-    folder, data = tmp_path / "run", mpifed.arrays(drawn, drawn[:, 0] > 0)
-    mpifed.run("digits-fedem", output=folder, data=data, **options)
-    del data
-    gc.collect()
-    with pytest.raises(InputError, match=r"which cannot be loaded: data.name is 'arrays', but"):
-        mpifed.load(folder)
-    again = mpifed.arrays(drawn, drawn[:, 0] > 0)
-    assert mpifed.load(folder).client(0)(torch.zeros(2, 4)).shape == (2, 1)
-    assert again["name"] == "arrays"
 
 
 @pytest.mark.mpi

@@ -11,7 +11,9 @@ from documented_methods import BLOCKS, NAMES, TEXT, FedProx, FedRep, Scaffold, a
 from on_ranks import same_after_a_resume, unlike_one_rank
 
 from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.fedprox import FedProx as ShippedFedProx
 from mpifed.algorithms.local import Local
+from mpifed.algorithms.scaffold import Scaffold as ShippedScaffold
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.local.options import LocalOptions
@@ -118,6 +120,19 @@ def test_scaffold_corrects_the_drift_of_fedavg(make_clients):
         return float((clients.weights @ gradients).abs().max())
 
     assert slope(Scaffold) < 1e-12 < 1e-6 < slope(FedAvg)
+
+
+@pytest.mark.parametrize(
+    ("documented", "shipped", "options"),
+    [(FedProx, ShippedFedProx, {"mu": 0.3}), (Scaffold, ShippedScaffold, {"server_lr": 0.8})],
+)
+def test_the_shipped_methods_give_the_same_numbers(make_clients, documented, shipped, options):
+    clients, description = make_clients(COUNTS, (6,), 4)
+    model = mlp(description)
+    solver = solver_of(model, batch_size=8, epochs=2, weight_decay=0.1)
+    written = after(documented(model, solver, **options), clients, 3, torch.float64)
+    built_in = after(shipped(model, solver, **options), clients, 3, torch.float64)
+    assert torch.equal(written.model, built_in.model)
 
 
 def test_fedrep_without_a_head_is_fedavg_and_without_a_body_local(make_clients):

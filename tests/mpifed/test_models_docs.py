@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +12,13 @@ import pytest
 import torch
 
 import mpifed
-from mpifed.components.registry import find
-from mpifed.components.tables import MODELS
+from mpifed.components.registry import find, find_algorithm
+from mpifed.components.tables import ALGORITHMS, MODELS
 from mpifed.data.base import Description
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+PROGRAM, MODULES, LOADING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 ROWS = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
 
 
@@ -50,19 +53,40 @@ def test_parameters_are_those_of_the_table(name, shape, n_classes, options):
     assert row[1].split(" ")[0] == f"{found:,}"
 
 
+def test_the_program_of_the_page_works_and_is_short(tmp_path):
+    assert len([line for line in PROGRAM.splitlines() if line.strip()]) < 20
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    words = [sys.executable, "program.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    first, last = (float(number) for number in done.stdout.strip(" []\n").split())
+    assert first < 0.4 < 0.8 < last
+    assert "model: " not in (tmp_path / "runs" / "cnn" / "log.txt").read_text()
+
+
 def test_the_modules_of_the_page_work(tmp_path):
+    scope: dict = {"nn": torch.nn}
+    exec(MODULES, scope)
     about, x = data((8, 8), 10), torch.rand(4, 8, 8)
-    first, second, _ = BLOCKS
-    assert len(first.strip().splitlines()) < 10
-    scope: dict = {}
-    exec(first, scope)
-    assert scope["small"](about).train()(x).shape == (4, 10)
-    exec(second, scope)
-    path = tmp_path / "weights.pt"
-    body = torch.nn.Linear(64, 16)
-    torch.save({"body.weight": body.weight, "body.bias": body.bias}, path)
-    network = scope["Net"](about, path)
-    assert network(x).shape == (4, 10) and torch.equal(network.body.weight, body.weight)
+    first = scope["Recurrent"](about)
+    assert first(x).shape == (4, 10)
+    torch.save(first.state_dict(), tmp_path / "weights.pt")
+    network = scope["Tuned"](about, weights=str(tmp_path / "weights.pt"))
+    assert torch.equal(network.lstm.weight_hh_l0, first.lstm.weight_hh_l0)
+    assert not torch.equal(network.head.weight, first.head.weight)
+
+
+def test_methods_that_refuse_dropout_are_in_the_table_and_in_the_readme():
+    (row,) = [line for line in PAGE.splitlines() if line.startswith("| networks without dropout")]
+    (any_network,) = [line for line in PAGE.splitlines() if line.startswith("| any network")]
+    methods = {name: find_algorithm(name) for name in ALGORITHMS}
+    # Others train no model, or potentials of transport alone.
+    train = {name for name, found in methods.items() if found.uses_model and name != "fedmm_ot"}
+    without = {name for name in train if methods[name].local_options is not None}
+    assert set(re.findall("`([a-z_]+)`", row)) == without
+    assert set(re.findall("`([a-z_]+)`", any_network)) == train - without
+    (said,) = re.findall(r"\n\n(.*?) compute gradients of whole risks and refuse", README)
+    assert set(re.findall("`(.*?)`", said)) == without
 
 
 def test_what_was_trained_is_loaded_as_the_page_says(tmp_path, monkeypatch):
@@ -70,7 +94,7 @@ def test_what_was_trained_is_loaded_as_the_page_says(tmp_path, monkeypatch):
     options = {"clients": 4, "rounds": 1, "data.n_test": 20, "data.dimension": 10}
     mpifed.run("synthetic-fedem", output="runs/mine", **options)
     scope: dict = {}
-    exec(BLOCKS[2], scope)
+    exec(LOADING, scope)
     assert len(scope["outputs"]) == len(scope["samples"].y) > 0
     stored = torch.load("client.pt", weights_only=True)
     assert len(stored["weights"]) == len(scope["trained"].components) == 3

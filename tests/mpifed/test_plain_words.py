@@ -67,6 +67,7 @@ def test_the_families_of_sine_follow_the_number_of_clients(clients, split):
         (["report"], "mpifed.report"),
         (["jobs"], "mpifed.jobs"),
         (["theory"], "mpifed.theory"),
+        (["reproduce"], "mpifed.reproduce"),
         (["topologies"], "topologies"),
         (["data"], "mpifed.data"),
         (["data", "digits", "--wrong"], "mpifed.data"),

@@ -47,6 +47,13 @@ def test_shuffles_split_over_several_sorts_when_rows_are_many_and_long(monkeypat
     assert np.array_equal(expected, np.concatenate(parts))
 
 
+def test_bits_are_those_of_splitmix64_at_each_counter():
+    keys = random.client_keys(3, "bits", 1, np.arange(4))
+    rows = random.rows_of_bits(keys, 6)
+    assert rows.dtype == np.uint64 and len(np.unique(rows)) == rows.size
+    assert np.array_equal(random.bits_at(keys[:, None], np.arange(6)), rows)
+
+
 def test_shuffles_are_uniform():
     # chi-square of the position of sample 0 among 8, over 8000 rows: 7 degrees of freedom.
     keys = random.client_keys(1, "uniform", 1, np.arange(8000))

@@ -85,7 +85,7 @@ def test_a_dataclass_is_read_from_a_mapping_of_its_fields():
 
 def test_annotations_in_words():
     assert describe(list[Annotated[int, Lt(3)]]) == (
-        "a list whose entries are each a whole number, below 3"
+        "a list [A,B,...] whose entries are each a whole number, below 3"
     )
     assert describe(Any).startswith("made of strings, numbers, ")
 

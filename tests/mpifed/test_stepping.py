@@ -17,7 +17,7 @@ from mpifed.local.solver import LocalSGD
 from mpifed.models.linear import linear
 from mpifed.models.mlp import mlp
 from mpifed.models.modules import module_model
-from mpifed.random import uniforms
+from mpifed.random import bits_at
 
 COUNTS = [37, 9, 20]
 OPTIMIZERS = {
@@ -68,7 +68,7 @@ def script(model, row, clients, client, options, draws) -> np.ndarray:
     keys = draws.client_keys("minibatches", alone.ids)
     visits = draw_orders(keys, alone.starts, work, 1, "shuffled")
     noise = draws.client_keys("minibatches noise", alone.ids)
-    torch.manual_seed(int(uniforms(noise, np.array([0]))[0]))
+    torch.manual_seed(int(bits_at(noise, np.array([0]))[0]))
     for epoch in visits.split(int(alone.n_train[0])):
         for batch in epoch.split(options.batch_size):
             optimizer.zero_grad()

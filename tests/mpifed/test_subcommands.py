@@ -10,7 +10,7 @@ from commands import TINY, command, environment, launch, rows
 
 from mpifed.__main__ import SUBCOMMANDS, main
 
-NAMES = ("run", "data", "sweep", "report", "jobs", "topologies", "theory")
+NAMES = ("run", "data", "sweep", "report", "jobs", "topologies", "reproduce", "theory")
 
 
 def test_without_arguments_the_subcommands_are_listed(capfd):
@@ -63,6 +63,24 @@ def test_what_is_misspelt_is_refused_with_the_closest(words, expected, capfd, mo
     assert main(["rnu"]) == 2
     assert main(["--help"]) == 0
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_script_finds_components_in_the_working_directory_like_python(tmp_path):
+    """A script has its own folder on the path of modules, and not the working directory."""
+    script, words = tmp_path / "bin" / "mpifed", ["digits-fedem", "model=nets:net", "--dry-run"]
+    script.parent.mkdir()
+    script.write_text("import sys\nfrom mpifed.__main__ import main\nsys.exit(main())\n")
+    (tmp_path / "nets.py").write_text("from mpifed.models.linear import linear as net\n")
+    started = [[str(script), "run"], ["-m", "mpifed.run"]]
+    for typed in started:
+        done = subprocess.run(
+            [sys.executable, *typed, *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
+        assert done.returncode == 0, done.stderr
 
 
 def through_mpifed(ranks, *words, **variables):

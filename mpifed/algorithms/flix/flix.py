@@ -87,7 +87,7 @@ class Flix(Descent[FlixState, Channel]):
     """
 
     learns = "one model, mixed with local optima"
-    sends = "its gradient"
+    sends = "its model after a step"
 
     def __init__(self, model: Model, local: LocalSGD, **options: Any) -> None:
         super().__init__(model, local, WholeMessages(), **options)

@@ -185,7 +185,7 @@ BAD = {
     "mnist --output OUT --clients 3": "MPIFED_DATA is not set",
     "mnist --output OUT --clients 3 --raw nowhere": "--raw is 'nowhere', but there is no such",
     "mnist --output OUT --clients 3 --raw .": "no file 'train-images-idx3-ubyte'",
-    "libsvm --output OUT --clients 3": "--path is empty",
+    "libsvm --output OUT --clients 3": "--path and --raw are empty and MPIFED_DATA is not set",
     "libsvm --output OUT --clients 3 --path here": "--path is 'here', but there is no such file",
     "libsvm --output OUT --clients 3 --raw here": "--raw is 'here', but there is no such dir",
     "libsvm --output OUT --clients 3 --test-fraction 1": "--test-fraction is 1",
@@ -223,3 +223,26 @@ def test_several_tasks_are_refused(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setenv("PMI_SIZE", "4")
     assert main(["digits", "--output", str(tmp_path / "a.h5"), "--clients", "3"]) == 2
     assert "without mpirun" in capsys.readouterr().err
+
+
+def test_help_says_what_options_do_and_how_lists_are_written(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["digits", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Angles in degrees: each client's pictures are turned by one of them" in text
+    assert "a list [A,B,...] whose entries are each a number" in text
+
+
+def test_values_with_spaces_ask_for_quotes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    output = ["--output", str(tmp_path / "x.h5"), "--clients", "3"]
+    assert main(["digits", *output, "--rotations", "[0,", "90]"]) == 2
+    assert "90] is not an option of digits; quote a value that has" in capsys.readouterr().err
+    assert main(["digits", *output, "--rotations", "0,90"]) == 2
+    assert "--rotations is '0,90'; it must be a list [A,B,...]" in capsys.readouterr().err
+
+
+def test_names_of_files_are_no_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "data.csv").write_text("a,label\n1,x\nb,y\n")
+    words = ["csv", "--path", str(tmp_path / "data.csv"), "--output", str(tmp_path / "x.h5")]
+    assert main([*words, "--clients", "3"]) == 2
+    assert f"--path is '{tmp_path / 'data.csv'}'" in capsys.readouterr().err

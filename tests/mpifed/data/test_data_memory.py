@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from test_data_pictures import drawings, hub, zipped
 from test_data_texts import play_of
 
 from mpifed.components.registry import find
+from mpifed.data import csv_file
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -76,3 +78,16 @@ def test_files_that_grow_without_end_are_refused(tmp_path: Path, name: str):
     with pytest.raises(InputError, match="grows by more than 500 times") as refused:
         find("data", kind)(1, 0, Alone(), **options)
     assert name in str(refused.value)
+
+
+def test_a_wide_table_takes_no_more_than_is_checked(tmp_path: Path):
+    path = tmp_path / "own.csv"
+    numbers = np.random.default_rng(0).integers(100, 999, (6000, 100))
+    rows = [",".join(map(str, row)) for row in numbers.tolist()]
+    path.write_text("\n".join([",".join(f"c{i}" for i in range(100)), *rows]))
+    tracemalloc.start()
+    columns = csv_file.read(path, None, None, None, None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert np.array_equal(columns.x, numbers)
+    assert peak < csv_file.HELD * path.stat().st_size + 200 * (1 << 16)

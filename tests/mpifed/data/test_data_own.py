@@ -103,11 +103,12 @@ def test_torch_data_sets(dataset):
     ("y", "task", "shape", "n_classes"),
     [
         (Y, "classification", (), 3),
-        (Y.astype(float), "regression", (1,), 1),
+        (Y.astype(float), "classification", (), 3),
+        (Y + 0.5, "regression", (1,), 1),
         (Y[:, None] > 0, "classification", (), 2),
         (np.array(["b", "a", "c"])[Y], "classification", (), 3),
         (Y - 1, "classification", (), 3),
-        (np.eye(3, dtype=int)[Y], "multi_label", (3,), 3),
+        (1 - np.eye(3, dtype=int)[Y], "multi_label", (3,), 3),
         (X[:, :2], "regression", (2,), 2),
         (None, "unlabelled", (0,), 0),
     ],
@@ -157,12 +158,16 @@ def refused(message: str, *arguments, n_clients: int = 3, **options):
 
 
 def test_arrays_that_do_not_fit_are_refused():
-    refused(r"x has 90 samples, but targets \(80,\)", X, Y[:80])
-    refused(r"x has 90 samples, but clients \(9,\)", X, Y, clients=WHOSE[:9])
+    refused(r"x has 90 samples, but targets have the shape \(80,\)", X, Y[:80])
+    refused(r"x has 90 samples, but clients have the shape \(9,\)", X, Y, clients=WHOSE[:9])
     refused(r"x has the shape \(90,\)", X[:, 0], Y)
     refused("x of sample 1 has a value that is not finite", [[1.0], [np.nan]], [0, 1])
     refused("x holds <U1, not numbers", [["a"], ["b"]], [0, 1])
-    refused("an array has rows of different lengths", [[1.0], [1.0, 2.0]], [0, 1])
+    refused(
+        "rows have different lengths",
+        [[1.0], [1.0, 2.0]],
+        [0, 1],
+    )
     refused("each client must be a whole number or a text", X, Y, clients=X[:, 0])
     refused("marks of test samples must be 0 or 1", X, Y, is_test=Y)
     refused(r"labels have the shape \(90, 4\)", X, X, task="classification")

@@ -220,3 +220,12 @@ def test_archives_that_are_damaged_or_grow_are_refused(tmp_path: Path):
         cifar_10(path)
     with pytest.raises(InputError, match="no such directory or archive"):
         cifar_10(tmp_path / "nowhere")
+
+
+def test_parts_that_are_missing_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_cifar_10(tmp_path, 40, test=False)
+    (line,) = cifar_10(tmp_path, 2).remarks()
+    assert "cifar10 has 200 pictures here, in data_batch_1, data_batch_2" in line
+    assert "as published it has 60,000" in line
+    monkeypatch.setattr("mpifed.data.cifar.PUBLISHED", 200)
+    assert not cifar_10(tmp_path, 2).remarks()

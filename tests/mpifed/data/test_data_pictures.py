@@ -205,13 +205,37 @@ def test_colours_numbers_and_texts(tmp_path: Path):
     options = {"label": "y", "min_samples": 4}
     dataset = parquets(tmp_path, features="img", **options)
     assert dataset.description.input_shape == (3, 4, 5)
+    assert holds(dataset, colours.transpose(0, 3, 1, 2), np.arange(8) % 3, 255)
+    dataset = parquets(tmp_path, features="img", divisor=1, **options)
     assert holds(dataset, colours.transpose(0, 3, 1, 2), np.arange(8) % 3)
-    x, _ = all_rows(parquets(tmp_path, features="text", **options), torch.uint8)
+    dataset = parquets(tmp_path, features="text", **options)
+    assert not any("bytes" in line for line in dataset.remarks())
+    x, _ = all_rows(dataset, torch.uint8)
     printable = VOCABULARIES["printable"]
     assert sorted("".join(printable[c] for c in row) for row in x) == sorted(texts)
     for name, expected in (("row", numbers), ("one", numbers[:, :1])):
         x, _ = all_rows(parquets(tmp_path, features=name, **options))
         assert np.array_equal(np.sort(x, axis=0), np.sort(expected, axis=0))
+
+
+@pytest.mark.parametrize("kind", ["u1", "i4", "f4", "f8"])
+def test_lists_keep_the_type_of_their_numbers(tmp_path: Path, kind: str):
+    numbers = RANDOM.integers(0, 100, (9000, 2, 3)).astype(kind)
+    column = pyarrow.array(
+        numbers.tolist(), pyarrow.list_(pyarrow.list_(pyarrow.from_numpy_dtype(kind)))
+    )
+    hub({}, {"image": column, "label": np.arange(9000) % 3}, tmp_path / "own.parquet")
+    dataset = parquets(tmp_path)
+    assert dataset._pool.stored == {"u1": "uint8", "f4": "float32"}.get(kind, "float64")
+    assert holds(dataset, numbers, np.arange(9000) % 3)
+    assert ("data.divisor=255" in "".join(dataset.remarks())) == (kind == "u1")
+
+
+@pytest.mark.parametrize("lists", [[[1.0], [1.0, 2.0]], [[1.0], [None]], [[], []], [[1.0], None]])
+def test_lists_that_are_no_samples_are_refused(tmp_path: Path, lists: list):
+    hub({}, {"image": lists, "label": [0, 1]}, tmp_path / "own.parquet")
+    with pytest.raises(InputError, match=r"different shapes|empty value|at least"):
+        parquets(tmp_path)
 
 
 def test_without_the_reader_a_sentence_names_the_extra(tmp_path: Path, monkeypatch):

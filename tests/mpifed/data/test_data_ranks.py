@@ -59,7 +59,9 @@ def check_ranks(make, communicator: Communicator) -> None:
     """``make(communicator)`` loaded over the ranks against the same in one process."""
     clients = hosted(communicator, N_CLIENTS)
     for dtype in (torch.float32, torch.float64):
-        found = make(communicator).load(clients, dtype)
+        dataset = make(communicator)
+        assert dataset.remarks() == make(Alone()).remarks()
+        found = dataset.load(clients, dtype)
         assert np.array_equal(found.client_ids, clients)
         check(found, make(Alone()).load(np.arange(N_CLIENTS), dtype))
     covered = communicator.sum(np.bincount(clients, minlength=N_CLIENTS).astype(np.int64))

@@ -80,6 +80,11 @@ CASES = {
         Shakespeare,
         {"path": "play.txt", "sequence_length": 7, "stride": 3, "targets": "every"},
     ),
+    "a fraction of a text": (
+        lambda folder: (folder / "play.txt").write_text(play_of([250 + 9 * i for i in range(13)])),
+        Shakespeare,
+        {"path": "play.txt", "sequence_length": 7, "fraction": 0.5},
+    ),
 }
 
 
@@ -113,6 +118,17 @@ def test_own_arrays_and_those_that_only_rank_0_has(mpi_tmp_path: Path):
     data = mpifed.arrays(X, Y, clients=np.arange(150) % N_CLIENTS)
     options = {"digest": data["digest"], "client": True, "partition": "natural"}
     check_ranks(lambda comm: Arrays(N_CLIENTS, 1, comm, **options), communicator)
+
+
+def test_samples_in_place_of_a_section_on_one_rank_are_refused_on_all(mpi_tmp_path: Path):
+    communicator = world()
+    last = communicator.rank == communicator.size - 1
+    data = (X, Y) if last else mpifed.arrays(X, Y)
+    with pytest.raises(
+        InputError, match=rf"rank {communicator.size - 1}: .*mpifed\.arrays\(x, y\)"
+    ):
+        mpifed.run("digits-fedem", data=data, clients=3, rounds=1, output=mpi_tmp_path / "run")
+    assert not (mpi_tmp_path / "run").exists()
 
 
 def test_other_arrays_on_one_rank_are_refused_on_all(mpi_tmp_path: Path):

@@ -209,6 +209,18 @@ def test_natural_clients_are_whole_sources(owner, n_clients, least, choose):
         assert min(sizes[sources]) >= max(left_out, default=0)
 
 
+@pytest.mark.parametrize("angle", [90.0, 180.0, 33.0])
+def test_channels_may_come_first_or_last(angle: float):
+    pictures = np.random.default_rng(0).integers(0, 256, (4, 3, 9, 7), np.uint8)
+    last = np.ascontiguousarray(pictures.transpose(0, 2, 3, 1))
+    if angle == 90.0:
+        pictures, last = pictures[..., :7, :], last[:, :7]
+    turned = rotated(pictures, angle)
+    assert np.array_equal(rotated(last, angle), turned.transpose(0, 2, 3, 1))
+    for channel in range(3):
+        assert np.array_equal(rotated(pictures[:, channel], angle), turned[:, channel])
+
+
 @given(st.integers(1, 60), st.lists(st.floats(-360, 360), max_size=5), st.floats(0, 360), seeds)
 def test_angles_are_shared_out_equally(n_clients, rotations, spread, seed):
     found = angles(n_clients, seed, rotations, spread)
@@ -226,7 +238,7 @@ def test_angles_are_shared_out_equally(n_clients, rotations, spread, seed):
         assert nearest.max() <= spread + 1e-9
 
 
-@given(st.integers(-8, 8), st.integers(1, 5), st.integers(1, 6), seeds)
+@given(st.integers(-8, 8), st.integers(1, 5), st.integers(3, 6), seeds)
 def test_turns_are_a_group(quarters, n, side, seed):
     pictures = np.random.default_rng(seed).integers(0, 256, (n, 3, side, side), np.uint8)
     turned = rotated(pictures, 90.0 * quarters)
@@ -316,3 +328,10 @@ def test_a_natural_partition_of_a_data_set():
     assert [len(labels) for labels in labels_by_client(dataset)] == [30, 20]
     with pytest.raises(InputError, match="clients is 4, but only 3 sources"):
         dealt(made(62, owner=owner), 4, partition="natural")
+
+
+def test_angles_that_no_client_has_are_said():
+    def said(n_clients: int) -> str:
+        return "".join(Digits(n_clients, 0, Alone(), rotations=[0, 90, 180]).remarks())
+
+    assert "data.rotations has 3 angles, but there are 2 clients" in said(2) and not said(3)

@@ -175,6 +175,54 @@ def test_windows_are_all_of_a_part_and_none_beyond(tmp_path_factory, lengths, le
             assert list(zip(x, y, strict=True)) == expected
 
 
+@given(st.floats(0.3, 1), st.integers(1, 3), st.integers(0, 3))
+def test_a_fraction_of_all_windows_is_drawn_by_the_seed(tmp_path_factory, fraction, stride, seed):
+    path = tmp_path_factory.mktemp("play") / "play.txt"
+    path.write_text(play_of([900, 1200, 1500]))
+    options = {"stride": stride, "min_samples": 2, "choose": "first", "seed": seed}
+    whole, part = (shakespeare(path, 3, fraction=share, **options) for share in (1, fraction))
+    about = part.description
+    count = sum(own.sum() for own in (about.n_train, about.n_val, about.n_test))
+    total = len(all_rows(whole)[0])
+    assert count == np.floor(fraction * total + 0.5)
+    for name in ("train", "val", "test"):
+        some, every = (getattr(d.load(np.arange(3), torch.uint8), name) for d in (part, whole))
+        for client in range(3):
+            taken, known = (
+                [(*x, y) for x, y in zip(s.x[rows].tolist(), s.y[rows].tolist(), strict=True)]
+                for s in (some, every)
+                for rows in [slice(s.offsets[client], s.offsets[client + 1])]
+            )
+            remaining = iter(known)
+            assert all(window in remaining for window in taken)
+    train = part.load(np.arange(3), torch.uint8).train
+    assert np.array_equal(about.label_counts, np.bincount(train.y, minlength=100))
+    assert shakespeare(path, 3, fraction=fraction, **options).description.n_train.tolist() == (
+        about.n_train.tolist()
+    )
+
+
+def test_the_only_file_of_the_common_folder_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "shakespeare"
+    folder.mkdir()
+    (folder / "play.txt").write_text(play_of([200, 300]))
+    monkeypatch.delenv("MPIFED_DATA", raising=False)
+    with pytest.raises(InputError, match=r"data\.path and data\.raw are empty and MPIFED_DATA is"):
+        Shakespeare(2, 0, Alone(), sequence_length=5)
+    monkeypatch.setenv("MPIFED_DATA", str(tmp_path))
+    about = Shakespeare(2, 0, Alone(), sequence_length=5).description
+    assert about.source == "shakespeare-play"
+    assert Shakespeare(2, 0, Alone(), path="play.txt", sequence_length=5).description.n_clients == 2
+    (folder / "other.txt").write_text("R:\nno")
+    with pytest.raises(InputError, match=r"holds 2 files \(other\.txt, play\.txt\); data"):
+        Shakespeare(2, 0, Alone(), sequence_length=5)
+    monkeypatch.setenv("MPIFED_DATA", str(folder))
+    with pytest.raises(InputError, match=r"MPIFED_DATA, '.*', has no directory 'shakespeare'"):
+        Shakespeare(2, 0, Alone(), sequence_length=5)
+
+
 def test_the_description_of_a_text(tmp_path: Path):
     path = tmp_path / "play.txt.gz"
     path.write_bytes(gzip.compress(play_of([200, 300, 60]).encode()))

@@ -119,12 +119,40 @@ def changed(stored, tmp_path, change):
         ),
         (lambda t: {"state_dict": t, "epoch": 3}, "its entry 'state_dict' is not a tensor"),
         (lambda t: [torch.zeros(2)], "is not a state dict, a mapping"),
-        (lambda t: {f"module.{k}": v for k, v in t.items()}, r"first tensor is 'module\.features"),
+        (lambda t: {f"net.{k}": v for k, v in t.items()}, r"first tensor is 'net\.features"),
     ],
 )
 def test_what_does_not_fit_is_named(stored, tmp_path, change, words):
     with pytest.raises(InputError, match=words):
         narrow(weights=str(changed(stored, tmp_path, change)))
+
+
+@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod."])
+def test_what_wrappers_put_before_names_is_taken_off(stored, tmp_path, wrapper):
+    wrapped = changed(stored, tmp_path, lambda t: {wrapper + k: v for k, v in t.items()})
+    with pytest.warns(UserWarning, match=f"all names begin with '{wrapper}', which was taken off"):
+        found = narrow(weights=str(wrapped)).state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in stored[1].items())
+
+
+def test_a_module_that_has_such_names_itself_keeps_them(tmp_path):
+    wrapped = torch.nn.DataParallel(torch.nn.Linear(2, 1))
+    torch.save(wrapped.state_dict(), tmp_path / "own.pt")
+    load_weights(wrapped, tmp_path / "own.pt", "module")
+    with pytest.raises(InputError, match=r"has no classifier module\.weight"):
+        torch.save(wrapped.module.state_dict(), tmp_path / "bare.pt")
+        load_weights(wrapped, tmp_path / "bare.pt", "module")
+
+
+@pytest.mark.parametrize("script", [False, True])
+def test_a_whole_module_is_refused_with_the_line_that_saves_its_tensors(tmp_path, script):
+    path, module = tmp_path / "whole.pt", torch.nn.Linear(2, 1)
+    if script:
+        torch.jit.save(torch.jit.trace(module, torch.ones(1, 2)), path)
+    else:
+        torch.save(module, path)
+    with pytest.raises(InputError, match=r"torch\.save\(module\.state_dict\(\), PATH\)$"):
+        read_tensors(path)
 
 
 def test_weights_of_another_model_and_of_other_inputs_are_refused(stored):

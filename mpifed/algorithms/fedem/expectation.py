@@ -1,0 +1,165 @@
+"""The E-step of FedEM, and mixture weights (Marfoq et al. 2021, eqs. 8 and 9)."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from mpifed.federation.clients import Clients
+from mpifed.local.scoring import mean_by_client, train_losses
+from mpifed.models.base import Model
+
+CONVERGED = 1e-6
+"""Largest change of a client's mixture weights at which E-steps on fixed components end."""
+
+MOST_E_STEPS = 1000
+"""Largest number of E-steps on fixed components."""
+
+
+def posterior(model: Model, components: Tensor, mixture: Tensor, clients: Clients) -> Tensor:
+    """E-step, eq. 8: q(z_i = m) proportional to pi_m exp(-l(theta_m; s_i)).
+
+    Parameters
+    ----------
+    model : Model
+        The model of all components.
+    components : Tensor
+        theta, (M, P) or (clients, M, P).
+    mixture : Tensor
+        pi, (clients, M).
+    clients : Clients
+        The clients whose samples are needed.
+
+    Returns
+    -------
+    Tensor
+        q of all hosted training samples, (M, samples). Columns of other clients' samples have no
+        meaning.
+    """
+    train = clients.shards.train
+    losses = train_losses(model, components, train, clients.rows)
+    return posterior_of_losses(losses, mixture, clients)
+
+
+def log_joint(losses: Tensor, mixture: Tensor, clients: Clients) -> Tensor:
+    """Return log pi_m - l(theta_m; s_i) of all hosted training samples, (M, samples).
+
+    Parameters
+    ----------
+    losses : Tensor
+        Losses of the hosted training samples under each component, (M, samples).
+    mixture : Tensor
+        pi, (clients, M).
+    clients : Clients
+        The clients whose samples are needed.
+    """
+    # log 0 = -inf gives q = 0: a component with weight 0 keeps it, as in exact arithmetic.
+    counts = clients.shards.train.counts
+    log_mixture = mixture.new_zeros(mixture.shape[1], len(counts))
+    log_mixture[:, torch.from_numpy(clients.rows).to(mixture.device)] = torch.log(mixture).T
+    return torch.repeat_interleave(
+        log_mixture, torch.from_numpy(counts).to(mixture.device), dim=1
+    ).sub_(losses)
+
+
+def posterior_of_losses(losses: Tensor, mixture: Tensor, clients: Clients) -> Tensor:
+    """Return ``posterior`` for losses that are known; the arguments are those of ``log_joint``."""
+    log_q = log_joint(losses, mixture, clients)
+    q = torch.exp(log_q - log_q.amax(0))
+    # Added component by component: a library's sum over this axis may group by position.
+    return q / reduce(torch.add, q.unbind(0))
+
+
+def log_likelihoods(model: Model, components: Tensor, mixture: Tensor, clients: Clients) -> Tensor:
+    """Return sum_i log sum_m pi_m exp(-l(theta_m; s_i)) of each client, float64 (clients,).
+
+    It is -n_t f_t of eq. 6. The parameters are those of ``posterior``.
+    """
+    train = clients.shards.train
+    joint = log_joint(train_losses(model, components, train, clients.rows), mixture, clients)
+    best = joint.amax(0)
+    shares = reduce(torch.add, torch.exp(joint - best).unbind(0))
+    means = mean_by_client((best + torch.log(shares))[None], train, clients.rows)[:, 0]
+    return means * torch.from_numpy(train.counts[clients.rows])
+
+
+def mixture_weights(q: Tensor, clients: Clients, floor: float = 0.0) -> Tensor:
+    """M-step for the mixture, eq. 9: pi_m = mean_i q(z_i = m).
+
+    Parameters
+    ----------
+    q : Tensor
+        Posterior of the hosted training samples, (M, samples).
+    clients : Clients
+        The clients whose weights are needed.
+    floor : float
+        Least weight, before the weights are normalised.
+
+    Returns
+    -------
+    Tensor
+        (clients, M), of the dtype of ``q``.
+    """
+    mean = mean_by_client(q, clients.shards.train, clients.rows)
+    if floor:
+        mean = mean.clamp(min=floor)
+        mean /= mean.sum(1, keepdim=True)
+    return mean.to(q)
+
+
+def fitted_mixture(
+    model: Model,
+    components: Tensor,
+    clients: Clients,
+    steps: int | None = None,
+    floor: float = 0.0,
+) -> Tensor:
+    """Return mixture weights for fixed components, by E-steps from uniform ones (section 3.2).
+
+    Parameters
+    ----------
+    model : Model
+        The model of all components.
+    components : Tensor
+        theta, (M, P), M at least 1.
+    clients : Clients
+        The clients whose weights are needed. Those without samples keep uniform weights.
+    steps : int, optional
+        Number of E-steps; 1 is the paper's. None is until no weight of the client changes by more
+        than ``CONVERGED``, and at most ``MOST_E_STEPS``: the likelihood is concave in the weights,
+        so that the limit does not depend on the start.
+    floor : float
+        As in ``mixture_weights``.
+
+    Returns
+    -------
+    Tensor
+        (clients, M).
+    """
+    m, train = components.shape[-2], clients.shards.train
+    mixture = components.new_full((len(clients), m), 1 / m)
+    losses = train_losses(model, components, train, clients.rows)
+    moving = torch.from_numpy(train.counts[clients.rows] > 0).to(mixture.device)
+    for _ in range(MOST_E_STEPS if steps is None else steps):
+        if not moving.any():
+            break
+        q = posterior_of_losses(losses, mixture, clients)
+        after = mixture_weights(q, clients, floor)
+        change = (after - mixture).abs().amax(1)
+        mixture = torch.where(moving[:, None], after, mixture)
+        if steps is None:
+            moving = moving & (change > CONVERGED)
+    return mixture
+
+
+def entropies(mixture: Tensor) -> Tensor:
+    """Return -sum_m pi_m log pi_m of each row, in nats: (clients, M) to float64 (clients,).
+
+    Examples
+    --------
+    >>> entropies(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+    tensor([0.0000, 0.6931], dtype=torch.float64)
+    """
+    return torch.special.entr(mixture.double()).sum(1)

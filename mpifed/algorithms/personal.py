@@ -1,0 +1,67 @@
+"""What methods have in common whose server averages one model beside the clients' own.
+
+Their papers (Deng et al. 2020, T Dinh et al. 2020) weigh clients alike; FedAvg, and the tables of
+Marfoq et al. 2021, weigh them by their samples. ``average_by`` says which.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mpifed.algorithms.base import Algorithm, initial_models
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.solver import LocalSGD
+from mpifed.models.base import Model
+
+By = Literal["clients", "samples"]
+
+
+class Personal(Algorithm[Channel]):
+    """A method with one shared model and one of each client.
+
+    Parameters
+    ----------
+    average_by : {'clients', 'samples'}
+        Weights of the server's average, 1 / n or n_t / n. Clients count alike under gossip.
+    """
+
+    steps_locally = True
+
+    def __init__(self, model: Model, local: LocalSGD, *, average_by: By = "clients") -> None:
+        self.model, self.local = model, local
+        self.averages_by = average_by
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Return why these options do not fit together, or None."""
+        by = configuration.algorithm.options.get("average_by")
+        if by == "samples" and configuration.exchange.name == "gossip":
+            return (
+                "algorithm.average_by is 'samples', but under gossip the mixing matrix has the "
+                "weights; allowed with exchange=gossip: clients"
+            )
+        return None
+
+    def first_models(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Return the first shared model, and a copy of it for every client, (clients, 1, P)."""
+        model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        return model, self.copies(model, len(clients)).clone()
+
+    def copies(self, model: Tensor, n_clients: int) -> Tensor:
+        """Return a shared model, (1, P), or rows of it as they are, as (n_clients, 1, P)."""
+        return model.expand(n_clients, 1, self.model.n_parameters)
+
+    def combined(self, rows: Tensor, clients: Clients, channel: Channel, before: Tensor) -> Tensor:
+        """Return the new shared model from the participants' (participants, 1, P). Collective."""
+        by_samples = self.averages_by == "samples"
+        weights = clients.weights if by_samples else clients.equal_weights
+        return channel.average(rows, weights, before=before)
+
+    def payload(self) -> int:
+        return self.model.n_parameters

@@ -1,0 +1,124 @@
+"""q-FFL: fair resource allocation in federated learning (Li et al. 2020, Algorithms 1 and 2).
+
+    min over w of sum_t p_t / (q + 1) F_t(w)^(q + 1)
+
+gives more weight to clients with a larger risk F_t. A round of q-FedAvg (Algorithm 2):
+
+     4    t in S takes local steps from w to w_t
+     5      dw_t = L (w - w_t)
+            Delta_t = F_t(w)^q dw_t
+            h_t = q F_t(w)^(q - 1) ||dw_t||^2 + L F_t(w)^q, and sends both
+     7    w <- w - sum_S p_t Delta_t / sum_S p_t h_t
+
+h_t bounds the curvature of F_t^(q + 1) / (q + 1), so that one L serves every q. q-FedSGD (Algorithm
+1) is the case of one step on all samples: dw_t is then the gradient of F_t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.server_messages import averaged_buffers
+from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.objective import row_norms
+from mpifed.local.scoring import mean_by_client, train_losses
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.models.base import Model
+
+LEAST_RISK = 1e-10
+"""Smaller risks count as this, so that their powers are finite."""
+
+
+@dataclass(frozen=True)
+class QfflState:
+    """The global model and the clients' optimizers."""
+
+    model: Tensor = state.server()  # w, (1, P)
+    optimizer: OptimizerState = state.client()
+
+
+class Qffl(Algorithm[ServerChannel]):
+    """q-FFL: one model that is fairer to clients with a large risk, by q-FedAvg.
+
+    Parameters
+    ----------
+    q : float
+        How much a large risk counts; 0 is FedAvg; with a large q the largest risks decide.
+    lipschitz : float, optional
+        L, a Lipschitz constant of the gradients of F_t. None is 1 / ``local.lr``, as in the paper.
+    """
+
+    learns = "one model, fair to clients with a large risk"
+    sends = "its move, weighted by its risk, and two numbers"
+    exchanges = ("server",)
+    compressors = "unbiased"
+    averages_by = None
+    steps_locally = True
+    step_option = "local.lr or 1 / algorithm.lipschitz"
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        q: Annotated[float, Ge(0)] = 1.0,
+        lipschitz: Annotated[float, Gt(0)] | None = None,
+    ) -> None:
+        self.model, self.local, self.q = model, local, q
+        self.lipschitz = lipschitz or 1 / local.options.lr
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> QfflState:
+        w = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        return QfflState(w, self.local.init(len(clients), 1, dtype))
+
+    def round(
+        self, state: QfflState, clients: Clients, channel: ServerChannel, draws: Draws
+    ) -> QfflState:
+        w, p, q, lipschitz = channel.broadcast(state.model), clients.weights, self.q, self.lipschitz
+        trained, optimizer = self.local(w, state.optimizer, clients, draws)  # Alg. 2, line 4
+        risks = self.risks(state, clients)
+        squares = row_norms((w - trained)[:, 0, : self.local.n_trained]).square()
+        moves = channel.send(w - trained)
+        two = channel.send(torch.stack([risks.to(squares), squares], 1).to(w), whole=True)
+        risks, squares = two.double().cpu().unbind(1)
+        risks = risks.clamp(min=LEAST_RISK)
+        fair = risks**q
+        h = q * risks ** (q - 1) * lipschitz**2 * squares + lipschitz * fair  # line 5
+        move = channel.sum(moves, p * fair * lipschitz)
+        moved = state.model - (move / float(channel.sum(h[:, None], p))).to(w)  # line 7
+        if self.model.n_buffers:
+            average = state.model - channel.mean(moves, p).to(w)
+            moved = averaged_buffers(moved, average, self.model.n_buffers)
+        return QfflState(moved, optimizer)
+
+    def risks(self, state: QfflState, clients: Clients) -> Tensor:
+        """Return F_t at the model that clients were sent, float64 (clients,); ones where q is 0."""
+        if not self.q:
+            return torch.ones(len(clients), dtype=torch.float64)
+        own = self.local.own(state.model, state.optimizer)
+        train = clients.shards.train
+        losses = train_losses(self.model, own, train, clients.rows)
+        return mean_by_client(losses, train, clients.rows)[:, 0]
+
+    def deploy(self, state: QfflState, clients: Clients, draws: Draws) -> Predictor:
+        return Predictor(self.local.own(state.model, state.optimizer))
+
+    def adapt(
+        self, state: QfflState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """Unseen clients deploy the global model."""
+        return Predictor(state.model)
+
+    def payload(self) -> int:
+        """The move, which may be compressed; the two numbers beside it go whole."""
+        return self.model.n_parameters

@@ -1,0 +1,96 @@
+"""Torch modules as a user's function builds them: drawn from seeds, complete, in the run's type."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from mpifed.errors import InputError
+from mpifed.models.trial import BATCH, outputs_of
+
+Made = TypeVar("Made")
+Build = Callable[[], nn.Module]
+"""A user's function, with its arguments given."""
+
+
+def seeded(make: Callable[[], Made], seed: int) -> Made:
+    """Return ``make()`` with torch's global generator seeded; its state is restored afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def complete(module: object, input_shape: tuple[int, ...]) -> nn.Module:
+    """Return the module with the shapes of its lazy layers found.
+
+    Parameters
+    ----------
+    module : object
+        What a user's function returned.
+    input_shape : tuple of int
+        Shape of one sample.
+
+    Raises
+    ------
+    InputError
+        Where it is not a torch module, or cannot take a batch.
+    """
+    if not isinstance(module, nn.Module):
+        raise InputError(f"model: the function returned {type(module).__name__}, not a module")
+    lazy = [tensor for tensor in (*module.parameters(), *module.buffers()) if is_lazy(tensor)]
+    if lazy:
+        module.eval()
+        with torch.no_grad():
+            outputs_of(module, torch.ones(BATCH, *input_shape, dtype=lazy[0].dtype))
+    return module
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Builds modules of one kind after the first.
+
+    Attributes
+    ----------
+    build : callable
+        Returns a new module, with freshly drawn parameters.
+    input_shape : tuple of int
+        Shape of one sample.
+    dtype : torch.dtype
+        Floating-point type of the modules.
+    seed : int
+        Seed of what is drawn but not trained.
+    """
+
+    build: Build
+    input_shape: tuple[int, ...]
+    dtype: torch.dtype
+    seed: int
+
+    def drawn(self, seed: int) -> nn.Module:
+        """Return a module drawn from ``seed``; its warnings were heard with the first module."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fresh = seeded(lambda: complete(self.build(), self.input_shape), seed)
+        return fresh.to(self.dtype)
+
+    @cached_property
+    def _unused(self) -> nn.Module:
+        return self.drawn(self.seed)
+
+    def copy(self) -> nn.Module:
+        """Return a copy of the module of ``seed``, which has never computed anything.
+
+        Modules that have computed may hold tensors that cannot be copied. Some do as they are
+        built: ``torch.nn.utils.weight_norm`` keeps the product of its two parameters.
+        """
+        kept = (t for part in self._unused.modules() for t in vars(part).values())
+        products = (t for t in kept if isinstance(t, Tensor) and not t.is_leaf)
+        return copy.deepcopy(self._unused, {id(t): t.detach().clone() for t in products})

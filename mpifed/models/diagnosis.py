@@ -1,0 +1,248 @@
+"""What is likely to be a mistake in a user's torch module, although it may be trained as it is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.loss import _Loss
+
+from mpifed.errors import InputError
+from mpifed.models.losses import Loss
+
+Ending = Literal["softmax", "sigmoid"]
+"""What makes outputs probabilities."""
+
+VIEWS = ("Squeeze", "Unsqueeze", "View", "Reshape", "Transpose", "Permute", "Clone", "Slice")
+"""Beginnings of the names under which autograd records operations that keep all numbers."""
+
+SHOWN = 3
+"""Names in a sentence, at most."""
+
+
+def ending_of(outputs: Tensor) -> Ending | None:
+    """Return what makes outputs probabilities.
+
+    Parameters
+    ----------
+    outputs : Tensor
+        Outputs of a batch, (B, ..., K), with their graph.
+
+    Returns
+    -------
+    {'softmax', 'sigmoid'} or None
+        ``softmax`` where they are at least 0 and sum to one over K > 1 classes, ``sigmoid`` where
+        that is the last operation.
+
+    Examples
+    --------
+    >>> x = torch.ones(2, 3, requires_grad=True)
+    >>> ending_of(x.softmax(-1)), ending_of(x.sigmoid()[:, None]), ending_of(x)
+    ('softmax', 'sigmoid', None)
+    """
+    sums = outputs.detach().sum(-1)
+    sum_to_one = torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
+    if outputs.shape[-1] > 1 and sum_to_one and bool((outputs >= 0).all()):
+        return "softmax"
+    last = outputs.grad_fn
+    while last is not None and last.name().startswith(VIEWS):
+        last = last.next_functions[0][0]
+    return "sigmoid" if last is not None and last.name().startswith("Sigmoid") else None
+
+
+def cause_of_failure(module: nn.Module, x: Tensor) -> str | None:
+    """Return why a module fails for a batch, where the first of its layers tells.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        A module that fails for the batch, of the batch's type.
+    x : Tensor
+        The batch.
+
+    Returns
+    -------
+    str or None
+        The end of a sentence, with the remedy; None where the failure is another one.
+
+    Examples
+    --------
+    >>> cause_of_failure(nn.Conv2d(1, 4, 3), torch.ones(2, 8, 8))
+    "layer '' convolves samples without an axis of channels; begin with x.unsqueeze(1)"
+    """
+    found: list[str] = []
+
+    def looks_at(name: str) -> Any:
+        def look(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+            found.extend(_misfits(layer, f"layer '{name}'", inputs, x.dtype))
+
+        return look
+
+    hooks = [
+        part.register_forward_pre_hook(looks_at(name))
+        for name, part in module.named_modules()
+        if any(True for _ in part.parameters())
+    ]
+    with contextlib.suppress(Exception):
+        module(x.clone())
+    for hook in hooks:
+        hook.remove()
+    return found[0] if found else None
+
+
+def _misfits(
+    layer: nn.Module, said: str, inputs: tuple[Any, ...], dtype: torch.dtype
+) -> Iterator[str]:
+    """Yield what is wrong with the inputs of a layer."""
+    for tensor in _tensors(inputs):
+        if not tensor.is_floating_point():
+            continue
+        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+            yield f"{said} is given {_short(tensor.dtype)}, and needs whole numbers: x.long()"
+        elif tensor.dtype != dtype:
+            yield (
+                f"{said} is given {_short(tensor.dtype)}, but the run computes in {_short(dtype)}; "
+                "leave out casts such as .double() and .bfloat16(), and set dtype=float64 or "
+                "local.autocast=bfloat16 where wanted"
+            )
+        if isinstance(layer, nn.Conv2d) and tensor.dim() == 3:
+            yield f"{said} convolves samples without an axis of channels; begin with x.unsqueeze(1)"
+        elif isinstance(layer, nn.Conv2d) and tensor.dim() == 4:
+            first, last = tensor.shape[1], tensor.shape[3]
+            if first != layer.in_channels == last:
+                yield f"{said} is given channels last; begin with x.movedim(-1, 1)"
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested tuples and lists."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def unregistered(module: nn.Module) -> list[str]:
+    """Return the attributes whose layers and tensors a module does not know to be its own.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Lists, tuples and dictionaries among its attributes are searched, and for tensors with
+        ``requires_grad``.
+
+    Examples
+    --------
+    >>> module = nn.Module()
+    >>> module.layers, module.scale = [nn.Linear(2, 2)], torch.ones(1, requires_grad=True)
+    >>> unregistered(module)
+    ['layers', 'scale']
+    """
+    found = []
+    own = {id(inner) for inner in (*module.modules(), *module.parameters())}
+    for prefix, part in module.named_modules():
+        for name, value in vars(part).items():
+            held = list(value.values()) if isinstance(value, dict) else value
+            parts = held if isinstance(held, (list, tuple)) else [value]
+            if any(id(inner) not in own and _can_learn(inner) for inner in parts):
+                found.append(f"{prefix}.{name}" if prefix else name)
+    return found
+
+
+def _can_learn(value: Any) -> bool:
+    """Return whether a value has parameters, or is a tensor that its author may mean as one."""
+    if isinstance(value, nn.Module):
+        return any(True for _ in value.parameters())
+    return isinstance(value, Tensor) and value.is_leaf and value.requires_grad
+
+
+def remarks_on(
+    module: nn.Module, loss: Loss, idle: tuple[str, ...], ending: Ending | None
+) -> tuple[str, ...]:
+    """Return lines for the log about a module that may not do what its author wants.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module.
+    loss : Loss
+        What it is trained on.
+    idle : tuple of str
+        Names of the trained parameters that get no gradient.
+    ending : {'softmax', 'sigmoid'} or None
+        What makes its outputs probabilities, as ``ending_of`` returns it.
+    """
+    lines = []
+    own = getattr(module, "loss", None)
+    if ending is not None and loss.measure is not None and not isinstance(own, Loss):
+        lines.append(
+            f"model: the module's outputs are probabilities ({ending}), but the loss takes them as "
+            f"logits; leave the {ending} out of forward"
+        )
+    foreign = unregistered(module)
+    if foreign:
+        lines.append(
+            f"model: {_listed(foreign)} is not trained, since the module does not know it as a "
+            "part; use nn.ModuleList, nn.ModuleDict and nn.Parameter"
+        )
+    unread = [name for name, part in module.named_children() if isinstance(part, _Loss)]
+    if own is not None and not isinstance(own, (Loss, _Loss)):
+        unread.append("loss")
+    if unread:
+        lines.append(
+            f"model: the module's {_listed(unread)} is not read: clients are trained on the loss "
+            f"of the task ({loss.name}), or on a loss attribute of type mpifed.models.losses.Loss"
+        )
+    if idle:
+        lines.append(
+            f"model: no gradient reaches {_listed(idle)}: unused in forward, or behind .detach() "
+            "or torch.no_grad(); set requires_grad=False where that is wanted"
+        )
+    return tuple(lines)
+
+
+def converted(module: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
+    """Return a line for the log where a module was built in an unusual floating-point type.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module as it was built.
+    dtype : torch.dtype
+        Type in which it will be trained.
+
+    Raises
+    ------
+    InputError
+        For complex parameters.
+    """
+    for name, tensor in module.named_parameters():
+        if tensor.is_complex():
+            raise InputError(f"model: '{name}' is {_short(tensor.dtype)}; allowed: real parameters")
+    usual = (torch.get_default_dtype(), dtype)
+    names = [
+        name
+        for name, tensor in module.named_parameters()
+        if tensor.is_floating_point() and tensor.dtype not in usual
+    ]
+    if not names:
+        return ()
+    types = {_short(dict(module.named_parameters())[name].dtype) for name in names}
+    return (
+        f"model: {_listed(names)} was built in {' and '.join(sorted(types))} and is trained in "
+        f"{_short(dtype)}, the run's dtype",
+    )
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return names in quotes, the first few of them."""
+    quoted = [f"'{name}'" for name in names]
+    more = len(quoted) - SHOWN
+    return ", ".join(quoted[:SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,236 @@
+"""What came out, beside what was published, as a Markdown page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy.stats
+
+from mpifed.reading.results import read_clients, read_summary
+from mpifed.reproduce.study import Entry, Planned, Table
+
+LEVEL = 0.05
+"""Above this p-value two methods tie."""
+
+MEASURES = {
+    "average": "average",
+    "weighted": "average by n_t",
+    "p10": "bottom decile",
+    "std": "deviation over clients",
+    "train": "training",
+    "unseen": "unseen clients",
+    "unseen_train": "unseen, training",
+    "bits": "Gbit",
+    "seconds": "seconds",
+}
+"""What a run is measured by. Accuracies are in per cent; the average weighs clients by the samples
+that are scored, as the published code does, and ``weighted`` by n_t, as the text says."""
+
+
+def measured(run: Planned) -> dict[str, float]:
+    """Return the measures of a finished run.
+
+    Parameters
+    ----------
+    run : Planned
+        The run.
+
+    Returns
+    -------
+    dict of str to float
+        By the names of ``MEASURES``; NaN where one does not apply.
+    """
+    summary = read_summary(run.directory / "summary.json")
+    clients = read_clients(run.directory / "clients.h5").results
+    unseen = clients["unseen"].astype(bool)
+    test, train = clients["test_accuracy"], clients["train_accuracy"]
+    n_test, n_train = clients["n_test"], clients["n_train"]
+
+    def mean(values: np.ndarray, weights: np.ndarray, among: np.ndarray) -> float:
+        which = among & np.isfinite(values) & (weights > 0)
+        return (
+            100 * float(np.average(values[which], weights=weights[which]))
+            if which.any()
+            else math.nan
+        )
+
+    seen = ~unseen
+    scored = np.sort(test[seen & np.isfinite(test)])
+    bits = [summary.get("up_bits"), summary.get("down_bits")]
+    return {
+        "average": mean(test, n_test, seen),
+        "weighted": mean(test, n_train, seen),
+        "p10": 100 * float(scored[math.ceil(len(scored) / 10) - 1]) if len(scored) else math.nan,
+        "std": 100 * float(scored.std()) if len(scored) else math.nan,
+        "train": mean(train, n_train, seen),
+        "unseen": mean(test, n_test, unseen),
+        "unseen_train": mean(train, n_train, unseen),
+        "bits": sum(each or 0 for each in bits) / 1e9,
+        "seconds": float(summary["seconds"]["total"]),
+    }
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's numbers, one for each seed that finished.
+
+    Attributes
+    ----------
+    entry : Entry
+        The row of the table.
+    values : dict of str to ndarray
+        By measure, (seeds,), NaN for seeds that did not finish.
+    """
+
+    entry: Entry
+    values: dict[str, np.ndarray]
+
+    def mean(self, measure: str) -> float:
+        """Return the mean over the seeds that finished, NaN if there are none."""
+        found = self.values[measure]
+        found = found[np.isfinite(found)]
+        return float(found.mean()) if len(found) else math.nan
+
+    def half_width(self, measure: str) -> float:
+        """Return half the 95 % interval of the mean (Student's t), NaN for fewer than two seeds."""
+        found = self.values[measure]
+        found = found[np.isfinite(found)]
+        if len(found) < 2:
+            return math.nan
+        spread = found.std(ddof=1) / math.sqrt(len(found))
+        return float(scipy.stats.t.ppf(0.975, len(found) - 1) * spread)
+
+
+def rows_of(table: Table, runs: Mapping[str, Sequence[Planned]]) -> list[Row]:
+    """Return the rows of a table from what is finished.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    runs : mapping of str to sequence of Planned
+        Its runs, by label.
+    """
+    rows = []
+    for entry in table.entries:
+        found = [measured(run) if run.finished else {} for run in runs[entry.label]]
+        values = {name: np.array([each.get(name, math.nan) for each in found]) for name in MEASURES}
+        rows.append(Row(entry, values))
+    return rows
+
+
+def paired_p(row: Row, other: Row, measure: str) -> float:
+    """Return the p-value of a paired t-test over the seeds that both have; NaN for fewer than two.
+
+    Runs of one seed have the same data and draws. Without any spread of the differences it is 0, or
+    1 where they are 0.
+    """
+    difference = row.values[measure] - other.values[measure]
+    difference = difference[np.isfinite(difference)]
+    if len(difference) < 2:
+        return math.nan
+    if np.ptp(difference) == 0:
+        return float(difference[0] == 0)
+    return float(scipy.stats.ttest_1samp(difference, 0.0).pvalue)
+
+
+def best_of(rows: Sequence[Row], measure: str) -> Row | None:
+    """Return the best row if no other ties with it in a paired test; otherwise None."""
+    having = [row for row in rows if math.isfinite(row.mean(measure))]
+    if len(having) < 2:
+        return None
+    best = max(having, key=lambda row: row.mean(measure))
+    others = [row for row in having if row is not best]
+    return best if all(paired_p(best, row, measure) < LEVEL for row in others) else None
+
+
+def table_text(table: Table, rows: Sequence[Row]) -> str:
+    """Return the Markdown table of some rows.
+
+    Parameters
+    ----------
+    table : Table
+        Its columns, and what was published.
+    rows : sequence of Row
+        What came out.
+    """
+    first = table.columns[0]
+    bold = best_of(rows, first)
+    reference = max(
+        (row for row in rows if math.isfinite(row.mean(first))),
+        key=lambda row: row.mean(first),
+        default=None,
+    )
+    published = max((len(row.entry.published) for row in rows), default=0)
+    heads = ["method"]
+    for k, name in enumerate(table.columns):
+        heads += [MEASURES[name], *(["paper"] if k < published else [])]
+    heads += ["to the best", "p"]
+    lines = [f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(heads) - 1)}"]
+    for row in rows:
+        cells = [row.entry.label]
+        for k, name in enumerate(table.columns):
+            text = _number(row.mean(name), row.half_width(name) if k == 0 else math.nan)
+            cells.append(f"**{text}**" if row is bold and k == 0 else text)
+            if k < published:
+                has = k < len(row.entry.published)
+                cells.append(f"{row.entry.published[k]:g}" if has else "")
+        if reference is None or row is reference or not math.isfinite(row.mean(first)):
+            cells += ["", ""]
+        else:
+            p = paired_p(row, reference, first)
+            cells += [
+                f"{row.mean(first) - reference.mean(first):+.2f}",
+                "" if math.isnan(p) else f"{p:.2g}",
+            ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _number(value: float, half_width: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:.2f}" + (f" ± {half_width:.2f}" if math.isfinite(half_width) else "")
+
+
+def write_page(
+    path: Path,
+    table: Table,
+    seeds: Sequence[int],
+    parts: Mapping[str, str],
+    command: str,
+    failed: Mapping[str, str],
+) -> None:
+    """Write the page of a table.
+
+    Parameters
+    ----------
+    path : Path
+        The Markdown file.
+    table : Table
+        The table.
+    seeds : sequence of int
+        The seeds of its runs.
+    parts : mapping of str to str
+        Its text for each kind of data.
+    command : str
+        What made it.
+    failed : mapping of str to str
+        Reasons of runs that failed, by directory.
+    """
+    lines = [f"# {table.title}", "", "```", f"$ {command}", "```", ""]
+    for variant, text in parts.items():
+        lines += [f"## {variant}", "", text, ""]
+    lines += [
+        f"Means over seeds {', '.join(map(str, seeds))}, with half of the 95 % interval of the "
+        "mean. Accuracies in per cent. p: paired t-test against the best row, over seeds. The best "
+        f"number is bold only if every other row differs from it with p below {LEVEL:g}."
+    ]
+    lines += ["", *(f"* {remark}" for remark in table.remarks)]
+    lines += [f"* `{place}` failed: {reason}" for place, reason in failed.items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")

@@ -1,0 +1,74 @@
+"""Runs what is missing, several at a time on this machine."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpifed.errors import InputError, RunError, text_of
+from mpifed.reproduce.study import Planned
+
+
+def run_missing(
+    runs: Sequence[Planned], processes: int, say: Callable[[str], None]
+) -> dict[str, str]:
+    """Run those that are not finished, and resume those that were interrupted.
+
+    Parameters
+    ----------
+    runs : sequence of Planned
+        The runs.
+    processes : int
+        How many run at once, one core each.
+    say : callable
+        Called with a line for each run that ends.
+
+    Returns
+    -------
+    dict of str to str
+        The reason of each run that failed, by its directory.
+    """
+    waiting = [run for run in runs if not run.finished]
+    failed: dict[str, str] = {}
+    if not waiting:
+        return failed
+    if processes == 1:
+        for number, run in enumerate(waiting, 1):
+            _report(run, _run(run), f"{number} of {len(waiting)}", failed, say)
+        return failed
+    # Spawned, since threads and MPI do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(
+        min(processes, len(waiting)), mp_context=context, initializer=_one_thread
+    ) as pool:
+        begun = {pool.submit(_run, run): run for run in waiting}
+        for number, done in enumerate(concurrent.futures.as_completed(begun), 1):
+            _report(begun[done], done.result(), f"{number} of {len(waiting)}", failed, say)
+    return failed
+
+
+def _report(
+    run: Planned, reason: str, place: str, failed: dict[str, str], say: Callable[[str], None]
+) -> None:
+    if reason:
+        failed[str(run.directory)] = reason
+    say(f"{place}  {run.directory}  {reason or 'finished'}")
+
+
+def _one_thread() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _run(run: Planned) -> str:
+    """Run one; return '' or why it failed."""
+    import mpifed
+
+    overrides: dict[str, Any] = dict(run.overrides)
+    try:
+        mpifed.run(run.experiment, output=run.directory, resume=True, quiet=True, **overrides)
+    except (InputError, RunError) as error:
+        return text_of(error)
+    return ""

@@ -1,0 +1,132 @@
+"""Learning rates and penalties, chosen on validation data over the paper's grids (App. I.2.3)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mpifed.reading.results import read_metrics
+from mpifed.reproduce.study import Entry, Planned, Table
+
+LEARNING_RATES = (0.316, 0.1, 0.0316, 0.01, 0.00316, 0.001)
+"""10^-0.5, 10^-1, ..., 10^-3."""
+
+PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)
+"""mu of FedProx and pFedMe, lambda of MOCHA."""
+
+VALIDATION = {"evaluation.validation_fraction": 0.2}
+"""A fifth of each client's training samples is held out while values are chosen."""
+
+
+def grid_of(entry: Entry) -> list[dict[str, Any]]:
+    """Return the combinations that are tried for a row of a table.
+
+    Parameters
+    ----------
+    entry : Entry
+        The row; its ``grid`` adds to the learning rates.
+
+    Examples
+    --------
+    >>> len(grid_of(Entry("FedAvg", {})))
+    6
+    >>> len(grid_of(Entry("FedProx", {}, grid={"algorithm.mu": [0.1, 1.0]})))
+    12
+    """
+    axes = {"local.lr": LEARNING_RATES, **entry.grid}
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def trials_of(
+    table: Table, variant: str, output: Path, seed: int, more: Mapping[str, Any]
+) -> dict[str, list[tuple[dict[str, Any], Planned]]]:
+    """Return the runs from which values are chosen, by row, each with the values it tries.
+
+    Parameters
+    ----------
+    table : Table
+        The table whose rows are tuned; those with ``tuned=False`` are left out.
+    variant : str
+        A key of its ``variants``.
+    output : Path
+        The folder of all studies.
+    seed : int
+        The seed of these runs.
+    more : mapping
+        A user's overrides.
+    """
+    experiment, of_data = table.variants[variant]
+    found: dict[str, list[tuple[dict[str, Any], Planned]]] = {}
+    for entry in filter(lambda each: each.tuned, table.entries):
+        place = output / "tuning" / variant / entry.folder
+        common = {**of_data, **table.common, **VALIDATION, **entry.overrides}
+        found[entry.label] = [
+            (
+                tried,
+                Planned(
+                    experiment,
+                    {**common, **tried, **more, "seed": seed},
+                    place
+                    / ",".join(f"{key.split('.')[-1]}={value:g}" for key, value in tried.items()),
+                ),
+            )
+            for tried in grid_of(entry)
+        ]
+    return found
+
+
+def chosen(trials: Sequence[tuple[dict[str, Any], Planned]]) -> dict[str, Any] | None:
+    """Return the values with the best validation accuracy at the end; None if no run finished.
+
+    Of equal ones the first is taken, which has the largest learning rate.
+    """
+    best: tuple[float, dict[str, Any]] | None = None
+    for tried, run in trials:
+        if not run.finished:
+            continue
+        reached = float(
+            read_metrics(run.directory / "metrics.csv").numbers("validation_accuracy")[-1]
+        )
+        if best is None or reached > best[0]:
+            best = reached, tried
+    return None if best is None else best[1]
+
+
+def read_tuned(paper: str, variant: str, output: Path) -> dict[str, dict[str, Any]]:
+    """Return tuned values by row: those in ``output``, else those that mpifed comes with.
+
+    Parameters
+    ----------
+    paper, variant : str
+        Which study and kind of data.
+    output : Path
+        The folder of all studies.
+    """
+    own = output / f"tuned-{paper}-{variant}.yaml"
+    shipped = resources.files("mpifed.reproduce") / "tuned" / f"{paper}-{variant}.yaml"
+    for place in (own, shipped):
+        if place.is_file():
+            return yaml.safe_load(place.read_text(encoding="utf-8")) or {}
+    return {}
+
+
+def write_tuned(path: Path, values: Mapping[str, Mapping[str, Any]], command: str) -> None:
+    """Write tuned values by row as YAML.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    values : mapping
+        Overrides by row.
+    command : str
+        What made them.
+    """
+    text = yaml.safe_dump({key: dict(each) for key, each in values.items()}, sort_keys=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"# {command}\n{text}", encoding="utf-8")

@@ -1,0 +1,84 @@
+"""Unseen clients that collect their data little by little (Marfoq et al. 2021, App. J.3, Figure 2).
+
+A share of a client's training samples is the first of them, rounded down. With none, a method
+deploys what it can without data: FedEM uniform mixtures, fine-tuned methods the global model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from mpifed.algorithms import returned
+from mpifed.algorithms.base import Predictor
+from mpifed.data.base import Split
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.scoring import client_scores
+from mpifed.training.build import Setup
+
+NAME = "test_accuracy_by_share"
+"""The data set of clients.h5, (clients, shares)."""
+
+
+def first_samples(clients: Clients, share: float) -> Clients:
+    """Return the same clients with the first of their training samples.
+
+    Parameters
+    ----------
+    clients : Clients
+        Some of the clients hosted here.
+    share : float
+        In [0, 1]; client t keeps floor(share n_t) samples.
+    """
+    train, federation = clients.shards.train, clients.federation
+    counts = np.floor(share * train.counts + 1e-9).astype(np.int64)
+    kept = np.concatenate(
+        [np.arange(a, a + n) for a, n in zip(train.offsets[:-1], counts, strict=True)]
+        or [np.zeros(0, np.int64)]
+    )
+    picked = torch.from_numpy(kept).to(train.y.device)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    split = Split(train.x[picked], train.y[picked], offsets)
+    n_train = federation.n_train.copy()
+    n_train[clients.shards.client_ids] = counts
+    return replace(
+        clients,
+        federation=replace(federation, n_train=n_train),
+        shards=replace(clients.shards, train=split),
+    )
+
+
+def with_growth(
+    setup: Setup, state: Any, unseen: Clients, predictor: Predictor, draws: Draws
+) -> Predictor:
+    """Return ``predictor`` with the accuracies that its clients have with shares of their data.
+
+    Collective, like ``Algorithm.adapt``.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run; ``evaluation.unseen_shares`` has the shares.
+    state : Any
+        The algorithm's state.
+    unseen : Clients
+        The unseen clients hosted here.
+    predictor : Predictor
+        What they deploy with all of their data.
+    draws : Draws
+        The random numbers of this evaluation.
+    """
+    shares = setup.configuration.evaluation.unseen_shares or ()
+    found = np.full((len(unseen), len(shares)), np.nan)
+    for k, share in enumerate(shares):
+        fewer = first_samples(unseen, share)
+        made = setup.algorithm.adapt(state, fewer, setup.exchange, draws)
+        adapted = returned.checked_predictor(setup.algorithm, "adapt", made)
+        of = (adapted.parameters_of, adapted.mixture_of)
+        scores = client_scores(setup.model, *of, unseen.shards.test, unseen.rows)
+        with np.errstate(invalid="ignore"):
+            found[:, k] = scores.hits / scores.possible
+    return replace(predictor, results={**predictor.results, NAME: torch.from_numpy(found)})

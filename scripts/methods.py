@@ -1,0 +1,97 @@
+"""Writes docs/methods.md, the table of all methods: ``python scripts/methods.py [FILE]``.
+
+Everything comes from the classes: what a method learns and sends, where it works, what a client
+keeps from round to round (the fields of its state that clients own), and its options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import typing
+from pathlib import Path
+
+from mpifed.algorithms.base import Algorithm, algorithm_class
+from mpifed.components.registry import summary
+from mpifed.components.schema import options_of
+from mpifed.components.tables import ALGORITHMS
+
+PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
+
+HEAD = """# Methods
+
+`algorithm=NAME` chooses a method; `python -m mpifed.run --list NAME` explains its options.
+`python scripts/methods.py` made this page from the code.
+
+**server**, **gossip**: whether it works there; methods that send nothing work with either.
+**compression**: which compressors its messages go through under a server (`any`, `unbiased`,
+`none`). **unseen**: whether it serves clients that took no part in training. **a client keeps**:
+from round to round, beside its data; `optimizer` is momentum or moments.
+
+"""
+
+COLUMNS = (
+    "method",
+    "learns",
+    "a client sends",
+    "server",
+    "gossip",
+    "compression",
+    "unseen",
+    "a client keeps",
+    "options",
+)
+
+
+def state_of(method: type[Algorithm]) -> type | None:
+    """Return the dataclass of a method's state, or None where the annotations do not say."""
+    found = typing.get_type_hints(method.init)["return"]
+    if isinstance(found, typing.TypeVar):
+        arguments = [
+            argument
+            for base in inspect.getmro(method)
+            for generic in getattr(base, "__orig_bases__", ())
+            for argument in typing.get_args(generic)
+        ]
+        found = next(filter(dataclasses.is_dataclass, arguments), None)
+    return found if dataclasses.is_dataclass(found) else None
+
+
+def kept(method: type[Algorithm]) -> list[str]:
+    """Return the names of what a client keeps."""
+    state = state_of(method)
+    fields = dataclasses.fields(state) if state is not None else ()
+    return [field.name for field in fields if field.metadata.get("owner") == "client"]
+
+
+def row(name: str) -> str:
+    """Return the row of a method."""
+    method = algorithm_class(name)
+    sends = method.communicates
+    allowed = ("server", "gossip") if method.exchanges is None else method.exchanges
+    works = ["yes" if each in allowed and sends else "-" for each in ("server", "gossip")]
+    options = ", ".join(f"`{option}`" for option in options_of(method))
+    cells = [
+        f"`{name}`",
+        method.learns,
+        method.sends or "nothing",
+        *works,
+        method.compressors if sends else "-",
+        "yes" if method.serves_unseen_clients() else "-",
+        ", ".join(kept(method)) or "-",
+        options or "-",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def text() -> str:
+    """Return the page."""
+    rows = [row(name) for name in ALGORITHMS]
+    lines = [f"* `{name}`: {summary(algorithm_class(name))}" for name in ALGORITHMS]
+    head = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS)]
+    return HEAD + "\n".join([*head, *rows, "", *lines]) + "\n"
+
+
+if __name__ == "__main__":
+    (Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE).write_text(text(), encoding="utf-8")

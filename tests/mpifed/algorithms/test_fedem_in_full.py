@@ -1,0 +1,242 @@
+"""FedEM beyond its rounds: surrogates, black-box solvers, unseen clients, restarts."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from commands import rows
+from convex import clients_of, two_quadratics
+from on_ranks import run, unlike_one_rank
+from scipy.optimize import minimize
+from test_fedem import client_data, likelihood, numpy_posterior, random_start
+
+from mpifed.algorithms.fedem import FedEM
+from mpifed.algorithms.fedem.expectation import entropies, fitted_mixture, log_likelihoods
+from mpifed.algorithms.fedem.maximisation import local_improvement
+from mpifed.algorithms.fedem.surrogate import PartialSurrogate, minimise_surrogates
+from mpifed.errors import InputError
+from mpifed.exchange.server import Server
+from mpifed.federation.clients import Draws
+from mpifed.local.adjustments import Proximal
+from mpifed.local.options import LocalOptions
+from mpifed.local.solver import LocalSGD
+from mpifed.local.weighted_optima import WeightedRisks
+from mpifed.models.linear import linear
+from mpifed.mpi.communicator import Alone
+
+CPU = torch.device("cpu")
+
+
+def solver_of(description, clients, **options):
+    loss = "half_squared" if description.task == "regression" else "auto"
+    model = linear(description, bias=description.task != "regression", loss=loss)
+    return LocalSGD(model, LocalOptions(**options), 10, int(clients.n_train.max()), CPU)
+
+
+def random_weights(clients, components, seed=3):
+    drawn = np.random.default_rng(seed).dirichlet(np.ones(components), len(clients.shards.train.y))
+    return torch.from_numpy(drawn.T.copy())
+
+
+def test_pfedme_is_federated_surrogate_optimisation():
+    """App. F.3: one step on the Moreau surrogate is w - eta lambda (w - theta), then the mean."""
+    clients, description = two_quadratics()
+    local = solver_of(description, clients, lr=0.05)
+    w = torch.tensor([[1.5]], dtype=torch.float64)
+    theta = torch.tensor([[[0.5]], [[3.0]]], dtype=torch.float64)
+    surrogate = PartialSurrogate(torch.zeros(1, 2, dtype=torch.float64), [Proximal(theta, 2.0)])
+    channel = Server(clients.federation, 0).at(1, np.ones(2, bool))
+    optimizer = local.init(2, 1, torch.float64)
+    moved, _ = minimise_surrogates(w, optimizer, surrogate, local, clients, channel, Draws(0, 1))
+    steps = [1.5 - 0.05 * 2 * (1.5 - t) for t in (0.5, 3.0)]
+    assert float(moved) == pytest.approx(np.mean(steps), rel=1e-12)
+
+
+def test_newton_finds_the_minimiser_of_a_weighted_logistic_risk(make_clients):
+    clients, description = make_clients([25, 7], shape=(3,))
+    model, q = linear(description), random_weights(clients, 2)
+    risks = WeightedRisks(model, clients, q, 0.05)
+    found = risks.minimisers(torch.zeros(2, 2, 4, dtype=torch.float64))
+    at = [0, 25, 32]
+    for t, (x, y) in enumerate(client_data(clients)):
+        for m in range(2):
+            own = q[m, at[t] : at[t + 1]].numpy()
+
+            def risk(theta, x=x, y=y, own=own):
+                z = x @ theta[:-1] + theta[-1]
+                return (own * (np.logaddexp(0, z) - y * z)).mean() + 0.025 * theta @ theta
+
+            best = minimize(risk, np.zeros(4), method="BFGS", options={"gtol": 1e-9})
+            assert np.allclose(found[t, m], best.x, rtol=0, atol=1e-6)
+            assert float(risks.losses(found)[t, m]) == pytest.approx(best.fun, abs=1e-12)
+
+
+@pytest.mark.parametrize("count", [9, 2])
+def test_weighted_least_squares_has_its_closed_form(count):
+    """With fewer samples than inputs: the solution closest to the start."""
+    draw = np.random.default_rng(1)
+    x, y, start = draw.normal(size=(count, 3)), draw.normal(size=count), draw.normal(size=3)
+    clients, description = clients_of([x], [y], "regression")
+    q = random_weights(clients, 2)
+    local = solver_of(description, clients)
+    risks = WeightedRisks(local.model, clients, q, 0.0)
+    begun = torch.from_numpy(np.stack([start, start])[None])
+    found = risks.minimisers(begun)
+    for m in range(2):
+        root = np.sqrt(q[m].numpy())
+        move = np.linalg.lstsq(x * root[:, None], root * (y - x @ start), rcond=None)[0]
+        assert np.allclose(found[0, m], start + move, rtol=0, atol=1e-9)
+
+
+def test_the_improvement_of_gradient_steps_on_quadratics():
+    """(1 - eta a)^(2 E) for f = a (x - c)^2 / 2; the largest of a = 1, 3 is that of a = 1."""
+    clients, description = two_quadratics()
+    local = solver_of(description, clients, lr=0.1, epochs=4)
+    start = torch.full((2, 1, 1), 10.0, dtype=torch.float64)
+    ones = torch.ones(1, 2, dtype=torch.float64)
+    found, _ = local(start, local.init(2, 1, torch.float64), clients, Draws(0, 1), ones)
+    risks = WeightedRisks(local.model, clients, ones, 0.0)
+    assert local_improvement(risks, start, found, clients) == pytest.approx(0.9**8, rel=1e-9)
+    best = risks.minimisers(start)
+    assert local_improvement(risks, start, best, clients) == 0
+    assert local_improvement(risks, best, best, clients) == 0
+    assert local_improvement(risks, start, start, clients) == 1
+
+
+def test_one_client_with_exact_m_steps_is_centralised_em(make_clients):
+    """Algorithm 6: the penalised likelihood never falls, as in an independent EM."""
+    clients, description = make_clients([60], shape=(3,))
+    local = solver_of(description, clients, weight_decay=0.02)
+    options = {"n_components": 2, "local_solver": "newton", "mixture_init": "uniform"}
+    method, server = FedEM(local.model, local, **options), Server(clients.federation, 0)
+    state = method.init(clients, server, Draws(0, 0), torch.float64)
+    theta, pi = state.components.numpy(), state.mixture.numpy()
+    ((x, y),) = client_data(clients)
+    values = []
+    for k in range(1, 8):
+        channel = server.at(k, np.ones(1, bool))
+        state = method.round(state, clients, channel, Draws(0, k))
+        q = numpy_posterior(theta, pi[0], x, y)
+        pi = q.mean(0)[None]
+
+        def risk(t, weights):
+            z = x @ t[:-1] + t[-1]
+            return (weights * (np.logaddexp(0, z) - y * z)).mean() + 0.01 * t @ t
+
+        found = [
+            minimize(risk, t, (w,), "BFGS", options={"gtol": 1e-10})
+            for t, w in zip(theta, q.T, strict=True)
+        ]
+        theta = np.stack([each.x for each in found])
+        assert np.allclose(state.components, theta, rtol=0, atol=1e-5)
+        assert np.allclose(state.mixture, pi, rtol=0, atol=1e-6)
+        values.append(likelihood(theta, pi, [(x, y)]) / 60 - 0.01 * (theta**2).sum())
+        assert float(method.log_likelihoods(state, clients)[0]) == pytest.approx(
+            likelihood(state.components.numpy(), state.mixture.numpy(), [(x, y)]), rel=1e-9
+        )
+    assert (np.diff(values) > -1e-9).all() and values[-1] > values[0]
+
+
+def test_unseen_clients_reach_the_maximum_of_their_likelihood(make_clients):
+    clients, description = make_clients([30, 4, 0, 12])
+    theta, _ = random_start(4, 3, 6, seed=8)
+    theta *= 3
+    model = linear(description)
+    found = fitted_mixture(model, torch.from_numpy(theta), clients).numpy()
+    assert found[2] == pytest.approx([1 / 3] * 3)  # nothing is known of it
+    for t, data in enumerate(client_data(clients)):
+        if not len(data[1]):
+            continue
+        own = likelihood(theta, found[t : t + 1], [data])
+        constraint = {"type": "eq", "fun": lambda p: p.sum() - 1}
+        best = minimize(
+            lambda p, data=data: -likelihood(theta, np.maximum(p, 1e-15)[None], [data]),
+            np.full(3, 1 / 3),
+            bounds=[(0, 1)] * 3,
+            constraints=constraint,
+        )
+        assert own == pytest.approx(-best.fun, abs=1e-4)
+    once = fitted_mixture(model, torch.from_numpy(theta), clients, steps=1)
+    likelihoods = log_likelihoods(model, torch.from_numpy(theta), torch.from_numpy(found), clients)
+    assert (likelihoods >= log_likelihoods(model, torch.from_numpy(theta), once, clients)).all()
+
+
+def test_what_has_no_exact_m_step_is_refused(make_clients):
+    clients, description = make_clients([10, 10], n_classes=3)
+    local = solver_of(description, clients, weight_decay=0.1)
+    with pytest.raises(InputError, match="needs model=linear with one output"):
+        FedEM(local.model, local, local_solver="newton")
+    clients, description = make_clients([10, 10])
+    local = solver_of(description, clients)
+    with pytest.raises(InputError, match=r"needs local.weight_decay above 0"):
+        FedEM(local.model, local, record_improvement=True)
+
+
+SMALL = {
+    "clients": 6,
+    "rounds": 2,
+    "data.n_test": 20,
+    "data.dimension": 8,
+    "evaluation.every": 1,
+    "local.weight_decay": 0.01,
+}
+
+
+def test_a_run_records_entropies_and_the_improvement(tmp_path):
+    run("synthetic-fedem", {**SMALL, "algorithm.record_improvement": True}, tmp_path / "a", Alone())
+    table = rows(tmp_path / "a")
+    with h5py.File(tmp_path / "a" / "clients.h5") as file:
+        mixture = torch.from_numpy(file["mixture"][:])
+    assert float(table[-1]["mixture_entropy"]) == pytest.approx(float(entropies(mixture).mean()))
+    assert all(0 < float(row["local_improvement"]) < 1 for row in table)
+    exact = {"algorithm.local_solver": "newton", "algorithm.record_improvement": True}
+    run("synthetic-fedem", {**SMALL, **exact}, tmp_path / "b", Alone())
+    assert all(float(row["local_improvement"]) < 1e-6 for row in rows(tmp_path / "b"))
+
+
+RESTARTS = {**SMALL, "algorithm.restarts": 3, "algorithm.restart_rounds": 2}
+
+
+def test_the_best_of_several_beginnings_is_kept(tmp_path, make_clients):
+    """Round 0 is the best trial, at the price of 3 x 2 rounds."""
+    run("synthetic-fedem", RESTARTS, tmp_path / "warm", Alone())
+    run("synthetic-fedem", {**RESTARTS, "algorithm.warm_start": False}, tmp_path / "drawn", Alone())
+    run("synthetic-fedem", SMALL, tmp_path / "plain", Alone())
+    warm, drawn, plain = (rows(tmp_path / name) for name in ("warm", "drawn", "plain"))
+    a_round = int(plain[-1]["up_bits"]) / 2
+    assert int(warm[0]["up_bits"]) == int(drawn[0]["up_bits"]) == 6 * a_round
+    assert int(warm[-1]["up_bits"]) == 8 * a_round
+    assert float(warm[0]["train_loss"]) < float(drawn[0]["train_loss"])
+    said = (tmp_path / "warm" / "log.txt").read_text()
+    assert said.count("training log-likelihood") == 3
+    trials = [
+        float(line.split("log-likelihood ")[1].split()[0])
+        for line in said.splitlines()
+        if "beginning" in line
+    ]
+    samples = int(h5py.File(tmp_path / "warm" / "clients.h5")["n_train"][:].sum())
+    assert max(trials) / samples == pytest.approx(-float(warm[0]["train_loss"]), rel=1e-4)
+
+
+def test_trials_of_beginnings_are_not_compressed(tmp_path):
+    with pytest.raises(InputError, match="send whole messages"):
+        run(
+            "synthetic-fedem",
+            {**RESTARTS, "compression": {"name": "rand_k", "k": 2}},
+            tmp_path / "a",
+            Alone(),
+        )
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("exchange", ["server", "gossip"])
+def test_beginnings_are_the_same_on_these_ranks_as_on_one(exchange, tmp_path):
+    how = {
+        "rounds": 4,
+        "exchange": exchange,
+        "algorithm.record_improvement": True,
+        "evaluation.unseen_fraction": 0.2,
+    }
+    assert unlike_one_rank({**RESTARTS, **how, "algorithm.unseen_e_steps": None}, tmp_path) == []

@@ -1,0 +1,45 @@
+"""Unseen clients with a part of their data."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from on_ranks import run, unlike_one_rank
+
+from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
+
+SMALL = {
+    "clients": 8,
+    "rounds": 4,
+    "data.n_test": 30,
+    "data.dimension": 6,
+    "evaluation.every": 2,
+    "checkpoint.every": 2,
+    "evaluation.unseen_fraction": 0.4,
+    "evaluation.unseen_shares": [0.0, 0.3, 1.0],
+}
+
+
+@pytest.mark.parametrize("algorithm", ["fedem", "fedavg", "fedavg_ft"])
+def test_all_of_the_data_is_what_the_client_has_and_none_needs_no_data(algorithm, tmp_path):
+    run("synthetic-fedem", {**SMALL, "algorithm": algorithm}, tmp_path / "run", Alone())
+    with h5py.File(tmp_path / "run" / "clients.h5") as file:
+        unseen = file["unseen"][:].astype(bool)
+        found, whole = file["test_accuracy_by_share"][:], file["test_accuracy"][:]
+    assert found.shape == (8, 3) and np.isnan(found[~unseen]).all()
+    assert (found[unseen, 2] == whole[unseen]).all()
+    assert ((found[unseen] >= 0) & (found[unseen] <= 1)).all()
+    if algorithm == "fedavg":
+        assert (found[unseen] == whole[unseen, None]).all()
+
+
+def test_shares_without_unseen_clients_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"evaluation.unseen_fraction is 0"):
+        run("synthetic-fedem", {**SMALL, "evaluation.unseen_fraction": 0.0}, tmp_path, Alone())
+
+
+@pytest.mark.mpi
+def test_growth_is_the_same_on_these_ranks_as_on_one(tmp_path):
+    assert unlike_one_rank({**SMALL, "algorithm": "fedavg_ft"}, tmp_path) == []

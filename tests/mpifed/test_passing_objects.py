@@ -1,0 +1,74 @@
+"""Functions, classes and other objects that a Python program passes to ``mpifed.run``."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+import mistaken_modules as modules
+import pytest
+
+import mpifed
+from mpifed.algorithms.fedavg import FedAvg
+from mpifed.errors import InputError
+
+SMALL = {"clients": 3, "rounds": 1}
+
+
+def test_functions_and_classes_stand_for_their_names(tmp_path):
+    objects = {"model": modules.Net, "algorithm": FedAvg}
+    names = {"model": "mistaken_modules:Net", "algorithm": "mpifed.algorithms.fedavg:FedAvg"}
+    for words, folder in ((objects, "objects"), (names, "names")):
+        mpifed.run("digits-fedem", output=tmp_path / folder, **SMALL, **words)
+    one, other = (
+        (tmp_path / folder / "config.yaml").read_text() for folder in ("objects", "names")
+    )
+    assert one == other and "mistaken_modules:Net" in one
+
+
+def test_an_option_beside_a_function(tmp_path):
+    model = {"name": modules.in_double}
+    result = mpifed.run("digits-fedem", output=tmp_path / "run", **SMALL, model=model)
+    assert result.status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("model", modules.THE_MODULE, "one torch module, a Sequential.*def build\\(data\\)"),
+        ("model", {"name": modules.THE_MODULE}, "model.name is one torch module"),
+        ("model", lambda data: None, "model is a lambda, which a configuration cannot name"),
+        ("model", functools.partial(modules.Net), "keyword-only parameters are its options"),
+        ("model", modules.Net.forward, "which a configuration cannot name"),
+        ("algorithm", mpifed.load, "load', which is not derived from"),
+        ("rounds", len, "rounds is 'builtins:len'; it must be a whole number"),
+        ("compression", "{name: top_k}", "compression is '{name: top_k}', a text; from Python"),
+        ("model", "{name: mlp}", "model={'name': NAME, 'option': value}"),
+        ("participation", "{name: bernoulli, p: 0.5}", "a text; from Python it must be a mapping"),
+    ],
+)
+def test_other_objects_and_texts_are_refused(key, value, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        mpifed.run("digits-fedem", output=tmp_path / "run", **{**SMALL, key: value})
+    assert not (tmp_path / "run").exists()
+
+
+PROGRAM = """
+from torch import nn
+import mpifed
+
+def net(data, *, width: int = 8):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+result = mpifed.run("digits-fedem", output="run", clients=3, rounds=1, model=net)
+assert mpifed.load("run").components[0][1].weight.shape == (8, 64)
+"""
+
+
+def test_a_program_may_pass_its_own_function(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    words = [sys.executable, "program.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "__main__:net" in (tmp_path / "run" / "config.yaml").read_text()

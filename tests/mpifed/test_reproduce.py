@@ -1,0 +1,125 @@
+"""Tables of the papers: runs, statistics, pages, tuning."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+import yaml
+
+from mpifed.config.experiment_files import parse_overrides
+from mpifed.reproduce.__main__ import PAPERS, main, studies
+from mpifed.reproduce.page import Row, best_of, paired_p, table_text
+from mpifed.reproduce.study import Entry, Table, runs_of
+
+TINY = ["rounds=2", "clients=5", "data.n_test=20", "data.dimension=6", "seed=[0,1]"]
+
+
+def row(label, *average, published=()):
+    return Row(Entry(label, {}, published), {"average": np.array(average)})
+
+
+TABLE = Table("table-9", "A table", {}, (), ("average",))
+
+
+def test_a_tie_is_not_bold():
+    ahead, close, behind = (
+        row("A", 80, 81, 80.5),
+        row("B", 79.9, 81.2, 80.1),
+        row("C", 70, 71, 70.2),
+    )
+    assert best_of([ahead, close, behind], "average") is None
+    assert best_of([ahead, behind], "average") is ahead
+    assert "**" not in table_text(TABLE, [ahead, close, behind])
+    assert "| **80.50 ± 1.24** |" in table_text(TABLE, [ahead, behind])
+
+
+def test_tests_are_paired_by_seed():
+    a, b = row("A", 80, 90, 70), row("B", 79, 88.5, 69.2)
+    expected = scipy.stats.ttest_rel(a.values["average"], b.values["average"]).pvalue
+    assert paired_p(a, b, "average") == pytest.approx(expected)
+    assert paired_p(a, a, "average") == 1
+    assert math.isnan(paired_p(row("A", 1.0), row("B", 2.0), "average"))
+    missing = row("B", math.nan, 88.5, 69.2)
+    again = scipy.stats.ttest_rel([90, 70], [88.5, 69.2]).pvalue
+    assert paired_p(a, missing, "average") == pytest.approx(again)
+    half = scipy.stats.t.ppf(0.975, 2) * 10 / math.sqrt(3)
+    assert a.half_width("average") == pytest.approx(half)
+
+
+def test_a_table_is_run_once_and_written(tmp_path, capfd):
+    words = ["fedem", "--table", "3", "--data", "paper", *TINY, "clients=10"]
+    words += ["--output", str(tmp_path), "--processes", "1"]
+    assert main(words) == 0
+    assert "6 of 6" in capfd.readouterr().out
+    text = (tmp_path / "table-3.md").read_text()
+    assert text.count("± ") == 3 and "| 73 |" in text and "entropy" in text
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
+    assert len(before) == 6
+    assert main(words) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
+    assert (tmp_path / "table-3.md").read_text() == text
+
+
+def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("mpifed.reproduce.tuning.LEARNING_RATES", (0.3, 1e-6))
+    words = ["fedem", "--study", "figure-2", "--data", "released", "--tune", *TINY]
+    words += ["data.variant=paper", "--output", str(tmp_path), "--processes", "2"]
+    assert main(words) == 0
+    assert "| share of the data | 0 | 0.1 |" in (tmp_path / "figure-2.md").read_text()
+    tuned = yaml.safe_load((tmp_path / "tuned-fedem-released.yaml").read_text())
+    assert tuned["FedEM"]["local.lr"] in (0.3, 1e-6)
+    config = tmp_path / "figure-2" / "released" / "fedem" / "seed=0" / "config.yaml"
+    stored = yaml.safe_load(config.read_text())
+    assert stored["local"]["lr"] == tuned["FedEM"]["local.lr"]
+    assert stored["evaluation"]["validation_fraction"] == 0
+    trial = next((tmp_path / "tuning" / "released" / "fedem").glob("lr=0.3"))
+    assert (
+        yaml.safe_load((trial / "config.yaml").read_text())["evaluation"]["validation_fraction"]
+        == 0.2
+    )
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_study_can_be_planned(paper, tmp_path, capfd):
+    assert main([paper, "--list"]) == 0
+    assert capfd.readouterr().out.count("\n") == len(studies(paper))
+    assert main([paper, "--dry-run", "--output", str(tmp_path)]) == 0
+    assert not any(tmp_path.iterdir())
+
+
+def test_every_run_of_a_table_has_a_configuration_that_is_accepted():
+    from mpifed.config.configuration import resolve
+    from mpifed.config.experiment_files import apply_overrides, read_experiment
+
+    for study in studies("fedem").values():
+        for variant in study.variants:
+            for runs in runs_of(study, variant, Path("out"), [0], {}, {}).values():
+                mapping = apply_overrides(read_experiment(runs[0].experiment), runs[0].overrides)
+                assert resolve(mapping).clients == 300
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fedem", "--table", "4"], "fedem has no table-4; did you mean"),
+        (["fedem", "--table", "2", "--data", "papre"], "did you mean 'paper'"),
+        (["flix", "--figure", "2", "rounds=3"], "take no overrides"),
+        (["fedem", "--table", "2", "seed=[-1]"], "seed is [-1]; it must be a whole number"),
+        (["fedex"], "invalid choice"),
+    ],
+)
+def test_mistakes_get_a_sentence(words, said, capfd):
+    assert main([*words, "--dry-run"]) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_overrides_of_a_user_win():
+    study = studies("fedem")["table-2"]
+    more = parse_overrides(["local.lr=0.5", "rounds=3"])
+    runs = runs_of(study, "paper", Path("out"), [4], {"FedEM": {"local.lr": 0.1}}, more)
+    assert runs["FedEM"][0].overrides["local.lr"] == 0.5
+    assert runs["FedEM"][0].overrides["seed"] == 4
