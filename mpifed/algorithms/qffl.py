@@ -57,7 +57,7 @@ class Qffl(Algorithm[ServerChannel]):
     """
 
     learns = "one model, fair to clients with a large risk"
-    sends = "its move, weighted by its risk, and two numbers"
+    sends = "its move and its risk"
     exchanges = ("server",)
     compressors = "unbiased"
     averages_by = None

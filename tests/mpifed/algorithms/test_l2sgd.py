@@ -10,7 +10,7 @@ from personal_runs import COUNTS, ROUNDS, gradient, mean, ran, regression, takin
 from mpifed.algorithms.l2gd import runs
 from mpifed.algorithms.l2sgd import L2SGD
 from mpifed.federation.clients import Draws
-from mpifed.random import client_keys, uniforms
+from mpifed.random import bits_at, client_keys
 
 P, PULL, LR = 0.3, 0.5, 0.05
 
@@ -37,9 +37,8 @@ def test_minibatches_do_not_keep_it_from_the_minimum(size):
 
 
 def chosen_batch(round, number, client, size):
-    bits = int(
-        uniforms(client_keys(0, "minibatch", round, np.array([client])), np.array(number))[0]
-    )
+    key = client_keys(0, "minibatch", round, np.array([client]))
+    (bits,) = bits_at(key, np.array([number])).tolist()
     return ((bits >> 32) * COUNTS[client] >> 32) // size
 
 
