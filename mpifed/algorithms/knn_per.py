@@ -14,7 +14,7 @@ FedAvg's.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Le
@@ -35,7 +35,7 @@ GRID = 11
 """Values of lambda that are tried: 0, 0.1, ..., 1."""
 
 WITHOUT_VALIDATION = 0.5
-"""lambda of a client without validation samples, where others have some."""
+"""lambda of a client without validation samples."""
 
 
 class KnnPer(FedAvg):
@@ -47,7 +47,7 @@ class KnnPer(FedAvg):
         Number of neighbours.
     knn_lambda : float, optional
         Weight of the neighbours. None chooses it for each client, by its accuracy on validation
-        samples (``evaluation.validation_fraction`` or ``validation_split``).
+        samples (``evaluation.validation_fraction``); it is 0.5 for a client without any.
     knn_kernel : {'paper', 'published'}
         Weight of a neighbour at distance d: exp(-d), or exp(-d^2 / dimension) as in published code.
     gossip_step_scale : {'paper', 'normalised', 'none'}
@@ -73,18 +73,14 @@ class KnnPer(FedAvg):
         self.k, self.weight, self.kernel = knn_k, knn_lambda, knn_kernel
         self.deploys_mixtures = True
 
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why lambda cannot be chosen, or None."""
-        if configuration.algorithm.options.get("knn_lambda") is not None:
-            return None
-        if configuration.evaluation.validates:
-            return None
-        return (
-            "algorithm.knn_lambda is null, so that it is chosen on validation samples, but none are"
-            " set apart; allowed: a number from 0 to 1, evaluation.validation_fraction above 0, or "
-            "evaluation.validation_split=true"
-        )
+    def remarks(self, state: FedAvgState, clients: Clients, exchange: Exchange) -> list[str]:
+        """Say that lambda is not chosen, where there is nothing to choose it on."""
+        if self.weight is not None or clients.shards.val.counts.any():
+            return []
+        return [
+            f"knn_lambda is {WITHOUT_VALIDATION} for all clients, which have no validation samples "
+            "to choose it on; evaluation.validation_fraction sets some apart"
+        ]
 
     def _neighbours(self, models: Tensor, clients: Clients, i: int) -> Neighbours:
         """kNN_m of the i-th client; ``models`` is (1, P) or (clients, 1, P)."""

@@ -39,7 +39,6 @@ OWN = {
     "fedper": DEEP,
     "fedrep": DEEP,
     "fedbabu": DEEP,
-    "knn_per": {"algorithm": {"knn_lambda": 0.5}},
     "fedbn": {"model": "network_modules:normalised_mlp"},
     "scaffold": {"local": {"batch_size": 16}},
     "fedmm": UNLABELLED,

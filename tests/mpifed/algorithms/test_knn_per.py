@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import h5py
 import network_modules
 import numpy as np
 import pytest
@@ -202,10 +203,16 @@ def test_clients_choose_their_weights_by_themselves(make_clients):
     assert found[0] == 0 and found[1] > 0.5 and found[2] == 0.5
 
 
-def test_without_validation_samples_a_weight_is_needed(tmp_path, capfd):
-    done = call([*TINY, "algorithm=knn_per", "--output", tmp_path / "run"], capfd)
-    assert done.code == 2 and "algorithm.knn_lambda is null" in done.messages[0]
-    assert not (tmp_path / "run").exists()
+def test_without_validation_samples_the_weight_is_a_half_and_the_log_says_so(tmp_path, capfd):
+    done = call([*TINY, "algorithm=knn_per", "rounds=1", "--output", tmp_path / "run"], capfd)
+    assert done.code == 0
+    said = "knn_lambda is 0.5 for all clients, which have no validation samples"
+    assert said in (tmp_path / "run" / "log.txt").read_text()
+    with h5py.File(tmp_path / "run" / "clients.h5") as file:
+        assert (file["mixture"][()] == 0.5).all()
+    words = ["evaluation.validation_fraction=0.2", "--output", tmp_path / "chosen"]
+    assert call([*TINY, "algorithm=knn_per", "rounds=1", *words], capfd).code == 0
+    assert said not in (tmp_path / "chosen" / "log.txt").read_text()
 
 
 def test_a_model_without_a_known_representation_is_refused():
