@@ -26,6 +26,8 @@ class Entry:
         Whether tuned values of this row apply.
     grid : mapping of str to sequence of float
         What is tuned beside the learning rate.
+    learning_rates : bool
+        Whether learning rates are tuned.
     """
 
     label: str
@@ -33,6 +35,7 @@ class Entry:
     published: tuple[float, ...] = ()
     tuned: bool = True
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    learning_rates: bool = True
 
     @property
     def folder(self) -> str:

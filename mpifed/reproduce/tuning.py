@@ -38,7 +38,8 @@ def grid_of(entry: Entry) -> list[dict[str, Any]]:
     >>> len(grid_of(Entry("FedProx", {}, grid={"algorithm.mu": [0.1, 1.0]})))
     12
     """
-    axes = {"local.lr": LEARNING_RATES, **entry.grid}
+    rates = {"local.lr": LEARNING_RATES} if entry.learning_rates else {}
+    axes: dict[str, Sequence[float]] = {**rates, **entry.grid}
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 

@@ -1,0 +1,61 @@
+"""The methods of Table 2 of Marfoq et al. 2021 and of later papers, as rows on linear models.
+
+What the paper printed for a method stands beside it. Rows without numbers are methods that the
+paper does not have on this data.
+"""
+
+from __future__ import annotations
+
+from mpifed.reproduce.study import Entry
+from mpifed.reproduce.tuning import PENALTIES
+
+PLAIN_SGD = {"local.momentum": 0.0}
+FEDEM = {"algorithm": "fedem", "algorithm.mixture_init": "uniform"}
+
+LOCAL = Entry("Local", {"algorithm": "local"}, (65.7, 58.4))
+FEDAVG = Entry("FedAvg", {"algorithm": "fedavg"}, (68.2, 58.9))
+FEDPROX = Entry("FedProx", {"algorithm": "fedprox"}, (68.2, 59.0), grid={"algorithm.mu": PENALTIES})
+FEDAVG_FT = Entry("FedAvg+", {"algorithm": "fedavg_ft"}, (68.9, 60.2))
+PFEDME = Entry(
+    "pFedMe, as in FedEM's code",
+    {
+        "algorithm": "pfedme",
+        "algorithm.pfedme_variant": "prox_to_average",
+        "algorithm.average_by": "samples",
+        **PLAIN_SGD,
+    },
+    (69.2, 61.2),
+    grid={"algorithm.pfedme_lambda": PENALTIES},
+)
+MOREAU = Entry(
+    "pFedMe",
+    {"algorithm": "pfedme", "algorithm.pfedme_eta": 0.05, **PLAIN_SGD},
+    grid={"algorithm.pfedme_lambda": (1.0, 5.0, 15.0)},
+)
+MOCHA = Entry(
+    "MOCHA",
+    {"algorithm": "mocha"},
+    (73.4,),
+    grid={"algorithm.mocha_lambda": PENALTIES},
+    learning_rates=False,
+)
+FEDEM_ROW = Entry("FedEM", FEDEM, (74.7, 66.7))
+APFL = Entry("APFL", {"algorithm": "apfl"}, grid={"algorithm.apfl_alpha": (0.25, 0.5, 0.75)})
+DITTO = Entry("Ditto", {"algorithm": "ditto"}, grid={"algorithm.ditto_lambda": (0.01, 0.1, 1.0)})
+SCAFFOLD = Entry("SCAFFOLD", {"algorithm": "scaffold", **PLAIN_SGD})
+QFFL = Entry("q-FFL", {"algorithm": "qffl"}, grid={"algorithm.q": (0.1, 1.0)})
+AFL = Entry("AFL", {"algorithm": "agnostic"})
+L2GD = Entry(
+    "L2GD",
+    {"algorithm": "l2gd", "algorithm.l2gd_gradients": "minibatch", **PLAIN_SGD},
+    grid={"algorithm.l2gd_lambda": (0.01, 0.1)},
+)
+L2SGD = Entry(
+    "L2SGD+", {"algorithm": "l2sgd", **PLAIN_SGD}, grid={"algorithm.l2gd_lambda": (0.01, 0.1)}
+)
+
+PAPER = (LOCAL, FEDAVG, FEDPROX, FEDAVG_FT, PFEDME, MOCHA, FEDEM_ROW)
+"""The rows that the paper has."""
+
+FIELD = (MOREAU, APFL, DITTO, SCAFFOLD, QFFL, AFL, L2GD, L2SGD)
+"""What the field compares with beside these."""
