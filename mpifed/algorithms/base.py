@@ -40,12 +40,17 @@ class Predictor:
     gate : callable or None
         Where the weights depend on the input: it takes the position of a client and inputs
         (B, *input_shape), and returns (M, B). ``mixture`` then has mean weights, for the record.
+    beside : callable, optional
+        ``beside(i)`` is one more predictor of the i-th client, a torch module that maps a batch to
+        outputs and is no row of parameters (its nearest neighbours, say). Its weight is the last
+        one of ``mixture``, which then is (clients, M + 1).
     """
 
     parameters: Tensor | None
     mixture: Tensor | None = None
     results: Mapping[str, Tensor] = field(default_factory=dict)
     gate: Callable[[int, Tensor], Tensor] | None = None
+    beside: Callable[[int], torch.nn.Module] | None = None
 
     def parameters_of(self, client: int) -> Tensor:
         """Return the models of a client, (M, P)."""

@@ -150,6 +150,7 @@ def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> 
         shape, models = tuple(came.shape), came.shape[-2] if came.dim() > 1 else 0
         own = (n_clients, models, n_parameters)
         fits = models > 0 and shape in ((models, n_parameters), own)
+        models += predictor.beside is not None
         mixed = models == 1 if mixture is None else tuple(mixture.shape) == (n_clients, models)
         if not (fits and mixed):
             beside = (
@@ -159,7 +160,8 @@ def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> 
                 f"the algorithm deploys parameters of shape {shape} and {beside} for {n_clients} "
                 f"clients; allowed: (M, {n_parameters}) for M models that all share, or "
                 f"({n_clients}, M, {n_parameters}) for each client's own, with a mixture "
-                f"({n_clients}, M), which M = 1 may do without"
+                f"({n_clients}, M), which M = 1 may do without, or ({n_clients}, M + 1) with a "
+                "predictor beside them"
             )
     for name, values in predictor.results.items():
         if values.dim() == 0 or len(values) != n_clients:

@@ -1,9 +1,10 @@
-"""Batches of clients' training samples, drawn without replacement, and splits made of them."""
+"""Clients' training samples drawn without replacement: as batches, splits, or weights."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.federation.clients import Clients, Draws
@@ -92,3 +93,35 @@ def minibatches(split: Split, size: int) -> tuple[Split, np.ndarray]:
     within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(first, numbers)
     begins = np.repeat(split.offsets[:-1], numbers) + size * within
     return Split(split.x, split.y, np.append(begins, split.offsets[-1])), first
+
+
+def share_weights(
+    clients: Clients, draws: Draws, purpose: str, share: float, like: Tensor
+) -> Tensor:
+    """Return weights of samples under which a loss is that of a drawn share of them.
+
+    Parameters
+    ----------
+    clients : Clients
+        The clients that draw.
+    draws : Draws
+        Random numbers of the round.
+    purpose : str
+        Name of the stream.
+    share : float
+        Share of each client's samples that is drawn, rounded up, in (0, 1].
+    like : Tensor
+        A tensor of the type and on the device of the weights.
+
+    Returns
+    -------
+    Tensor
+        (1, hosted training samples), for the solver's ``weights``: n_t / drawn for those drawn,
+        zero for the others.
+    """
+    counts = clients.n_train
+    sizes = np.ceil(share * counts).astype(np.int64)
+    rows = np.concatenate([np.zeros(0, np.int64), *batches(clients, draws, purpose, sizes)])
+    found = np.zeros((1, len(clients.shards.train.x)))
+    found[0, rows] = np.repeat(counts / sizes, sizes)
+    return torch.from_numpy(found).to(like)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.models.base import Model
-from mpifed.models.losses import score
+from mpifed.models.losses import Loss, score
 from mpifed.supervision import heartbeat
 
 
@@ -81,6 +81,7 @@ def client_scores(
     weights_of: Callable[[int, Tensor], Tensor | None],
     split: Split,
     rows: np.ndarray,
+    beside: Callable[[int], torch.nn.Module] | None = None,
 ) -> ClientScores:
     """Evaluate the clients' predictors on their samples of a split.
 
@@ -97,6 +98,8 @@ def client_scores(
         Samples of the hosted clients.
     rows : numpy.ndarray
         Positions of clients in the split, int64.
+    beside : callable, optional
+        One more predictor of the i-th of ``rows``, whose weight is the last of its mixture.
 
     Returns
     -------
@@ -110,10 +113,13 @@ def client_scores(
         if begin == end:
             continue
         loss[i] = nll[i] = 0.0
+        more = None if beside is None else beside(i)
         for part in _chunks(model, begin, end):
             heartbeat.step()
             x = split.x[part]
             z = model.shared_logits(parameters_of(i), x)
+            if more is not None:
+                z = torch.cat([z, more(x)[None]])
             found = score(model.loss, z, split.y[part], weights_of(i, x))
             loss[i] += float(found.loss.double().sum())
             nll[i] += float(found.nll.double().sum())
@@ -155,3 +161,28 @@ def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:
     if len(starts):
         sums[:, filled] = np.add.reduceat(values.double().cpu().numpy(), starts, axis=1)
     return torch.from_numpy(sums[:, rows].T / np.maximum(1, split.counts[rows])[:, None])
+
+
+def best_weight(loss: Loss, outputs: Tensor, y: Tensor, grid: Tensor) -> float:
+    """Return the weight of the second of two predictors with which most samples are right.
+
+    Of several the one with the least loss is taken, and then the first.
+
+    Parameters
+    ----------
+    loss : Loss
+        Loss of the task.
+    outputs : Tensor
+        Outputs of both predictors, (2, B, ...).
+    y : Tensor
+        Targets, (B, ...).
+    grid : Tensor
+        Weights that are tried, (weights,).
+    """
+    best, found = (-1.0, 0.0), 0.0
+    for weight in grid.tolist():
+        scored = score(loss, outputs, y, outputs.new_tensor([1 - weight, weight]))
+        reached = float(scored.hits.sum()), -float(scored.loss.double().sum())
+        if reached > best:
+            best, found = reached, weight
+    return found

@@ -100,31 +100,27 @@ class LocalSGD:
                 model, self.rule, options.batch_size, self.width, block_bytes, device
             )
 
-    def variant(self, purpose: str, epochs_field: str = "local.epochs", **options: Any) -> LocalSGD:
-        """Return a solver of the same model with other options, for another phase of a method.
+    def variant(
+        self,
+        purpose: str,
+        epochs_field: str = "local.epochs",
+        model: Model | None = None,
+        **options: Any,
+    ) -> LocalSGD:
+        """Return a solver with other options, for another phase of a method.
 
         Parameters
         ----------
-        purpose : str
-            Name of the stream from which its minibatches are drawn.
-        epochs_field : str
-            Where its epochs come from, for messages.
+        purpose, epochs_field
+            As for the class.
+        model : Model, optional
+            What it trains; None is the same model.
         **options
             Fields of ``LocalOptions`` that differ.
-
-        Returns
-        -------
-        LocalSGD
         """
-        return LocalSGD(
-            self.model,
-            dataclasses.replace(self.options, **options),
-            self.horizon,
-            self.longest,
-            self.device,
-            purpose,
-            epochs_field,
-        )
+        changed = dataclasses.replace(self.options, **options)
+        shared = self.horizon, self.longest, self.device
+        return LocalSGD(model or self.model, changed, *shared, purpose, epochs_field)
 
     @property
     def keeps_buffers(self) -> bool:

@@ -129,7 +129,7 @@ def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool
             nothing = np.full(len(rows), np.nan)
             found |= {f"{name}_loss": nothing, f"{name}_accuracy": nothing}
             continue
-        scores = client_scores(model, *of, split, rows)
+        scores = client_scores(model, *of, split, rows, predictor.beside)
         with np.errstate(invalid="ignore"):
             share = scores.hits / scores.possible
         accurate = measure == "accuracy"

@@ -67,9 +67,9 @@ class Trained:
     def client(self, client: int) -> torch.nn.Module:
         """Return what a client deploys at the end of the round, as it was scored in ``clients.h5``.
 
-        Where the method fits a predictor to training samples (FedAvg+, MAML, Reptile, unseen
-        clients of FedEM), they are loaded and the client's predictor is computed again. For other
-        methods no sample is loaded.
+        Where the method fits a predictor to training samples (FedAvg+, kNN-Per, MAML, Reptile,
+        unseen clients of FedEM), they are loaded and the client's predictor is computed again. For
+        other methods no sample is loaded.
 
         Parameters
         ----------
@@ -97,6 +97,8 @@ class Trained:
             raise InputError(without_predictor(self.directory, self._setup.configuration))
         rows, weights = predictor.parameters_of(0), predictor.mixture_of(0)
         modules = [self._setup.model.module(row) for row in rows]
+        if predictor.beside is not None:
+            modules.append(predictor.beside(0))
         if weights is None or len(modules) == 1:
             return modules[0]
         if predictor.gate is not None:

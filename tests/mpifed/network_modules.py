@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
@@ -47,6 +49,18 @@ class Normalised(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.norm(x.flatten(1)))
+
+
+def normalised_mlp(data, *, width: int = 5) -> nn.Module:
+    """One hidden layer with batch normalisation, for samples of any shape."""
+    inputs = math.prod(data.input_shape)
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(inputs, width),
+        nn.BatchNorm1d(width),
+        nn.ReLU(),
+        nn.Linear(width, data.n_outputs),
+    )
 
 
 def normalised(data) -> nn.Module:

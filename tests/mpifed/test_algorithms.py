@@ -34,8 +34,13 @@ PLAIN = {
     "evaluation": {"every": 2},
 }
 UNLABELLED = {"data": {"name": "dictionary", "dim": 4, "atoms": 3, "samples": 12}, "local": {}}
+DEEP = {"model": {"name": "mlp", "hidden": [5]}}
 OWN = {
     "clustered": {"algorithm": {"eps1": 100.0, "eps2": 1e-3, "warm_up": 1}},
+    "fedper": DEEP,
+    "fedrep": DEEP,
+    "fedbabu": DEEP,
+    "fedbn": {"model": "network_modules:normalised_mlp"},
     "scaffold": {"local": {"batch_size": 16}},
     "fedmm": UNLABELLED,
     "fedmm_theta": {**UNLABELLED, "data": "poisson", "algorithm": {"surrogate": "poisson"}},
@@ -120,6 +125,7 @@ def test_what_it_deploys_has_the_shapes_of_a_predictor(name, exchange):
         if predicts:
             *rows, count, size = found.parameters.shape
             assert rows in ([], [len(clients)]) and size == engine.setup.model.n_parameters
+            count += found.beside is not None
             assert found.mixture is not None or count == 1
         if found.mixture is not None:
             assert found.mixture.shape == (len(clients), count)

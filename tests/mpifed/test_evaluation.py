@@ -240,5 +240,6 @@ def test_a_method_of_a_users_own_is_told_what_it_deploys(tmp_path, capfd):
     assert done.messages == [
         "mpifed: round 0: the algorithm deploys parameters of shape (4, 21) and no mixture for 4 "
         "clients; allowed: (M, 21) for M models that all share, or (4, M, 21) for each client's "
-        "own, with a mixture (4, M), which M = 1 may do without"
+        "own, with a mixture (4, M), which M = 1 may do without, or (4, M + 1) with a "
+        "predictor beside them"
     ]

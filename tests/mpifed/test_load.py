@@ -35,10 +35,17 @@ BINARY = {**SHORT, "clients": 5, "data.n_test": 30, "data.dimension": 10, "data.
 IMAGES = {**SHORT, "clients": 5}
 NETWORK = {**IMAGES, "model": {"name": "network_modules:cnn", "norm": True}}
 GOSSIP = {"exchange": "gossip"}
+SEQUENCES = {
+    **IMAGES,
+    "data": "sequence_data:Words",
+    "model": {"name": "lstm", "hidden": 4, "layers": 1},
+}
+DEEP = {**IMAGES, "model": {"name": "mlp", "hidden": [7, 6]}}
+HELD_OUT = {"evaluation.validation_fraction": 0.2}
 CASES = {
     "fedem, linear": ("synthetic-fedem", BINARY),
     "fedem, float32": ("synthetic-fedem", {**BINARY, "dtype": "float32"}),
-    "fedem, mlp": ("digits-fedem", {**IMAGES, "model": {"name": "mlp", "hidden": [7, 6]}}),
+    "fedem, mlp": ("digits-fedem", DEEP),
     "fedem, network": ("digits-fedem", NETWORK),
     "fedem, local buffers": ("digits-fedem", {**NETWORK, "local.buffers": "local"}),
     "fedem, gossip": ("digits-fedem", {**IMAGES, **GOSSIP}),
@@ -47,14 +54,7 @@ CASES = {
         "digits-fedem",
         {**IMAGES, **GOSSIP, "evaluation.unseen_fraction": 0.4},
     ),
-    "fedem, sequences": (
-        "digits-fedem",
-        {
-            **IMAGES,
-            "data": "sequence_data:Words",
-            "model": {"name": "lstm", "hidden": 4, "layers": 1},
-        },
-    ),
+    "fedem, sequences": ("digits-fedem", SEQUENCES),
     "fedem, regression": (
         "flix-sine",
         {
@@ -82,6 +82,22 @@ CASES = {
         "digits-fedem",
         {**IMAGES, **GOSSIP, "algorithm": "fedavg_ft", "evaluation.unseen_fraction": 0.4},
     ),
+    "fedper, unseen": (
+        "digits-fedem",
+        {**DEEP, "algorithm": "fedper", "evaluation.unseen_fraction": 0.4},
+    ),
+    "fedala": ("digits-fedem", {**DEEP, "algorithm": "fedala"}),
+    "fedrod": ("digits-fedem", {**NETWORK, "algorithm": "fedrod"}),
+    "knn_per": ("digits-fedem", {**DEEP, **HELD_OUT, "algorithm": "knn_per"}),
+    "knn_per, binary": ("synthetic-fedem", {**BINARY, **HELD_OUT, "algorithm": "knn_per"}),
+    "knn_per, unseen sequences": (
+        "digits-fedem",
+        {
+            **SEQUENCES,
+            "algorithm": {"name": "knn_per", "knn_lambda": 0.3},
+            "evaluation.unseen_fraction": 0.4,
+        },
+    ),
     "fedadam": ("digits-fedem", {**IMAGES, "algorithm": "fedadam"}),
     "local": ("digits-fedem", {**NETWORK, "algorithm": "local"}),
     "fomaml": (
@@ -92,8 +108,9 @@ CASES = {
     "flix": ("synthetic-fedem", {**BINARY, "algorithm": "flix"}),
     "flix, gossip": ("synthetic-fedem", {**BINARY, **GOSSIP, "algorithm": "flix"}),
 }
-COMPONENTS = {"fedem": 3, "local": 0}
-FITTED = ("fedavg_ft", "fomaml", "reptile")
+COMPONENTS = {"fedem": 3, "local": 0, "fedper": 0}
+FITTED = ("fedavg_ft", "fomaml", "reptile", "fedala", "knn_per")
+FITTED_IF_UNSEEN = ("fedem", "fedper")
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -160,11 +177,11 @@ def test_samples_are_loaded_only_where_a_predictor_is_fitted_to_them(case, monke
     unseen, loads = result.clients["unseen"], []
     monkeypatch.setattr(OnDemand, "_loaded", property(lambda self: loads.append(1)))
     trained = mpifed.load(result.directory)
-    assert trained.components or "local" in name
+    assert trained.components or COMPONENTS[name.partition(",")[0]] == 0
     assert not loads
     for client in range(len(unseen)):
         loads.clear()
-        fitted = name.startswith(FITTED) or (unseen[client] and name.startswith("fedem"))
+        fitted = name.startswith(FITTED) or (unseen[client] and name.startswith(FITTED_IF_UNSEEN))
         with pytest.raises(AttributeError) if fitted else nullcontext():
             trained.client(client)
         assert bool(loads) == fitted

@@ -1,0 +1,97 @@
+"""FedRoD (Chen and Chao 2022): a generic head with a balanced loss, a personal one beside it.
+
+With the representation f(x; theta), client m, whose samples of label c are n_mc, takes steps on two
+losses at once, with the cross-entropy CE:
+
+    theta, psi   along the gradient of CE(h(f; psi) + log n_m), the balanced softmax loss of the
+                 generic predictor
+    phi_m        along that of CE(h(f; psi) + h(f; phi_m)), theta and psi fixed: the empirical risk
+                 of the personal predictor, in its own head alone
+
+The server averages theta and psi; phi_m stays, and begins with zeros. Heads are linear, so that the
+personal predictor is one model with the head psi + phi_m.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Predictor, StepScale, step_scale
+from mpifed.algorithms.fedavg import FedAvg, FedAvgState
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.labels import log_counts
+from mpifed.local.solver import LocalSGD
+from mpifed.models.base import Model
+from mpifed.models.two_heads import TwoHeads
+
+
+@dataclass(frozen=True)
+class FedRoDState(FedAvgState):
+    """The generic model, with the optimizers of all numbers, and the personal heads.
+
+    Attributes
+    ----------
+    heads : Tensor
+        phi, (clients, 1, head).
+    """
+
+    heads: Tensor = state.client()
+
+
+class FedRoD(FedAvg):
+    """FedRoD: a generic model trained on a balanced loss, and a personal head of each client.
+
+    Parameters
+    ----------
+    gossip_step_scale : {'paper', 'normalised', 'none'}
+        How the learning rate depends on a client's share of the samples under gossip, as for
+        FedAvg: n_t / n, the same with mean one, or 1.
+    """
+
+    learns = "one model, a head of each client to add to its own"
+    sends = "its generic model"
+    tasks = ("classification", "sequence")
+
+    def __init__(
+        self, model: Model, local: LocalSGD, *, gossip_step_scale: StepScale = "normalised"
+    ) -> None:
+        super().__init__(model, local, gossip_step_scale=gossip_step_scale)
+        self.two = TwoHeads(model)
+        self.both = local.variant(local.purpose, model=self.two)
+        self.mask = torch.arange(self.two.n_parameters) < self.two.trained + self.two.count
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedRoDState:
+        model = super().init(clients, exchange, draws, dtype).model
+        heads = model.new_zeros(len(clients), 1, self.two.count)
+        return FedRoDState(model, self.both.init(len(clients), 1, dtype), heads)
+
+    def round(  # type: ignore[override]
+        self, state: FedRoDState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedRoDState:
+        received = channel.broadcast(state.model)
+        priors = log_counts(clients, self.two.outputs, received)
+        start = self.two.rows_of(received, state.heads, priors)
+        scale = step_scale(clients, channel, self.gossip_step_scale)
+        trained, optimizer = self.both(
+            start, state.optimizer, clients, draws, step_scale=scale, mask=self.mask
+        )
+        generic, heads, _, buffers = self.two.parts_of(trained)
+        generic = torch.cat([generic, buffers], -1)
+        model = channel.average(generic, clients.weights, before=state.model)
+        return FedRoDState(model, optimizer, heads)
+
+    def deploy(  # type: ignore[override]
+        self, state: FedRoDState, clients: Clients, draws: Draws
+    ) -> Predictor:
+        """The personal predictor, psi + phi_m; unseen clients deploy the generic one."""
+        own = self.local.own(state.model, state.optimizer)
+        rows = own.expand(len(clients), 1, self.model.n_parameters).clone()
+        rows[..., : self.two.trained][..., self.two.head] += state.heads
+        return Predictor(rows)

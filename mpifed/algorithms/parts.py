@@ -1,0 +1,120 @@
+"""Models in two parts: a body that is averaged, and a head that stays with each client.
+
+FedPer, FedRep, FedBABU and FedBN have this state; they differ in which part is trained when, and in
+which numbers are the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Algorithm, Predictor, StepScale, initial_models
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.models.base import Model
+
+
+@dataclass(frozen=True)
+class PartsState:
+    """The body, the clients' heads and their optimizers.
+
+    Attributes
+    ----------
+    body : Tensor
+        (1, body); under gossip (clients, 1, body).
+    heads : Tensor
+        (clients, 1, head); initial values of clients that took part in no round.
+    optimizer : OptimizerState
+        Moments of the clients.
+    """
+
+    body: Tensor = state.shared()
+    heads: Tensor = state.client()
+    optimizer: OptimizerState = state.client()
+
+
+class Parts(Algorithm[Channel]):
+    """Base class of methods whose clients share a body and keep a head.
+
+    Parameters
+    ----------
+    head : Tensor
+        Which numbers of a row are the head, bool (P,).
+    head_init : {'shared', 'per_client'}
+        Whether all heads begin alike, or each with a draw of its own.
+    unseen_epochs : int
+        Epochs in which an unseen client fits its head, with the body fixed.
+    gossip_step_scale : {'paper', 'normalised', 'none'}
+        As for FedAvg.
+    """
+
+    steps_locally = True
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        head: Tensor,
+        head_init: Literal["shared", "per_client"],
+        unseen_epochs: int,
+        gossip_step_scale: StepScale,
+    ) -> None:
+        self.model, self.local = model, local
+        self.head, self.body = head, ~head
+        self.head_init = head_init
+        self.gossip_step_scale: StepScale = gossip_step_scale
+        self.fitter = local.variant(
+            "unseen head",
+            "algorithm.unseen_epochs",
+            epochs=unseen_epochs,
+            steps=None,
+            lr_schedule="constant",
+        )
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> PartsState:
+        models = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        own = models
+        if self.head_init == "per_client":
+            own = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=True)
+        heads = own[..., self.head].expand(len(clients), 1, -1).clone()
+        optimizer = self.local.init(len(clients), 1, dtype)
+        return PartsState(models[..., self.body], heads, optimizer)
+
+    def joined(self, body: Tensor, heads: Tensor) -> Tensor:
+        """Return whole models, (clients, 1, P).
+
+        Parameters
+        ----------
+        body : Tensor
+            (1, body) or (clients, 1, body).
+        heads : Tensor
+            (clients, 1, head).
+        """
+        rows = heads.new_empty(len(heads), 1, self.model.n_parameters)
+        rows[..., self.head], rows[..., self.body] = heads, body.expand(len(heads), 1, -1)
+        return rows
+
+    def deploy(self, state: PartsState, clients: Clients, draws: Draws) -> Predictor:
+        """The body with each client's head."""
+        return Predictor(self.local.own(self.joined(state.body, state.heads), state.optimizer))
+
+    def adapt(
+        self, state: PartsState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """Unseen clients fit a head to their samples, from its initial value, the body fixed."""
+        heads = state.heads[torch.from_numpy(clients.rows)]
+        start = self.joined(exchange.mean(state.body), heads)
+        fresh = self.fitter.init(len(clients), 1, start.dtype)
+        return Predictor(self.fitter(start, fresh, clients, draws, mask=self.head)[0])
+
+    def payload(self) -> int:
+        return int(self.body.sum())

@@ -1,0 +1,133 @@
+"""Predictions from the nearest of some labelled samples, in a model's representation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from mpifed.models.base import Model
+from mpifed.models.heads import representation
+
+Kernel = Literal["paper", "published"]
+DISTANCES = 1 << 22
+"""Distances that are held at once."""
+
+
+class Neighbours(nn.Module):
+    """Label frequencies among the k nearest of a client's samples, weighed by their distance.
+
+    With the representation phi of a model, the label y has a probability proportional to
+
+        sum over the k nearest samples s_i with label y of exp(-d(phi(x), phi(x_i)))
+
+    d being the Euclidean distance; the ``published`` kernel has d^2 / dim(phi) in its place. Of
+    samples at equal distances the first ones count. Neighbours are found exactly: each distance is
+    computed from the differences of its two points.
+
+    Parameters
+    ----------
+    model : Model
+        What gives the representation; see ``heads.representation``.
+    row : Tensor
+        Its parameters, (1, n_parameters).
+    x, y : Tensor
+        The samples, (n, *input_shape), and their labels, int64 (n,), or (n, L) at L positions, each
+        of which has a representation.
+    k : int
+        Number of neighbours; all samples where there are fewer.
+    kernel : {'paper', 'published'}
+        How weights fall with the distance.
+    """
+
+    row: Tensor
+    keys: Tensor
+    values: Tensor
+
+    def __init__(
+        self,
+        model: Model,
+        row: Tensor,
+        x: Tensor,
+        y: Tensor,
+        k: int = 10,
+        kernel: Kernel = "paper",
+    ) -> None:
+        super().__init__()
+        self.model, self.kernel = model, kernel
+        outputs = model.shared_logits(row, x[:1]).shape[-1]
+        self.binary, self.labels = outputs == 1, max(outputs, 2)
+        self.register_buffer("row", row.detach().clone())
+        self.register_buffer("keys", self._represented(x).flatten(0, -2))
+        self.register_buffer("values", y.reshape(-1).clone())
+        self.k = min(k, len(self.keys))
+
+    def _represented(self, x: Tensor) -> Tensor:
+        size = self.model.scored_together
+        parts = [representation(self.model, self.row, part)[0] for part in x.split(size)]
+        return torch.cat(parts).contiguous()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return log-probabilities of the labels; for two labels the logit of label 1.
+
+        Parameters
+        ----------
+        x : Tensor
+            (B, *input_shape).
+
+        Returns
+        -------
+        Tensor
+            (B, labels), (B, 1) for two labels, or (B, L, labels). Probabilities of zero count as
+            the least positive number of their type.
+        """
+        points = self._represented(x)
+        flat = points.flatten(0, -2)
+        size = max(1, DISTANCES // max(1, len(self.keys)))
+        shares = torch.cat([self._shares(part) for part in flat.split(size)])
+        logs = shares.clamp(min=torch.finfo(shares.dtype).tiny).log()
+        if self.binary:
+            return logs[:, 1:] - logs[:, :1]
+        return logs.view(*points.shape[:-1], self.labels)
+
+    def _shares(self, points: Tensor) -> Tensor:
+        """The probabilities of the labels, (points, labels)."""
+        # Distances by products would round, and depend on the shape of the block.
+        mode = "donot_use_mm_for_euclid_dist"
+        distances = torch.cdist(points, self.keys, compute_mode=mode)
+        which = nearest_columns(distances, self.k)
+        nearest = distances.gather(1, which)
+        if self.kernel == "published":
+            nearest = nearest.square() / points.shape[-1]
+        weights = torch.softmax(-nearest, -1)
+        shares = weights.new_zeros(len(points), self.labels)
+        return shares.scatter_add_(1, self.values[which], weights)
+
+
+def nearest_columns(distances: Tensor, k: int) -> Tensor:
+    """Return the columns of the k smallest numbers of each row, ascending, int64 (rows, k).
+
+    Of equal numbers those in the first columns are taken.
+
+    Parameters
+    ----------
+    distances : Tensor
+        (rows, columns).
+    k : int
+        At most the number of columns.
+
+    Examples
+    --------
+    >>> nearest_columns(torch.tensor([[2.0, 1.0, 2.0, 0.0]]), 3)
+    tensor([[0, 1, 3]])
+    """
+    found, which = distances.topk(min(k + 1, distances.shape[1]), dim=-1, largest=False)
+    which = which[:, :k]
+    # Which of equal numbers topk takes is not said; a sort of these rows alone says it.
+    tied = torch.zeros(len(distances), dtype=torch.bool, device=distances.device)
+    if found.shape[1] > k:
+        tied = ~(found[:, k - 1] < found[:, k])
+    if tied.any():
+        which[tied] = distances[tied].argsort(dim=-1, stable=True)[:, :k]
+    return which.sort(dim=-1).values

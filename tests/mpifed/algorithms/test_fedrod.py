@@ -1,0 +1,138 @@
+"""FedRoD: a generic model on the balanced softmax loss, personal heads on empirical risks."""
+
+from __future__ import annotations
+
+import network_modules
+import numpy as np
+import pytest
+import torch
+from convex import Run, clients_of
+from documented_methods import after
+from numpy_mlp import present
+from torch import nn
+
+from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.fedrod import FedRoD
+from mpifed.data.base import Description
+from mpifed.errors import InputError
+from mpifed.exchange.server import Server
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.labels import log_counts
+from mpifed.local.options import LocalOptions
+from mpifed.local.solver import LocalSGD
+from mpifed.models.linear import Linear, linear
+from mpifed.models.mlp import mlp
+from mpifed.models.modules import module_model
+
+SIZES = (5, 9, 4, 7)
+
+
+def solver_of(model, longest=40, **options):
+    return LocalSGD(model, LocalOptions(**options), 10, longest, torch.device("cpu"))
+
+
+def labelled(xs, ys, n_classes, participation=1.0):
+    """Clients with the given samples, and the description of data of so many classes."""
+    clients, about = clients_of(xs, ys, "classification", participation)
+    counts = about.n_train
+    return clients, Description(
+        "test", about.input_shape, n_classes, counts, 0 * counts, 0 * counts
+    )
+
+
+def test_without_inputs_the_generic_model_is_uniform_and_the_personal_ones_are_frequencies():
+    """softmax(b + log n_m) = n_m / n_m. at b = 0, whatever the client; log n_m is the best phi."""
+    labels = [[0, 1, 2, 2], [0, 0, 0, 1, 2], [0, 1, 1, 1, 1, 2]]
+    data = labelled([np.zeros((len(y), 1)) for y in labels], [np.array(y) for y in labels], 3)
+    model = linear(data[1])
+    run = Run(FedRoD, data, model=model, local={"lr": 1.0, "epochs": 5}).go(60)
+    generic = torch.softmax(run.state.model[0, -3:], 0)
+    assert generic.numpy() == pytest.approx(1 / 3, abs=1e-9)
+    found = torch.softmax(torch.from_numpy(run.deployed()[:, -3:]), 1)
+    shares = [np.bincount(y, minlength=3) / len(y) for y in labels]
+    assert found.numpy() == pytest.approx(np.array(shares), abs=1e-9)
+
+
+def torch_network(row):
+    network = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3)).double()
+    nn.utils.vector_to_parameters(torch.from_numpy(row.copy()), network.parameters())
+    return network
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_four_rounds_of_a_plain_torch_program(weight_decay):
+    """Unequal clients, about half of whom take part; one lacks a label, whose log n is -inf."""
+    draw = np.random.default_rng(0)
+    samples = [(draw.normal(size=(n, 2)), draw.integers(0, 3, n)) for n in SIZES]
+    samples[1] = samples[1][0], samples[1][1] % 2
+    data = labelled(*map(list, zip(*samples, strict=True)), 3, 0.5)
+    model = mlp(data[1], hidden=[3], activation="tanh")
+    local = {"lr": 0.3, "batch_size": 64, "epochs": 2, "weight_decay": weight_decay}
+    run = Run(FedRoD, data, model=model, local=local)
+    shared, heads = run.state.model[0].numpy(), np.zeros((4, 12))
+    took = set()
+    for round in range(1, 5):
+        who, weights = present(data[0], round)
+        trained = []
+        for i in who:
+            network, head = torch_network(shared), torch_network(shared)[2]
+            nn.utils.vector_to_parameters(torch.from_numpy(heads[i].copy()), head.parameters())
+            x, y = map(torch.from_numpy, samples[i])
+            prior = torch.bincount(y, minlength=3).double().log()
+            for _ in range(2):
+                steps = torch.optim.SGD(
+                    [*network.parameters(), *head.parameters()], 0.3, weight_decay=weight_decay
+                )
+                body, generic = network[:2](x), network(x)
+                balanced = nn.functional.cross_entropy(generic + prior, y)
+                personal = generic.detach() + head(body.detach())
+                (balanced + nn.functional.cross_entropy(personal, y)).backward()
+                steps.step()
+                steps.zero_grad()
+            trained.append(nn.utils.parameters_to_vector(network.parameters()).detach().numpy())
+            heads[i] = nn.utils.parameters_to_vector(head.parameters()).detach().numpy()
+            took.add(i)
+        if len(who):
+            shared = weights @ np.array(trained)
+    run.go(4)
+    assert 1 in took
+    assert run.state.model[0].numpy() == pytest.approx(shared, abs=1e-12)
+    assert run.state.heads[:, 0].numpy() == pytest.approx(heads, abs=1e-12)
+    both = np.tile(shared, (4, 1))
+    both[:, -12:] += heads
+    assert run.deployed() == pytest.approx(both, abs=1e-12)
+
+
+@pytest.mark.parametrize("network", ["mlp", "normalised"])
+def test_where_labels_are_equally_many_the_generic_model_is_that_of_fedavg(network, make_clients):
+    """Bit for bit, running statistics included: each step moves them once."""
+    clients, about = make_clients([20, 8, 30], (3,), 2, dtype=torch.float32)
+    clients.shards.train.y[:] = torch.arange(58) % 2
+    if network == "mlp":
+        model = mlp(about)
+    else:
+        model = module_model(lambda: network_modules.normalised_mlp(about), (3,), (1,))
+    solver = solver_of(model, batch_size=8, epochs=2, momentum=0.9)
+    method = FedRoD(model, solver)
+    found, plain = (after(m, clients, 3, torch.float32) for m in (method, FedAvg(model, solver)))
+    assert torch.equal(found.model, plain.model)
+    assert found.heads.abs().max() > 0.01
+    unseen = method.adapt(found, clients, Server(clients.federation, 0), Draws(0, 3)).parameters
+    assert torch.equal(unseen, plain.model)
+
+
+def test_logarithms_of_counts(make_clients):
+    clients, _ = make_clients([4, 2, 5], (3,), 3)
+    clients.shards.train.y[:] = torch.tensor([0, 0, 0, 1, 2, 2, 0, 1, 2, 2, 1])
+    some = Clients(clients.federation, clients.shards, np.array([0, 2]))
+    found = log_counts(some, 3, torch.zeros(1, dtype=torch.float64)).exp()[:, 0]
+    assert found.numpy() == pytest.approx(np.array([[0.75, 0.25, 0], [0.2, 0.4, 0.4]]), abs=1e-15)
+    clients.shards.train.y.clamp_(max=1)
+    odds = log_counts(some, 1, torch.zeros(1, dtype=torch.float64)).exp()[:, 0, 0]
+    assert odds.numpy() == pytest.approx([1 / 3, 4])
+
+
+def test_a_last_layer_without_bias_is_refused():
+    model = Linear(3, 1, bias=False)
+    with pytest.raises(InputError, match="biases of the last layer"):
+        FedRoD(model, solver_of(model))
