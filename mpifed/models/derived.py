@@ -97,7 +97,9 @@ class Derived(Model):
         return torch.cat([pulled, pulled.new_zeros(len(pulled), self.n_buffers)], 1)
 
     @contextmanager
-    def training(self, parameters: Tensor, gradient: Tensor) -> Iterator[Gradient]:
+    def training(
+        self, parameters: Tensor, gradient: Tensor, mask: Tensor | None = None
+    ) -> Iterator[Gradient]:
         own = parameters[None]
         row = self.inner_rows(own)[0][0].clone()
         trained = len(row) - self.n_buffers

@@ -78,7 +78,8 @@ def with_growth(
         made = setup.algorithm.adapt(state, fewer, setup.exchange, draws)
         adapted = returned.checked_predictor(setup.algorithm, "adapt", made)
         of = (adapted.parameters_of, adapted.weights_of)
-        scores = client_scores(setup.model, *of, unseen.shards.test, unseen.rows)
+        test = unseen.shards.test
+        scores = client_scores(setup.model, *of, test, unseen.rows, adapted.beside)
         with np.errstate(invalid="ignore"):
             found[:, k] = scores.hits / scores.possible
     return replace(predictor, results={**predictor.results, NAME: torch.from_numpy(found)})
