@@ -27,9 +27,15 @@ PFEDME = Entry(
     (69.2, 61.2),
     grid={"algorithm.pfedme_lambda": PENALTIES},
 )
+CLUSTERED = Entry("Clustered FL", {"algorithm": "clustered"}, (69.1, 59.0))
 MOREAU = Entry(
     "pFedMe",
-    {"algorithm": "pfedme", "algorithm.pfedme_eta": 0.05, **PLAIN_SGD},
+    {
+        "algorithm": "pfedme",
+        "algorithm.pfedme_eta": 0.05,
+        "algorithm.average_by": "samples",
+        **PLAIN_SGD,
+    },
     grid={"algorithm.pfedme_lambda": (1.0, 5.0, 15.0)},
 )
 MOCHA = Entry(
@@ -40,7 +46,11 @@ MOCHA = Entry(
     learning_rates=False,
 )
 FEDEM_ROW = Entry("FedEM", FEDEM, (74.7, 66.7))
-APFL = Entry("APFL", {"algorithm": "apfl"}, grid={"algorithm.apfl_alpha": (0.25, 0.5, 0.75)})
+APFL = Entry(
+    "APFL",
+    {"algorithm": "apfl", "algorithm.average_by": "samples"},
+    grid={"algorithm.apfl_alpha": (0.25, 0.5, 0.75)},
+)
 DITTO = Entry("Ditto", {"algorithm": "ditto"}, grid={"algorithm.ditto_lambda": (0.01, 0.1, 1.0)})
 SCAFFOLD = Entry("SCAFFOLD", {"algorithm": "scaffold", **PLAIN_SGD})
 QFFL = Entry("q-FFL", {"algorithm": "qffl"}, grid={"algorithm.q": (0.1, 1.0)})
@@ -54,8 +64,17 @@ L2SGD = Entry(
     "L2SGD+", {"algorithm": "l2sgd", **PLAIN_SGD}, grid={"algorithm.l2gd_lambda": (0.01, 0.1)}
 )
 
-PAPER = (LOCAL, FEDAVG, FEDPROX, FEDAVG_FT, PFEDME, MOCHA, FEDEM_ROW)
+IFCA = Entry("IFCA, 3 models", {"algorithm": "ifca", "algorithm.n_clusters": 3})
+FEDGMM = Entry("FedGMM", {"algorithm": "fedgmm"})
+FEDALA = Entry("FedALA", {"algorithm": "fedala"})
+FEDROD = Entry("FedRoD", {"algorithm": "fedrod"})
+KNN_PER = Entry("kNN-Per", {"algorithm": "knn_per"})
+
+PAPER = (LOCAL, FEDAVG, FEDPROX, FEDAVG_FT, CLUSTERED, PFEDME, MOCHA, FEDEM_ROW)
 """The rows that the paper has."""
 
-FIELD = (MOREAU, APFL, DITTO, SCAFFOLD, QFFL, AFL, L2GD, L2SGD)
-"""What the field compares with beside these."""
+FIELD = (
+    *(MOREAU, APFL, DITTO, SCAFFOLD, QFFL, AFL, L2GD, L2SGD),
+    *(IFCA, FEDGMM, FEDALA, FEDROD, KNN_PER),
+)
+"""What the field compares with beside these. FedPer, FedRep, FedBABU and FedBN need a network."""
