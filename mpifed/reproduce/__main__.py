@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser, program
-from mpifed.config.experiment_files import parse_overrides
+from mpifed.config.configuration import resolve
+from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -39,7 +40,7 @@ from mpifed.errors import (
     text_of,
 )
 from mpifed.reproduce import page, tuning
-from mpifed.reproduce.running import run_missing
+from mpifed.reproduce.running import check_input, run_missing
 from mpifed.reproduce.study import Figure, Planned, Study, Table, runs_of
 from mpifed.sweep.plan import as_text
 
@@ -127,6 +128,7 @@ def _table(
     for variant in variants:
         tuned = tuning.read_tuned(options.paper, variant, options.output)
         planned[variant] = runs_of(study, variant, options.output, seeds, tuned, more)
+        _check(planned[variant])
     every = [run for rows in planned.values() for runs in rows.values() for run in runs]
     if options.dry_run:
         for run in every:
@@ -148,6 +150,18 @@ def _table(
     page.write_page(path, study, seeds, parts, command, failed)
     print(path)
     return failed
+
+
+def _check(rows: Mapping[str, Sequence[Planned]]) -> None:
+    """Refuse what is wrong before anything runs: one run of each row, and the data of the first."""
+    for number, (label, runs) in enumerate(rows.items()):
+        mapping = apply_overrides(read_experiment(runs[0].experiment), runs[0].overrides)
+        try:
+            resolve(mapping)
+            if number == 0 and not runs[0].finished:
+                check_input(runs[0])
+        except InputError as error:
+            raise InputError(f"row '{label}': {text_of(error)}") from None
 
 
 def _tune(
