@@ -128,7 +128,7 @@ def _table(
     for variant in variants:
         tuned = tuning.read_tuned(options.paper, variant, options.output)
         planned[variant] = runs_of(study, variant, options.output, seeds, tuned, more)
-        _check(planned[variant])
+        _check(planned[variant], with_data=not (options.dry_run or options.slurm))
     every = [run for rows in planned.values() for runs in rows.values() for run in runs]
     if options.dry_run:
         for run in every:
@@ -152,13 +152,13 @@ def _table(
     return failed
 
 
-def _check(rows: Mapping[str, Sequence[Planned]]) -> None:
+def _check(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:
     """Refuse what is wrong before anything runs: one run of each row, and the data of the first."""
     for number, (label, runs) in enumerate(rows.items()):
         mapping = apply_overrides(read_experiment(runs[0].experiment), runs[0].overrides)
         try:
             resolve(mapping)
-            if number == 0 and not runs[0].finished:
+            if with_data and number == 0 and not runs[0].finished:
                 check_input(runs[0])
         except InputError as error:
             raise InputError(f"row '{label}': {text_of(error)}") from None

@@ -24,7 +24,13 @@ FEDBN = Entry("FedBN", {"algorithm": "fedbn"})
 WHOLE = (methods.MOCHA, methods.AFL, methods.L2SGD)
 """Rows of Table 2 that train no such network."""
 
-ROWS = (*(row for row in (*methods.PAPER, *methods.FIELD) if row not in WHOLE), *PARTS)
+ALONE = replace(
+    methods.LOCAL, overrides={**methods.LOCAL.overrides, "evaluation.unseen_fraction": 0.0}
+)
+"""Local serves no unseen client: all of them train."""
+
+TRAIN = (row for row in (*methods.PAPER[1:], *methods.FIELD) if row not in WHOLE)
+ROWS = (ALONE, *TRAIN, *PARTS)
 
 COMMON: Mapping[str, Any] = {
     "evaluation.every": 1_000_000,

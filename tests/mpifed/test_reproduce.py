@@ -107,13 +107,19 @@ def test_every_study_can_be_planned(paper, tmp_path, capfd):
         (["flix", "--figure", "2", "rounds=3"], "take no overrides"),
         (["fedem", "--table", "2", "seed=[-1]"], "seed is [-1]; it must be a whole number"),
         (["fedem", "--table", "2", "rounds=-1"], "row 'Local': rounds is -1"),
-        (["fedem", "--study", "real-omniglot", "data.raw=nowhere"], "row 'Local': "),
         (["fedex"], "invalid choice"),
     ],
 )
 def test_mistakes_get_a_sentence(words, said, capfd):
     assert main([*words, "--dry-run"]) == 2
     assert said in capfd.readouterr().err
+
+
+def test_data_that_are_not_there_are_refused_before_anything_runs(tmp_path, capfd):
+    words = ["fedem", "--study", "real-omniglot", f"data.raw={tmp_path / 'nowhere'}"]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 2
+    assert "row 'Local': " in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_overrides_of_a_user_win():
