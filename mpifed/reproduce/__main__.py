@@ -39,6 +39,7 @@ from mpifed.errors import (
     complain,
     text_of,
 )
+from mpifed.jobs.printing import say
 from mpifed.reproduce import page, tuning
 from mpifed.reproduce.running import check_input, run_missing
 from mpifed.reproduce.study import Figure, Planned, Study, Table, runs_of
@@ -133,7 +134,7 @@ def _table(
     if options.dry_run:
         for run in every:
             state = "finished" if run.finished else "missing"
-            print(f"{state}: {shlex.join(_words(run))} --output {run.directory}")
+            say(f"{state}: {shlex.join(_words(run))} --output {run.directory}")
         return {}
     if options.slurm:
         for rows in planned.values():
@@ -198,7 +199,7 @@ def _figure(study: Figure, options: argparse.Namespace) -> bool:
     ]
     if options.dry_run:
         for words in commands:
-            print(shlex.join(["python", "-m", *words]))
+            say(shlex.join(["python", "-m", *words]))
         return False
     if options.slurm:
         for swept in study.sweeps:
