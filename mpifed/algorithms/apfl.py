@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.personal import By, Personal
+from mpifed.algorithms.personal import Personal, Weights
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.coupling import Coupling, Minibatch
@@ -90,7 +90,7 @@ class APFL(Personal):
     apfl_variant : {'paper', 'code'}
         The published code takes the gradient of v_i after the step of w_i, and steps alpha along
         (alpha^2 + (1 - alpha)^2) <v_i - w_i, grad f_i> + 0.02 alpha.
-    average_by : {'clients', 'samples'}
+    client_weights : {'uniform', 'samples'}
         Weights of the server's average: equal, as in Algorithm 1, or n_t / n.
     """
 
@@ -105,9 +105,9 @@ class APFL(Personal):
         apfl_alpha: Annotated[float, Ge(0), Le(1)] = 0.5,
         apfl_adaptive: bool = False,
         apfl_variant: Variant = "paper",
-        average_by: By = "clients",
+        client_weights: Weights = "uniform",
     ) -> None:
-        super().__init__(model, local, average_by=average_by)
+        super().__init__(model, local, client_weights=client_weights)
         self.apfl_alpha, self.how = apfl_alpha, (apfl_adaptive, apfl_variant)
 
     def init(
