@@ -33,7 +33,7 @@ from mpifed.local.objective import row_products
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 
-Variant = Literal["paper", "code"]
+Variant = Literal["paper", "published"]
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Mixture(Coupling):
         w, v = batch.rows.unbind(1)
         alpha = self.alpha[batch.clients, None]
         of_global = batch.gradient(w, 0)
-        if self.variant == "code":
+        if self.variant == "published":
             batch.step(of_global, 0)
         of_mixture = batch.gradient(alpha * v + (1 - alpha) * w, 1)
         slope = _products(v, w, of_mixture)
         if self.variant == "paper":
             batch.step(of_global, 0)
         batch.step(alpha * of_mixture, 1)
-        if self.variant == "code":
+        if self.variant == "published":
             # Both models have moved, and g is weighed by the derivatives of vbar in v and in w.
             factor = alpha.square() + (1 - alpha).square()
             slope = factor * _products(v, w, of_mixture) + 0.02 * alpha
@@ -87,7 +87,7 @@ class APFL(Personal):
         Weight of the client's own model; the first one where weights are adaptive.
     apfl_adaptive : bool
         Whether a client's weight takes a step in each round.
-    apfl_variant : {'paper', 'code'}
+    apfl_variant : {'paper', 'published'}
         The published code takes the gradient of v_i after the step of w_i, and steps alpha along
         (alpha^2 + (1 - alpha)^2) <v_i - w_i, grad f_i> + 0.02 alpha.
     client_weights : {'uniform', 'samples'}

@@ -51,14 +51,14 @@ def program(samples, w, v, alpha, adaptive, variant, epochs=2, lr=0.1):
     """The local steps of one client; returns w_i, v_i and alpha_i."""
     for number in range(epochs):
         before = w
-        if variant == "code":
+        if variant == "published":
             w = w - lr * gradient(samples, w)
         g = gradient(samples, alpha * v + (1 - alpha) * w)
         slope = (v - w) @ g
         if variant == "paper":
             w = w - lr * gradient(samples, before)
         v = v - lr * alpha * g
-        if variant == "code":
+        if variant == "published":
             # By the chain rule on the mixture's two parts, as the published code adds them up.
             slope = alpha * ((v - w) @ (alpha * g)) + (1 - alpha) * ((v - w) @ ((1 - alpha) * g))
             slope += 0.02 * alpha
@@ -67,7 +67,7 @@ def program(samples, w, v, alpha, adaptive, variant, epochs=2, lr=0.1):
     return w, v, alpha
 
 
-@pytest.mark.parametrize("variant", ["paper", "code"])
+@pytest.mark.parametrize("variant", ["paper", "published"])
 @pytest.mark.parametrize("adaptive", [False, True])
 @pytest.mark.parametrize("by", ["uniform", "samples"])
 def test_four_rounds_are_those_of_a_plain_program(adaptive, variant, by):
