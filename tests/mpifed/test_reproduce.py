@@ -54,11 +54,11 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
     words = ["fedem", "--table", "3", "--data", "paper", *TINY, "clients=10"]
     words += ["--output", str(tmp_path), "--processes", "1"]
     assert main(words) == 0
-    assert "6 of 6" in capfd.readouterr().out
+    assert "8 of 8" in capfd.readouterr().out
     text = (tmp_path / "table-3.md").read_text()
-    assert text.count("± ") == 3 and "| 73 |" in text and "entropy" in text
+    assert text.count("± ") == 4 and "| 73 |" in text and "entropy" in text
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
-    assert len(before) == 6
+    assert len(before) == 8
     assert main(words) == 0
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
     assert (tmp_path / "table-3.md").read_text() == text
@@ -67,7 +67,7 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
 def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("mpifed.reproduce.tuning.LEARNING_RATES", (0.3, 1e-6))
     words = ["fedem", "--study", "figure-2", "--data", "released", "--tune", *TINY]
-    words += ["data.variant=paper", "--output", str(tmp_path), "--processes", "2"]
+    words += ["data.variant=paper", "--output", str(tmp_path), "--processes", "1"]
     assert main(words) == 0
     assert "| share of the data | 0 | 0.1 |" in (tmp_path / "figure-2.md").read_text()
     tuned = yaml.safe_load((tmp_path / "tuned-fedem-released.yaml").read_text())
@@ -81,6 +81,14 @@ def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
         yaml.safe_load((trial / "config.yaml").read_text())["evaluation"]["validation_fraction"]
         == 0.2
     )
+
+
+@pytest.mark.slow
+def test_several_run_at_once(tmp_path, capfd):
+    words = ["fedem", "--study", "recovery", *TINY, "--output", str(tmp_path), "--processes", "2"]
+    assert main(words) == 0
+    assert "4 of 4" in capfd.readouterr().out
+    assert "assigned" in (tmp_path / "recovery.md").read_text()
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -99,7 +107,7 @@ def test_every_run_of_a_table_has_a_configuration_that_is_accepted():
         for variant in study.variants:
             for runs in runs_of(study, variant, Path("out"), [0], {}, {}).values():
                 mapping = apply_overrides(read_experiment(runs[0].experiment), runs[0].overrides)
-                assert resolve(mapping).clients == 300
+                assert resolve(mapping).clients >= 40
 
 
 @pytest.mark.parametrize(
