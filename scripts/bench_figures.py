@@ -97,13 +97,13 @@ def measures_of(made: Any) -> Any:
 
 def run(benchmarks: Mapping[str, Callable[[], None]], words: list[str]) -> int:
     """Runs the named benchmarks, or all; returns 2 for a name or a device there is not."""
+    known = ", ".join(benchmarks)
     parser = argparse.ArgumentParser(prog="bench")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all; {known}")
     asked = parser.parse_args(words)
     for name in asked.names:
         if name not in benchmarks:
-            known = ", ".join(benchmarks)
             print(f"bench: there is no '{name}'; there are: {known}", file=sys.stderr)
             return 2
     chosen["device"] = asked.device

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.loss import _Loss
 
 from mpifed.errors import InputError
@@ -114,6 +116,30 @@ def _misfits(
             first, last = tensor.shape[1], tensor.shape[3]
             if first != layer.in_channels == last:
                 yield f"{said} is given channels last; begin with x.movedim(-1, 1)"
+    if inputs and isinstance(inputs[0], Tensor):
+        yield from _wrong_width(layer, said, inputs[0])
+
+
+def _wrong_width(layer: nn.Module, said: str, x: Tensor) -> Iterator[str]:
+    """Yield a sentence where a layer was built for samples of another size."""
+    if isinstance(layer, nn.Linear):
+        takes, what, axis = layer.in_features, "numbers", -1
+    elif isinstance(layer, nn.RNNBase):
+        takes, what, axis = layer.input_size, "numbers", -1
+    elif isinstance(layer, _ConvNd):
+        takes, what, axis = layer.in_channels, "channels", 1
+    elif isinstance(layer, _NormBase):
+        takes, what, axis = layer.num_features, "channels", 1
+    else:
+        return
+    given = x.shape[axis] if x.dim() > 1 else takes
+    if given == takes:
+        return
+    if isinstance(layer, nn.Linear) and x[0].numel() == takes:
+        remedy = "begin with nn.Flatten()"
+    else:
+        remedy = f"make it nn.{type(layer).__name__}({given}, ...)"
+    yield f"{said} takes {takes} {what} and is given {given}; {remedy}"
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -185,7 +211,7 @@ def remarks_on(
     foreign = unregistered(module)
     if foreign:
         lines.append(
-            f"model: {_listed(foreign)} is not trained, since the module does not know it as a "
+            f"model: {listed(foreign)} is not trained, since the module does not know it as a "
             "part; use nn.ModuleList, nn.ModuleDict and nn.Parameter"
         )
     unread = [name for name, part in module.named_children() if isinstance(part, _Loss)]
@@ -193,12 +219,12 @@ def remarks_on(
         unread.append("loss")
     if unread:
         lines.append(
-            f"model: the module's {_listed(unread)} is not read: clients are trained on the loss "
+            f"model: the module's {listed(unread)} is not read: clients are trained on the loss "
             f"of the task ({loss.name}), or on a loss attribute of type mpifed.models.losses.Loss"
         )
     if idle:
         lines.append(
-            f"model: no gradient reaches {_listed(idle)}: unused in forward, or behind .detach() "
+            f"model: no gradient reaches {listed(idle)}: unused in forward, or behind .detach() "
             "or torch.no_grad(); set requires_grad=False where that is wanted"
         )
     return tuple(lines)
@@ -232,7 +258,7 @@ def converted(module: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
         return ()
     types = {_short(dict(module.named_parameters())[name].dtype) for name in names}
     return (
-        f"model: {_listed(names)} was built in {' and '.join(sorted(types))} and is trained in "
+        f"model: {listed(names)} was built in {' and '.join(sorted(types))} and is trained in "
         f"{_short(dtype)}, the run's dtype",
     )
 
@@ -241,7 +267,7 @@ def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     """Return names in quotes, the first few of them."""
     quoted = [f"'{name}'" for name in names]
     more = len(quoted) - SHOWN

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.parameter import is_lazy
 
 from mpifed.errors import InputError, text_of
-from mpifed.models.diagnosis import Ending, cause_of_failure, ending_of, unregistered
+from mpifed.models.diagnosis import Ending, cause_of_failure, ending_of, listed, unregistered
 
 BATCH = 2
 """Samples in the batch that is tried."""
@@ -72,6 +73,7 @@ def try_module(
     before = {name: tensor.clone() for name, tensor in module.named_buffers()}
     shared, trained = _sharing(module), [p.requires_grad for p in module.parameters()]
     outputs, random = _seeded_outputs(module, x)
+    _refuse_unshaped(module)
     if trained != [p.requires_grad for p in module.parameters()]:
         raise InputError(
             "model: the module changes requires_grad in forward; set it where the module is built"
@@ -89,6 +91,16 @@ def try_module(
     _try_other_batches(module, x, output_shape)
     _restore(module, before)
     return Trial(not (random or changing or mixes), frozenset(changing), idle, ending)
+
+
+def _refuse_unshaped(module: nn.Module) -> None:
+    """Refuse lazy layers that a batch has not reached."""
+    names = [name for name, tensor in module.named_parameters() if is_lazy(tensor)]
+    if names:
+        raise InputError(
+            f"model: {listed(names)} have no shape, since forward never calls this lazy layer; "
+            "call it, or leave it out"
+        )
 
 
 def _restore(module: nn.Module, before: dict[str, Tensor]) -> None:

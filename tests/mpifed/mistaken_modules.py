@@ -153,6 +153,41 @@ def codes(data) -> nn.Module:
     return nn.Sequential(*layers)
 
 
+def narrow(data) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(100, data.n_outputs))
+
+
+def not_flattened(data) -> nn.Module:
+    return nn.Sequential(nn.Linear(64, data.n_outputs))
+
+
+def of_pictures_in_colour(data) -> nn.Module:
+    layers = (nn.Unflatten(1, (1, 8)), nn.Conv2d(3, 4, 3), nn.Flatten())
+    return nn.Sequential(*layers, nn.LazyLinear(data.n_outputs))
+
+
+def normalises_fewer(data) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.LazyLinear(data.n_outputs))
+
+
+class Steps(nn.Module):
+    """A recurrence over rows of 8 numbers that was built for 28."""
+
+    def __init__(self, data) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(28, 16, batch_first=True)
+        self.head = nn.Linear(16, data.n_outputs)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+class NeverCalled(Net):
+    def __init__(self, data) -> None:
+        super().__init__(data)
+        self.unused = nn.LazyLinear(3)
+
+
 def imaginary(data) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, data.n_outputs, dtype=torch.complex64))
 

@@ -88,6 +88,27 @@ def test_remarks_are_in_the_log(tmp_path):
         (mistakes.without_channels, r"layer '0' convolves samples without an axis of channels; be"),
         (mistakes.channels_last, r"layer '1' is given channels last; begin with x\.movedim\(-1, 1"),
         (mistakes.codes, r"layer '1' is given float32, and needs whole numbers: x\.long\(\)"),
+        (
+            mistakes.narrow,
+            r"layer '1' takes 100 numbers and is given 64; make it nn\.Linear\(64, \.\.",
+        ),
+        (mistakes.not_flattened, r"layer '0' takes 64 numbers and is given 8; begin with nn\.Flat"),
+        (
+            mistakes.of_pictures_in_colour,
+            r"layer '1' takes 3 channels and is given 1; make it nn\.C",
+        ),
+        (
+            mistakes.normalises_fewer,
+            r"layer '1' takes 16 channels and is given 64; make it nn\.Bat",
+        ),
+        (
+            mistakes.Steps,
+            r"layer 'lstm' takes 28 numbers and is given 8; make it nn\.LSTM\(8, \.\.",
+        ),
+        (
+            mistakes.NeverCalled,
+            r"'unused.weight', 'unused.bias' have no shape, since forward never",
+        ),
         (mistakes.imaginary, "'1.weight' is complex64; allowed: real parameters"),
     ],
 )
