@@ -119,7 +119,9 @@ def mean_statistics(z: Tensor, r: Tensor, split: Split, rows: np.ndarray, full: 
             own, weights = z[part].double(), r[:, part].double()
             first = weights @ own
             if full:
-                second = torch.mm((weights[:, None] * own.T).flatten(0, 1), own).view(len(r), -1)
+                # Transposed before it is weighted, which copies it once and not M times.
+                weighted = weights[:, None] * own.T.contiguous()
+                second = torch.mm(weighted.flatten(0, 1), own).view(len(r), -1)
             else:
                 second = weights @ own.square()
             found[i] += torch.cat([weights.sum(1, keepdim=True), first, second], 1)
