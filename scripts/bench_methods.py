@@ -14,7 +14,7 @@ from typing import Any
 
 from bench_figures import clock, engine, report
 
-BLOCKS, ROUNDS = 5, 6
+BLOCKS, ROUNDS = 5, 4
 """Medians are of so many blocks of so many rounds; some methods draw the steps of a round."""
 
 A_ROUND, AN_EPOCH = 0.03, 0.02
