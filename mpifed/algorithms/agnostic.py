@@ -82,7 +82,8 @@ class Agnostic(Algorithm[ServerChannel]):
         w = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
         federation = clients.federation
         shares = federation.n_train[federation.training] / federation.n_train_total
-        return AgnosticState(w, w, torch.zeros(1, dtype=torch.int64), torch.from_numpy(shares))
+        mixture = torch.from_numpy(shares).to(w.device)
+        return AgnosticState(w, w, torch.zeros(1, dtype=torch.int64, device=w.device), mixture)
 
     def round(
         self, state: AgnosticState, clients: Clients, channel: ServerChannel, draws: Draws
@@ -98,7 +99,8 @@ class Agnostic(Algorithm[ServerChannel]):
         ascent = channel.sum(
             rows, torch.full_like(weights, self.gamma_lambda / federation.inclusion)
         )
-        (mixture,) = channel.at_server(lambda: [simplex(state.mixture + ascent.cpu())])
+        (mixture,) = channel.at_server(lambda: [simplex((state.mixture + ascent).cpu())])
+        mixture = mixture.to(state.mixture.device)
         steps = state.steps + 1
         average = state.average.double() + (model.double() - state.average.double()) / int(steps)
         return AgnosticState(model, average.to(model), steps, mixture)

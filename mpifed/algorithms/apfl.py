@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.personal import By, Personal
+from mpifed.algorithms.personal import Personal, Weights
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.coupling import Coupling, Minibatch
@@ -33,7 +33,7 @@ from mpifed.local.objective import row_products
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 
-Variant = Literal["paper", "code"]
+Variant = Literal["paper", "published"]
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Mixture(Coupling):
         w, v = batch.rows.unbind(1)
         alpha = self.alpha[batch.clients, None]
         of_global = batch.gradient(w, 0)
-        if self.variant == "code":
+        if self.variant == "published":
             batch.step(of_global, 0)
         of_mixture = batch.gradient(alpha * v + (1 - alpha) * w, 1)
         slope = _products(v, w, of_mixture)
         if self.variant == "paper":
             batch.step(of_global, 0)
         batch.step(alpha * of_mixture, 1)
-        if self.variant == "code":
+        if self.variant == "published":
             # Both models have moved, and g is weighed by the derivatives of vbar in v and in w.
             factor = alpha.square() + (1 - alpha).square()
             slope = factor * _products(v, w, of_mixture) + 0.02 * alpha
@@ -87,10 +87,10 @@ class APFL(Personal):
         Weight of the client's own model; the first one where weights are adaptive.
     apfl_adaptive : bool
         Whether a client's weight takes a step in each round.
-    apfl_variant : {'paper', 'code'}
+    apfl_variant : {'paper', 'published'}
         The published code takes the gradient of v_i after the step of w_i, and steps alpha along
         (alpha^2 + (1 - alpha)^2) <v_i - w_i, grad f_i> + 0.02 alpha.
-    average_by : {'clients', 'samples'}
+    client_weights : {'uniform', 'samples'}
         Weights of the server's average: equal, as in Algorithm 1, or n_t / n.
     """
 
@@ -105,9 +105,9 @@ class APFL(Personal):
         apfl_alpha: Annotated[float, Ge(0), Le(1)] = 0.5,
         apfl_adaptive: bool = False,
         apfl_variant: Variant = "paper",
-        average_by: By = "clients",
+        client_weights: Weights = "uniform",
     ) -> None:
-        super().__init__(model, local, average_by=average_by)
+        super().__init__(model, local, client_weights=client_weights)
         self.apfl_alpha, self.how = apfl_alpha, (apfl_adaptive, apfl_variant)
 
     def init(

@@ -75,7 +75,7 @@ class Clustered(Algorithm[ServerChannel]):
     gamma_max : float
         Bound on the relative error of clients' gradients. A cluster is split only if this is below
         sqrt((1 - s) / 2), where s is the largest similarity across.
-    cluster_weights : {'clients', 'samples'}
+    client_weights : {'uniform', 'samples'}
         Whether clients of a cluster count alike in its mean update, or by their samples.
     update_norm : {'euclidean', 'maximum'}
         Norm of a client's update, compared with ``eps2``. 'maximum' is its largest entry.
@@ -98,12 +98,12 @@ class Clustered(Algorithm[ServerChannel]):
         warm_up: Annotated[int, Ge(0)] = 20,
         linkage: Linkage = "complete",
         gamma_max: Annotated[float, Ge(0), Le(1)] = 0.0,
-        cluster_weights: Literal["clients", "samples"] = "clients",
+        client_weights: Literal["uniform", "samples"] = "uniform",
         update_norm: Norm = "euclidean",
     ) -> None:
         self.model, self.local = model, local
         self.split, self.warm_up = SplitRule(eps1, eps2, linkage, gamma_max, update_norm), warm_up
-        self.averages_by = cluster_weights
+        self.averages_by = "samples" if client_weights == "samples" else "clients"
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:

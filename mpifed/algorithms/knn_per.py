@@ -105,6 +105,7 @@ class KnnPer(FedAvg):
 
     def _mixed(self, models: Tensor, clients: Clients) -> Predictor:
         weights = self._chosen(models, clients)
+        weights[torch.from_numpy(clients.shards.train.counts[clients.rows] == 0)] = 0
         mixture = torch.stack([1 - weights, weights], 1).to(models)
         return Predictor(models, mixture, beside=partial(self._neighbours, models, clients))
 

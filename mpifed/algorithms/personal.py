@@ -1,7 +1,7 @@
 """What methods have in common whose server averages one model beside the clients' own.
 
 Their papers (Deng et al. 2020, T Dinh et al. 2020) weigh clients alike; FedAvg, and the tables of
-Marfoq et al. 2021, weigh them by their samples. ``average_by`` says which.
+Marfoq et al. 2021, weigh them by their samples. ``client_weights`` says which.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 
-By = Literal["clients", "samples"]
+Weights = Literal["uniform", "samples"]
 
 
 class Personal(Algorithm[Channel]):
@@ -25,24 +25,26 @@ class Personal(Algorithm[Channel]):
 
     Parameters
     ----------
-    average_by : {'clients', 'samples'}
+    client_weights : {'uniform', 'samples'}
         Weights of the server's average, 1 / n or n_t / n. Clients count alike under gossip.
     """
 
     steps_locally = True
 
-    def __init__(self, model: Model, local: LocalSGD, *, average_by: By = "clients") -> None:
+    def __init__(
+        self, model: Model, local: LocalSGD, *, client_weights: Weights = "uniform"
+    ) -> None:
         self.model, self.local = model, local
-        self.averages_by = average_by
+        self.averages_by = "samples" if client_weights == "samples" else "clients"
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        by = configuration.algorithm.options.get("average_by")
+        by = configuration.algorithm.options.get("client_weights")
         if by == "samples" and configuration.exchange.name == "gossip":
             return (
-                "algorithm.average_by is 'samples', but under gossip the mixing matrix has the "
-                "weights; allowed with exchange=gossip: clients"
+                "algorithm.client_weights is 'samples', but under gossip the mixing matrix has the "
+                "weights; allowed with exchange=gossip: uniform"
             )
         return None
 

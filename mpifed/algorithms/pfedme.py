@@ -24,7 +24,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.personal import By, Personal
+from mpifed.algorithms.personal import Personal, Weights
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Proximal
@@ -85,7 +85,7 @@ class PFedMe(Personal):
         Whether theta_i begins on a minibatch where it ended on the one before, not at w_i.
     pfedme_variant : {'envelope', 'prox_to_average'}
         ``prox_to_average`` is FedEM's code, which reads no eta, ``inner_steps`` or ``warm_start``.
-    average_by : {'clients', 'samples'}
+    client_weights : {'uniform', 'samples'}
         Weights of the server's average: equal, as in Algorithm 1, or n_t / n.
     """
 
@@ -103,9 +103,9 @@ class PFedMe(Personal):
         beta: Positive = 1.0,
         warm_start: bool = True,
         pfedme_variant: Literal["envelope", "prox_to_average"] = "envelope",
-        average_by: By = "clients",
+        client_weights: Weights = "uniform",
     ) -> None:
-        super().__init__(model, local, average_by=average_by)
+        super().__init__(model, local, client_weights=client_weights)
         self.strength, self.beta, self.variant = pfedme_lambda, beta, pfedme_variant
         self.envelope = Envelope(pfedme_lambda, pfedme_eta, warm_start, inner_steps)
 

@@ -18,7 +18,7 @@ import scipy.sparse.linalg
 import torch
 from torch import Tensor
 
-from mpifed.data.base import Split
+from mpifed.data.base import Shards, Split
 from mpifed.errors import InputError
 from mpifed.federation.clients import Clients
 from mpifed.local.objective import Objective, Regulariser, StackedObjective
@@ -83,10 +83,14 @@ class Objectives:
     ) -> None:
         self._model, self._regulariser, self._choose = model, regulariser, choose
         self._made: dict[bytes, Objective] = {}
+        self._shards: Shards | None = None
         self._split: Split | None = None
 
     def __call__(self, clients: Clients) -> Objective:
-        """Return f_i of ``clients``, which must have the same shards in every call."""
+        """Return f_i of ``clients``. Those of other shards than in the last call are forgotten."""
+        if self._shards is not clients.shards:
+            self._made.clear()
+            self._shards, self._split = clients.shards, None
         key = clients.rows.tobytes()
         if key not in self._made:
             if len(self._made) >= REMEMBERED:

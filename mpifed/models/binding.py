@@ -45,13 +45,19 @@ class Binding:
         if any(part.training != training for part in self.parts):
             self.module.train(training)
 
-    def convert(self, row: Tensor) -> None:
-        """Give what is not in rows the type and device of ``row``."""
+    def converted(self, row: Tensor) -> Binding:
+        """Give what is not in rows the type and device of ``row``.
+
+        Returns
+        -------
+        Binding
+            This one; another one of the same module where something was converted, since torch may
+            make new parameters for it.
+        """
         tensors = (*self.leaves, *self.constants)
-        if any(tensor.dtype != row.dtype for tensor in tensors):
-            self.module.to(row.dtype)
-        if any(tensor.device != row.device for tensor in tensors):
-            self.module.to(row.device)
+        if all(each.dtype == row.dtype and each.device == row.device for each in tensors):
+            return self
+        return binding_of(self.layout, self.module.to(row.device, row.dtype))
 
     def bind(self, row: Tensor, gradient: Tensor | None) -> None:
         """Make the module's tensors views of ``row``.

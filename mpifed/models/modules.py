@@ -149,11 +149,15 @@ class ModuleModel(Model):
     def _binding(self) -> Binding:
         return binding_of(self.layout, self.network)
 
+    def _binding_for(self, row: Tensor) -> Binding:
+        """The binding, after the network was given the type and device of ``row``."""
+        found = self.__dict__["_binding"] = self._binding.converted(row)
+        return found
+
     @contextmanager
     def _bound(self, row: Tensor, gradient: Tensor | None = None) -> Iterator[nn.Module]:
         """The network with its parameters and buffers in ``row``."""
-        self._binding.convert(row)
-        self._binding.bind(row, gradient)
+        self._binding_for(row).bind(row, gradient)
         try:
             yield self.network
         finally:
@@ -205,8 +209,7 @@ class ModuleModel(Model):
         def one(row: Tensor, x: Tensor) -> Tensor:
             return torch.func.functional_call(self.network, self.layout.views(row), (x.clone(),))
 
-        self._binding.convert(parameters)
-        self._binding.train(True)
+        self._binding_for(parameters).train(True)
         return torch.func.vmap(one)(parameters, x)
 
     def gradient(

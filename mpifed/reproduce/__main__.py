@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser, program
-from mpifed.config.experiment_files import parse_overrides
+from mpifed.config.configuration import resolve
+from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -38,8 +39,9 @@ from mpifed.errors import (
     complain,
     text_of,
 )
+from mpifed.jobs.printing import say
 from mpifed.reproduce import page, tuning
-from mpifed.reproduce.running import run_missing
+from mpifed.reproduce.running import check_input, run_missing
 from mpifed.reproduce.study import Figure, Planned, Study, Table, runs_of
 from mpifed.sweep.plan import as_text
 
@@ -127,11 +129,12 @@ def _table(
     for variant in variants:
         tuned = tuning.read_tuned(options.paper, variant, options.output)
         planned[variant] = runs_of(study, variant, options.output, seeds, tuned, more)
+        _check(planned[variant], with_data=not (options.dry_run or options.slurm))
     every = [run for rows in planned.values() for runs in rows.values() for run in runs]
     if options.dry_run:
         for run in every:
             state = "finished" if run.finished else "missing"
-            print(f"{state}: {shlex.join(_words(run))} --output {run.directory}")
+            say(f"{state}: {shlex.join(_words(run))} --output {run.directory}")
         return {}
     if options.slurm:
         for rows in planned.values():
@@ -148,6 +151,18 @@ def _table(
     page.write_page(path, study, seeds, parts, command, failed)
     print(path)
     return failed
+
+
+def _check(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:
+    """Refuse what is wrong before anything runs: one run of each row, and the data of the first."""
+    for number, (label, runs) in enumerate(rows.items()):
+        mapping = apply_overrides(read_experiment(runs[0].experiment), runs[0].overrides)
+        try:
+            resolve(mapping)
+            if with_data and number == 0 and not runs[0].finished:
+                check_input(runs[0])
+        except InputError as error:
+            raise InputError(f"row '{label}': {text_of(error)}") from None
 
 
 def _tune(
@@ -184,7 +199,7 @@ def _figure(study: Figure, options: argparse.Namespace) -> bool:
     ]
     if options.dry_run:
         for words in commands:
-            print(shlex.join(["python", "-m", *words]))
+            say(shlex.join(["python", "-m", *words]))
         return False
     if options.slurm:
         for swept in study.sweeps:

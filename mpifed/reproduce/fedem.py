@@ -1,4 +1,4 @@
-"""The tables and figures of Marfoq et al. 2021, on the synthetic benchmark.
+"""The tables and figures of Marfoq et al. 2021, on the synthetic benchmark; ``real`` has real data.
 
 Every kind of data is trained as the published code does (300 clients, minibatches of 128, one local
 epoch, momentum 0.9, weight decay 5e-4, learning rates that fall at half and three quarters of the
@@ -17,6 +17,7 @@ from mpifed.api import load
 from mpifed.data.synthetic import Synthetic
 from mpifed.mpi.communicator import Alone
 from mpifed.reading.results import read_clients, read_metrics
+from mpifed.reproduce import real
 from mpifed.reproduce.methods import (
     APFL,
     FEDAVG,
@@ -276,6 +277,7 @@ STUDIES: dict[str, Study] = {
             (0, 1, 2, 3, 4),
             extras=(likelihoods,),
         ),
+        *real.TABLES,
     )
 }
 """Every table and figure, by name."""

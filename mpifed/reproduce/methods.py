@@ -21,7 +21,7 @@ PFEDME = Entry(
     {
         "algorithm": "pfedme",
         "algorithm.pfedme_variant": "prox_to_average",
-        "algorithm.average_by": "samples",
+        "algorithm.client_weights": "samples",
         **PLAIN_SGD,
     },
     (69.2, 61.2),
@@ -33,7 +33,7 @@ MOREAU = Entry(
     {
         "algorithm": "pfedme",
         "algorithm.pfedme_eta": 0.05,
-        "algorithm.average_by": "samples",
+        "algorithm.client_weights": "samples",
         **PLAIN_SGD,
     },
     grid={"algorithm.pfedme_lambda": (1.0, 5.0, 15.0)},
@@ -48,7 +48,7 @@ MOCHA = Entry(
 FEDEM_ROW = Entry("FedEM", FEDEM, (74.7, 66.7))
 APFL = Entry(
     "APFL",
-    {"algorithm": "apfl", "algorithm.average_by": "samples"},
+    {"algorithm": "apfl", "algorithm.client_weights": "samples"},
     grid={"algorithm.apfl_alpha": (0.25, 0.5, 0.75)},
 )
 DITTO = Entry("Ditto", {"algorithm": "ditto"}, grid={"algorithm.ditto_lambda": (0.01, 0.1, 1.0)})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import io
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
@@ -10,6 +12,16 @@ from typing import Any
 
 from mpifed.errors import InputError, RunError, text_of
 from mpifed.reproduce.study import Planned
+
+
+def check_input(run: Planned) -> None:
+    """Raise ``InputError`` where a run would refuse its input, such as data that are not there."""
+    from mpifed.api import Request, execute
+    from mpifed.mpi.communicator import Alone
+
+    request = Request(run.experiment, run.overrides, None, dry_run=True, quiet=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        execute(request, Alone(), lambda: False)
 
 
 def run_missing(

@@ -104,7 +104,7 @@ def begin(board: mmap.mmap, pipe: int, port: int | None) -> None:
     port : int or None
         UDP port on which the guard listens.
     """
-    _Own.board, _Own.pipe, _Own.port = board, pipe, port
+    _Own.board, _Own.pipe, _Own.port, _Own.steps = board, pipe, port, 0
     sys.meta_path.insert(0, _ImportsAreSteps)
 
 

@@ -10,12 +10,16 @@ smooth and convex in K unknowns (Lee, Battle, Raina and Ng 2007, section 4), wit
 projected Newton steps (Bertsekas 1982), which converge quadratically.
 
 Where s1 is singular the solution need not be unique. Its diagonal is then damped, and proximal
-steps from theta = 0 remove the effect of the damping, so that T is a function of s alone.
+steps from theta = 0 remove the effect of the damping, so that T is a function of s alone. Where
+rounding errors prevent this, the best point of the central path is taken.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -32,12 +36,18 @@ EXACT = 1e-14
 ROUNDING = 1e-15
 """How far a value of phi may be off, relative to it."""
 
-CERTIFIED, ACCEPTED = 1e-13, 1e-6
-"""Residuals of the optimality conditions, relative to the data: what is aimed at, and above which a
-solution is refused.
-"""
+CERTIFIED = 1e-13
+"""The residual of the optimality conditions that Newton's method must reach; see ``_residual``."""
 
-MOST_STEPS, MOST_PROXIMAL, MOST_HALVINGS, SWEEPS = 100, 20, 40, 30
+ACCEPTED = 1e-6
+"""How far a value may be above the minimum, relative to the lengths of the columns of s2."""
+
+MOST_STEPS, MOST_PROXIMAL, MOST_HALVINGS = 100, 20, 40
+
+PATH_END, SHORTER, NEAR_PATH = 1e-15, 0.1, 0.1
+"""The central path: its last mu, as a multiple of the norm of s2; the factor from one mu to the
+next; and the relative length of a Newton step below which a point counts as on the path.
+"""
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,8 @@ def unit_ball_atoms(first: Tensor, second: Tensor) -> Tensor:
     """Return argmin of 1/2 tr(theta s1 thetaᵀ) - <theta, s2> with atoms of norm at most 1.
 
     The result is exact to rounding: the residual of the optimality conditions is below 1e-13 of the
-    largest column of s2 or entry of s1 in all but extreme cases.
+    terms of s1 theta - s2, or, where a singular s1 prevents this, the value is above the minimum by
+    about 1e-13 of the lengths of the columns of s2 in all but extreme cases.
 
     Parameters
     ----------
@@ -86,7 +97,8 @@ def unit_ball_atoms(first: Tensor, second: Tensor) -> Tensor:
     Raises
     ------
     RunError
-        If s1 is not positive semidefinite, s is not finite, or the residual stays above 1e-6.
+        If s1 is not positive semidefinite, s is not finite, or the value may be above the minimum
+        by more than 1e-6 of the lengths of the columns of s2.
 
     Examples
     --------
@@ -94,7 +106,7 @@ def unit_ball_atoms(first: Tensor, second: Tensor) -> Tensor:
     tensor([[1.0000, 0.0000],
             [0.0000, 0.5000]], dtype=torch.float64)
     """
-    s1, s2 = (first + first.T) / 2, second.T.contiguous()
+    s1, s2 = _near_one((first + first.T) / 2, second.T.contiguous())
     weight, lengths = s1.diagonal(), torch.linalg.vector_norm(s2, dim=1)
     floor = FLOOR * float(weight.sum()) + torch.finfo(s1.dtype).tiny
     damping = DAMPING * weight.clamp(min=0) + floor
@@ -105,46 +117,98 @@ def unit_ball_atoms(first: Tensor, second: Tensor) -> Tensor:
     for _ in range(MOST_PROXIMAL):
         found = _newton(damped, s2 + damping[:, None] * atoms, multipliers)
         multipliers = found.multipliers
-        atoms = found.atoms / found.squares.sqrt().clamp(min=1)[:, None]
+        atoms = _cut(found)
         residual = _residual(s1, s2, lengths, atoms, multipliers)
         if residual < least:
             best, least = atoms, residual
         if least <= CERTIFIED or residual > 0.5 * before:
             break
         before = residual
-    if not least <= ACCEPTED:
-        raise RunError(
-            "the atoms in unit balls that belong to a statistic were not found: its numbers differ "
-            "too much in size, or the training diverged"
-        )
-    if least > CERTIFIED:
-        best = _swept(s1, s2, best, floor)
+    if not least <= CERTIFIED:
+        path = (_cut(found) for found in _central_path(s1, s2, damping))
+        gap, best = min(((_gap(s1, s2, at), at) for at in (best, *path)), key=itemgetter(0))
+        if not gap <= ACCEPTED * float(lengths.sum()):
+            raise RunError(
+                "the atoms in unit balls that belong to a statistic were not found: its numbers "
+                "differ too much in size, or the training diverged"
+            )
     return best.T.contiguous()
 
 
-def _swept(s1: Tensor, s2: Tensor, atoms: Tensor, floor: float) -> Tensor:
-    """Return ``atoms`` after exact minimisation over each in turn (Mairal et al. 2010, Alg. 2).
+def _near_one(s1: Tensor, s2: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both divided by a number that does not change T, so that no square overflows.
 
-    This removes the rounding errors that a nearly singular s1 left in Newton's last steps. Atoms
-    with a weight in s1 of at most ``floor`` are left as they are.
+    It is a power of 4, by which division and square roots stay the same to the bit.
     """
-    atoms = atoms.clone()
-    for _ in range(SWEEPS):
-        before = atoms.clone()
-        for k, weight in enumerate(s1.diagonal().tolist()):
-            if weight > floor:
-                moved = atoms[k] + (s2[k] - s1[k] @ atoms) / weight
-                atoms[k] = moved / torch.linalg.vector_norm(moved).clamp(min=1)
-        if float((atoms - before).abs().max()) <= EXACT:
-            break
-    return atoms
+    largest = float(torch.maximum(s1.abs().max(), s2.abs().max()))
+    if not largest or not math.isfinite(largest):
+        return s1, s2
+    half = math.frexp(largest)[1] // 2
+    # In two steps, as 4^half itself may not be a number.
+    return s1 * 2.0**-half * 2.0**-half, s2 * 2.0**-half * 2.0**-half
+
+
+def _cut(found: Trial) -> Tensor:
+    """Return the atoms of a trial, those of norm above 1 scaled to 1."""
+    return found.atoms / found.squares.sqrt().clamp(min=1)[:, None]
+
+
+def _central_path(s1: Tensor, s2: Tensor, damping: Tensor) -> Iterator[Trial]:
+    """Yield points at which nu_k (1 - ||theta_k||^2) = 2 mu for all k, for smaller and smaller mu.
+
+    They minimise phi(nu) - mu sum log nu and are sum nu_k (1 - ||theta_k||) above the minimum at
+    most. Multipliers of s1 with a small damping are as small as the damping, and rounding errors of
+    theta in directions that s1 does not see then carry atoms out of their balls; on the path these
+    directions are used to stay inside, until mu itself is as small as rounding errors.
+
+    As diag(nu) <= s1 + diag(nu), the third derivative along nu h is at most 3 max |h| times the
+    second (Nesterov and Nemirovskii 1994), which gives the length of Newton's steps.
+    """
+    system = s1 + _least_damping(s1, damping).diag()
+    everyone = torch.ones(len(s1), dtype=torch.bool)
+    mu = float(torch.linalg.matrix_norm(s2))
+    last, multipliers = PATH_END * mu, torch.full_like(damping, 2 * mu)
+    while mu > last:
+        for _ in range(MOST_STEPS):
+            now = _trial(system, s2, multipliers)
+            hessian = torch.cholesky_inverse(now.factor) * (now.atoms @ now.atoms.T)
+            hessian.diagonal().add_(mu / multipliers**2)
+            wish = mu / multipliers - 0.5 * (1 - now.squares)
+            step = _newton_direction(hessian, wish, everyone) / multipliers
+            longest = float(step.abs().max())
+            if longest <= NEAR_PATH:
+                break
+            multipliers = multipliers * (1 + step * (1 - (1 + 2 * longest) ** -0.5) / longest)
+        multipliers = multipliers * (1 + step.clamp(-NEAR_PATH, NEAR_PATH))
+        yield _trial(system, s2, multipliers)
+        # The path is nearly straight in the logarithms of nu and mu.
+        tangent = _newton_direction(hessian, mu / multipliers, everyone) / multipliers
+        multipliers = multipliers * SHORTER ** tangent.clamp(0, 1)
+        mu *= SHORTER
+
+
+def _least_damping(s1: Tensor, damping: Tensor) -> Tensor:
+    """Return the least of 1e-4, 1e-3, ..., 1 times ``damping`` that makes s1 positive definite."""
+    for power in range(4, 0, -1):
+        tried = damping * 10.0**-power
+        # Half of it must do, so that rounding cannot fail with the rest.
+        if not int(torch.linalg.cholesky_ex(s1 + (0.5 * tried).diag()).info):
+            return tried
+    return damping
+
+
+def _gap(s1: Tensor, s2: Tensor, atoms: Tensor) -> float:
+    """Return how far the value of ``atoms`` may be above the minimum (Frank and Wolfe 1956)."""
+    slope = s1 @ atoms - s2
+    return float((slope * atoms).sum() + torch.linalg.vector_norm(slope, dim=1).sum())
 
 
 def _residual(s1: Tensor, s2: Tensor, lengths: Tensor, atoms: Tensor, multipliers: Tensor) -> float:
-    """Return the residual of the optimality conditions, relative to the data."""
+    """Return the residual of the optimality conditions, relative to the terms of s1 theta - s2."""
     slope = torch.linalg.vector_norm(s1 @ atoms - s2 + multipliers[:, None] * atoms, dim=1)
-    scale = float(lengths.max() + s1.diagonal().max() * atoms.abs().max())
-    return float(slope.max()) / scale if scale else 0.0
+    slack = multipliers * (1 - torch.linalg.vector_norm(atoms, dim=1))
+    scale = float((lengths + s1.abs() @ torch.linalg.vector_norm(atoms, dim=1)).max())
+    return float(torch.maximum(slope, slack).max()) / scale if scale else 0.0
 
 
 def _newton(s1: Tensor, s2: Tensor, multipliers: Tensor) -> Trial:

@@ -33,6 +33,7 @@ def ends(words, target, capfd):
     return float(last["objective_gap"]), float(last["consensus_distance"]), log
 
 
+@pytest.mark.slow
 def test_with_the_default_step_little_is_lost_to_quantised_messages(tmp_path, capfd):
     gap, distance, log = ends([], tmp_path / "plain", capfd)
     assert "consensus step" not in log

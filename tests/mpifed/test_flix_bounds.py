@@ -279,6 +279,7 @@ def test_dcgd_of_some_is_unbiased():
     assert (np.abs(np.mean(moved, axis=0) - whole.x) < 4.5 * error).all()
 
 
+@pytest.mark.slow
 def test_error_feedback_brings_top_k_to_the_minimum():
     data = logistic()
     run = Run(Flix, data, ("top_k", {"k": 1}), flix_alpha=0.6, l2=0.2, start="ones", step=0.2)
@@ -288,6 +289,7 @@ def test_error_feedback_brings_top_k_to_the_minimum():
     assert finer.go(1200).measured()["objective_gap"] < run.measured()["objective_gap"]
 
 
+@pytest.mark.slow
 def test_the_step_is_that_of_the_theorem_for_what_is_sent():
     data, options = logistic(), {"flix_alpha": 0.6, "l2": 0.2, "start": "ones"}
     sent, gradients = (Run(kind, data, RAND, **options) for kind in (Flix, Dcgd))

@@ -84,6 +84,7 @@ def test_a_data_set_of_the_users_own_may_be_gone(tmp_path, monkeypatch):
         trained.samples(1)
 
 
+@pytest.mark.slow
 def test_a_file_of_first_parameters_may_be_gone(tmp_path):
     from mpifed.components.registry import find
     from mpifed.data.base import Description

@@ -66,6 +66,7 @@ assert mpifed.load("run").components[0][1].weight.shape == (8, 64)
 """
 
 
+@pytest.mark.slow
 def test_a_program_may_pass_its_own_function(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     words = [sys.executable, "program.py"]

@@ -54,11 +54,11 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
     words = ["fedem", "--table", "3", "--data", "paper", *TINY, "clients=10"]
     words += ["--output", str(tmp_path), "--processes", "1"]
     assert main(words) == 0
-    assert "6 of 6" in capfd.readouterr().out
+    assert "8 of 8" in capfd.readouterr().out
     text = (tmp_path / "table-3.md").read_text()
-    assert text.count("± ") == 3 and "| 73 |" in text and "entropy" in text
+    assert text.count("± ") == 4 and "| 73 |" in text and "entropy" in text
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
-    assert len(before) == 6
+    assert len(before) == 8
     assert main(words) == 0
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
     assert (tmp_path / "table-3.md").read_text() == text
@@ -67,7 +67,7 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
 def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("mpifed.reproduce.tuning.LEARNING_RATES", (0.3, 1e-6))
     words = ["fedem", "--study", "figure-2", "--data", "released", "--tune", *TINY]
-    words += ["data.variant=paper", "--output", str(tmp_path), "--processes", "2"]
+    words += ["data.variant=paper", "--output", str(tmp_path), "--processes", "1"]
     assert main(words) == 0
     assert "| share of the data | 0 | 0.1 |" in (tmp_path / "figure-2.md").read_text()
     tuned = yaml.safe_load((tmp_path / "tuned-fedem-released.yaml").read_text())
@@ -83,23 +83,20 @@ def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
     )
 
 
+@pytest.mark.slow
+def test_several_run_at_once(tmp_path, capfd):
+    words = ["fedem", "--study", "recovery", *TINY, "--output", str(tmp_path), "--processes", "2"]
+    assert main(words) == 0
+    assert "4 of 4" in capfd.readouterr().out
+    assert "assigned" in (tmp_path / "recovery.md").read_text()
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_study_can_be_planned(paper, tmp_path, capfd):
     assert main([paper, "--list"]) == 0
     assert capfd.readouterr().out.count("\n") == len(studies(paper))
     assert main([paper, "--dry-run", "--output", str(tmp_path)]) == 0
     assert not any(tmp_path.iterdir())
-
-
-def test_every_run_of_a_table_has_a_configuration_that_is_accepted():
-    from mpifed.config.configuration import resolve
-    from mpifed.config.experiment_files import apply_overrides, read_experiment
-
-    for study in studies("fedem").values():
-        for variant in study.variants:
-            for runs in runs_of(study, variant, Path("out"), [0], {}, {}).values():
-                mapping = apply_overrides(read_experiment(runs[0].experiment), runs[0].overrides)
-                assert resolve(mapping).clients == 300
 
 
 @pytest.mark.parametrize(
@@ -109,12 +106,20 @@ def test_every_run_of_a_table_has_a_configuration_that_is_accepted():
         (["fedem", "--table", "2", "--data", "papre"], "did you mean 'paper'"),
         (["flix", "--figure", "2", "rounds=3"], "take no overrides"),
         (["fedem", "--table", "2", "seed=[-1]"], "seed is [-1]; it must be a whole number"),
+        (["fedem", "--table", "2", "rounds=-1"], "row 'Local': rounds is -1"),
         (["fedex"], "invalid choice"),
     ],
 )
 def test_mistakes_get_a_sentence(words, said, capfd):
     assert main([*words, "--dry-run"]) == 2
     assert said in capfd.readouterr().err
+
+
+def test_data_that_are_not_there_are_refused_before_anything_runs(tmp_path, capfd):
+    words = ["fedem", "--study", "real-omniglot", f"data.raw={tmp_path / 'nowhere'}"]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 2
+    assert "row 'Local': " in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_overrides_of_a_user_win():

@@ -170,6 +170,7 @@ def test_a_run_at_the_level_of_rounding_is_measured_before_it(tmp_path: Path) ->
     assert np.isnan(measured(find_runs([still])[0]))
 
 
+@pytest.mark.slow
 def test_two_data_sets_have_pictures_of_their_own(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", data={"name": "digits"})

@@ -62,7 +62,11 @@ def test_seeds_are_averaged_and_where_a_run_began_is_no_difference(tmp_path):
 
 @pytest.mark.parametrize(
     ("x", "name"),
-    [("rounds", "rounds"), ("bits", "bits"), ("algorithm.flix_alpha", "algorithm-flix-alpha")],
+    [
+        ("rounds", "rounds"),
+        pytest.param("bits", "bits", marks=pytest.mark.slow),
+        ("algorithm.flix_alpha", "algorithm-flix-alpha"),
+    ],
 )
 def test_it_is_drawn_against_any_x(x, name, sweep, tmp_path):
     wanted = Wanted("objective_gap", x)

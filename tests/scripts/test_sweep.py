@@ -92,7 +92,7 @@ def test_file_names_are_safe_and_different(one: str, other: str) -> None:
         (["algorithm=[fedem,fedme]"], "fedem"),
         (["local.lr=[0.1,-1]"], "local.lr"),
         (["no-such-experiment", "seed=[0]"], "no-such-experiment"),
-        (["data=[synthetic,nowhere.h5]"], "nowhere.h5"),
+        pytest.param(["data=[synthetic,nowhere.h5]"], "nowhere.h5", marks=pytest.mark.slow),
         (["synthetic-fedem", "nonsense"], "nonsense"),
         (["seed=[0,1]", "algorithm.name={last}"], "algorithm.name has {last}, which no run"),
         (["seed=[0,1]", "data.path=a/{frist}"], "did you mean 'first'? allowed: first, previous"),

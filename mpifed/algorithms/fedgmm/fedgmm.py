@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Lt
@@ -47,6 +47,7 @@ from mpifed.data.base import Shards
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.participation import is_unbiased
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.memory import check_memory
 from mpifed.models.base import Model
@@ -130,6 +131,16 @@ class FedGMM(Algorithm[ServerChannel]):
         self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
         self.mixture_floor, self.unseen_e_steps = mixture_floor, unseen_e_steps
         self._kept: tuple[Shards, Tensor] | None = None
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Return why these options do not fit together, or None."""
+        if not is_unbiased(configuration.participation):
+            return None
+        return (
+            "participation.weights is 'unbiased', but fedgmm takes means and covariances from "
+            "averages of moments; allowed: participation.weights=renormalised"
+        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

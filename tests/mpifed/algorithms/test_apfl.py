@@ -31,7 +31,7 @@ def test_a_fixed_mixture_ends_at_the_clients_own_minimum_and_w_at_fedavgs(alpha)
 
 
 def test_without_a_model_of_its_own_a_client_is_one_of_fedavg_bit_for_bit():
-    options = {"apfl_alpha": 0.0, "average_by": "samples"}
+    options = {"apfl_alpha": 0.0, "client_weights": "samples"}
     found, engine = ran("apfl", options, participation=0.5)
     expected, _ = ran("fedavg", participation=0.5)
     assert torch.equal(found.model, expected.model)
@@ -51,14 +51,14 @@ def program(samples, w, v, alpha, adaptive, variant, epochs=2, lr=0.1):
     """The local steps of one client; returns w_i, v_i and alpha_i."""
     for number in range(epochs):
         before = w
-        if variant == "code":
+        if variant == "published":
             w = w - lr * gradient(samples, w)
         g = gradient(samples, alpha * v + (1 - alpha) * w)
         slope = (v - w) @ g
         if variant == "paper":
             w = w - lr * gradient(samples, before)
         v = v - lr * alpha * g
-        if variant == "code":
+        if variant == "published":
             # By the chain rule on the mixture's two parts, as the published code adds them up.
             slope = alpha * ((v - w) @ (alpha * g)) + (1 - alpha) * ((v - w) @ ((1 - alpha) * g))
             slope += 0.02 * alpha
@@ -67,13 +67,13 @@ def program(samples, w, v, alpha, adaptive, variant, epochs=2, lr=0.1):
     return w, v, alpha
 
 
-@pytest.mark.parametrize("variant", ["paper", "code"])
+@pytest.mark.parametrize("variant", ["paper", "published"])
 @pytest.mark.parametrize("adaptive", [False, True])
-@pytest.mark.parametrize("by", ["clients", "samples"])
+@pytest.mark.parametrize("by", ["uniform", "samples"])
 def test_four_rounds_are_those_of_a_plain_program(adaptive, variant, by):
     data, samples = regression()
     options = {"apfl_alpha": 0.4, "apfl_adaptive": adaptive, "apfl_variant": variant}
-    run = Run(APFL, data, local={**LOCAL, "epochs": 2}, average_by=by, **options)
+    run = Run(APFL, data, local={**LOCAL, "epochs": 2}, client_weights=by, **options)
     w = run.x.copy()
     v, alpha = dict.fromkeys(range(len(COUNTS)), w), dict.fromkeys(range(len(COUNTS)), 0.4)
     for round in range(1, ROUNDS + 1):
@@ -116,6 +116,8 @@ def test_an_unseen_client_mixes_a_model_of_its_own_into_the_global_one():
 
 
 def test_clients_count_alike_under_gossip():
-    algorithm = {"name": "apfl", "average_by": "samples"}
-    with pytest.raises(InputError, match=r"algorithm.average_by is 'samples', but under gossip"):
+    algorithm = {"name": "apfl", "client_weights": "samples"}
+    with pytest.raises(
+        InputError, match=r"algorithm.client_weights is 'samples', but under gossip"
+    ):
         resolve({"clients": 4, "algorithm": algorithm, "exchange": "gossip"})

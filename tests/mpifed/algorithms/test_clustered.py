@@ -65,13 +65,13 @@ def unequal(seed=0):
     return xs, [x @ draw.normal(size=3) for x in xs]
 
 
-@pytest.mark.parametrize("weights", ["clients", "samples"])
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
 def test_one_cluster_is_fedavg(weights):
     xs, ys = unequal()
-    if weights == "clients":
+    if weights == "uniform":
         xs, ys = [x[:3] for x in xs], [y[:3] for y in ys]
     settings = {"lr": 0.1, "epochs": 2, "batch_size": 2, "momentum": 0.5}
-    own = Run(Clustered, clients_of(xs, ys), local=settings, eps1=0.0, cluster_weights=weights)
+    own = Run(Clustered, clients_of(xs, ys), local=settings, eps1=0.0, client_weights=weights)
     average = Run(FedAvg, clients_of(xs, ys), local=settings)
     for row in own.go(5).deployed():
         assert row == pytest.approx(average.go(5 - average.round).deployed()[0], rel=1e-12)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
+import torch
 from on_ranks import run, unlike_one_rank
+from personal_runs import ran
 
 from mpifed.errors import InputError
+from mpifed.federation.clients import Draws
 from mpifed.mpi.communicator import Alone
+from mpifed.training.growing import first_samples
 
 SMALL = {
     "clients": 8,
@@ -38,6 +42,23 @@ def test_all_of_the_data_is_what_the_client_has_and_none_needs_no_data(algorithm
 def test_shares_without_unseen_clients_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"evaluation.unseen_fraction is 0"):
         run("synthetic-fedem", {**SMALL, "evaluation.unseen_fraction": 0.0}, tmp_path, Alone())
+
+
+@pytest.mark.parametrize("algorithm", ["l2gd", "l2sgd", "fomaml", "maml", "reptile"])
+def test_methods_with_gradients_of_whole_risks_see_the_share_alone(algorithm):
+    _, engine = ran(algorithm, rounds=1, clients=6, evaluation={"unseen_fraction": 0.4})
+    method, server = engine.setup.algorithm, engine.setup.exchange
+
+    def adapted(clients):
+        found = method.adapt(engine.state.algorithm, clients, server, Draws(0, 1))
+        return found.parameters.clone()
+
+    few = first_samples(engine.unseen, 0.3)
+    alone = adapted(few)
+    assert not torch.equal(alone, adapted(engine.unseen))
+    assert torch.equal(alone, adapted(few))
+    none = adapted(first_samples(engine.unseen, 0.0))
+    assert torch.equal(none, server.mean(engine.state.algorithm.model).expand_as(none))
 
 
 @pytest.mark.mpi

@@ -14,10 +14,10 @@ from torch import nn
 from mpifed.algorithms.fedavg import FedAvg
 from mpifed.algorithms.fedmm.samples import shard_of
 from mpifed.algorithms.knn_per import KnnPer
-from mpifed.data.base import Description, Shards
+from mpifed.data.base import Description, Shards, Split
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
-from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import best_weight
 from mpifed.local.solver import LocalSGD
@@ -30,6 +30,7 @@ from mpifed.models.lstm import lstm
 from mpifed.models.mlp import Mlp, mlp
 from mpifed.models.modules import module_model
 from mpifed.models.neighbours import Neighbours
+from mpifed.mpi.communicator import Alone
 from mpifed.training.scores import score_clients
 
 
@@ -201,6 +202,21 @@ def test_clients_choose_their_weights_by_themselves(make_clients):
     method = KnnPer(model, solver_of(model, 60))
     found = method._chosen(row, Clients(clients.federation, shards, np.arange(3)))
     assert found[0] == 0 and found[1] > 0.5 and found[2] == 0.5
+
+
+@pytest.mark.parametrize("weight", [None, 1.0])
+def test_a_client_without_training_samples_predicts_with_the_shared_model(weight):
+    train = Split(torch.zeros(0, 2), torch.zeros(0).long(), np.zeros(2, np.int64))
+    # Equal frequencies of all labels have the first one, which is right here, as their best.
+    val = Split(torch.ones(5, 2), torch.zeros(5).long(), np.array([0, 5]))
+    about = Description("test", (2,), 3, *np.array([[0], [5], [0]]))
+    federation = Federation(Alone(), np.zeros(1, int), np.ones(1, bool), np.zeros(1, int))
+    clients = Clients(federation, Shards(np.arange(1), train, val, train), np.arange(1))
+    model = linear(about)
+    row = torch.zeros(1, model.n_parameters)
+    row[0, -1] = 1.0
+    served = KnnPer(model, solver_of(model), knn_lambda=weight)._mixed(row, clients)
+    assert served.mixture.tolist() == [[1.0, 0.0]]
 
 
 def test_without_validation_samples_the_weight_is_a_half_and_the_log_says_so(tmp_path, capfd):

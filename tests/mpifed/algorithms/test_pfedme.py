@@ -38,7 +38,7 @@ def test_it_ends_at_the_minimum_of_the_mean_envelope(way):
 
 
 def test_a_strong_pull_is_fedavg_with_the_step_of_w():
-    strong = {"pfedme_lambda": 1e7, "pfedme_eta": 0.1, "average_by": "samples"}
+    strong = {"pfedme_lambda": 1e7, "pfedme_eta": 0.1, "client_weights": "samples"}
     plain = {"batch_size": 16, "epochs": 2}
     found, _ = ran("pfedme", strong, local={**plain, "lr": 1e-7}, dtype="float64")
     expected, _ = ran("fedavg", local={**plain, "lr": 0.1}, dtype="float64")
@@ -59,11 +59,13 @@ def program(samples, w, warm=True, epochs=2, inner=3):
 
 
 @pytest.mark.parametrize("warm", [True, False])
-@pytest.mark.parametrize("by", ["clients", "samples"])
+@pytest.mark.parametrize("by", ["uniform", "samples"])
 def test_four_rounds_are_those_of_a_plain_program(warm, by):
     data, samples = regression()
     options = {"pfedme_lambda": PULL, "pfedme_eta": ETA, "inner_steps": 3, "beta": 1.5}
-    run = Run(PFedMe, data, local={**LOCAL, "epochs": 2}, warm_start=warm, average_by=by, **options)
+    run = Run(
+        PFedMe, data, local={**LOCAL, "epochs": 2}, warm_start=warm, client_weights=by, **options
+    )
     w = run.x.copy()
     theta = dict.fromkeys(range(len(COUNTS)), w)
     for round in range(1, ROUNDS + 1):
@@ -84,7 +86,7 @@ def test_four_rounds_of_the_simpler_variant_are_those_of_a_plain_program():
         local={**LOCAL, "epochs": 2},
         pfedme_lambda=PULL,
         pfedme_variant="prox_to_average",
-        average_by="samples",
+        client_weights="samples",
     )
     w = run.x.copy()
     theta = dict.fromkeys(range(len(COUNTS)), w)

@@ -126,6 +126,7 @@ def test_idx_in_several_blocks(tmp_path: Path, small_images: Path, monkeypatch):
     assert_same_data(path, dataset, torch.float32)
 
 
+@pytest.mark.slow
 def test_the_real_files(tmp_path: Path, mnist: Path):
     path = tmp_path / "mnist.h5"
     assert main(["mnist", "--raw", str(mnist), "--output", str(path), "--clients", "20"]) == 0

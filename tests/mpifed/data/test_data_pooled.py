@@ -116,6 +116,7 @@ def test_a_prefix_chooses_among_sets(tmp_path: Path, write_idx):
         idx(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_real_files(mnist: Path):
     dataset = idx(mnist, 10, partition="iid")
     x, y = all_rows(dataset, 10, torch.float32)

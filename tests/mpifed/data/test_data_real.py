@@ -52,6 +52,7 @@ def test_shakespeare():
     assert dataset.description.n_train.sum() == dataset.description.label_counts.sum()
 
 
+@pytest.mark.slow
 def test_omniglot():
     folder = REAL / "omniglot"
     sizes = {}
@@ -64,6 +65,7 @@ def test_omniglot():
     assert both.description.n_classes == 242
 
 
+@pytest.mark.slow
 def test_mnist():
     x, y = all_rows(Idx(10, 0, Alone(), raw=str(REAL / "mnist"), partition="iid"), torch.float32)
     assert x.shape == (70000, 28, 28) and np.bincount(y).min() == 6313

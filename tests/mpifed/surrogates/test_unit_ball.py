@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -43,11 +43,63 @@ def statistics(seed, samples, n_atoms, p, noise=0.1):
     n_atoms=st.integers(1, 16),
     p=st.integers(1, 8),
 )
+@example(seed=1, samples=9, n_atoms=14, p=1)
+@example(seed=8, samples=9, n_atoms=14, p=1)
+@example(seed=16, samples=9, n_atoms=14, p=1)
+@example(seed=20, samples=9, n_atoms=14, p=1)
+@example(seed=43, samples=9, n_atoms=14, p=1)
+@example(seed=66, samples=9, n_atoms=14, p=1)
+@example(seed=135, samples=9, n_atoms=14, p=1)
+@example(seed=75, samples=5, n_atoms=12, p=2)
+@example(seed=131, samples=5, n_atoms=12, p=2)
+@example(seed=4, samples=20, n_atoms=60, p=2)
 def test_no_dictionary_is_better(seed, samples, n_atoms, p):
     s1, s2 = statistics(seed, samples, n_atoms, p)
     theta = atoms_of(s1, s2)
     assert (np.linalg.norm(theta, axis=0) <= 1 + 1e-14).all()
     assert gap(theta, s1, s2) <= 1e-11 * (np.linalg.norm(s2, axis=0).sum() + 1e-300)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    samples=st.integers(1, 20),
+    n_atoms=st.integers(1, 16),
+    p=st.integers(1, 5),
+)
+@example(seed=0, samples=11, n_atoms=11, p=2)
+def test_no_dictionary_is_better_where_all_norms_are_1_and_all_multipliers_0(
+    seed, samples, n_atoms, p
+):
+    """Samples without noise of a dictionary on the spheres: it fits, and attains the minimum."""
+    draw = np.random.default_rng(seed)
+    h, truth = draw.normal(size=(samples, n_atoms)), draw.normal(size=(p, n_atoms))
+    truth /= np.linalg.norm(truth, axis=0)
+    s1 = h.T @ h / samples
+    s2 = truth @ s1
+    theta = atoms_of(s1, s2)
+    assert (np.linalg.norm(theta, axis=0) <= 1 + 1e-14).all()
+    assert gap(theta, s1, s2) <= 1e-10 * np.linalg.norm(s2, axis=0).sum()
+    assert value(theta, s1, s2) == pytest.approx(value(truth, s1, s2), rel=1e-10)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), samples=st.integers(1, 20), n_atoms=st.integers(1, 16))
+@example(seed=5, samples=9, n_atoms=14)
+@example(seed=53, samples=9, n_atoms=14)
+def test_no_dictionary_is_better_where_codes_differ_in_size(seed, samples, n_atoms):
+    s1, s2 = statistics(seed, samples, n_atoms, 3)
+    size = 10.0 ** np.random.default_rng(seed).uniform(-6, 6, n_atoms)
+    s1, s2 = s1 * np.outer(size, size), s2 * size
+    assert gap(atoms_of(s1, s2), s1, s2) <= 1e-9 * (np.linalg.norm(s2, axis=0).sum() + 1e-300)
+
+
+@pytest.mark.parametrize("case", [(1, 9, 14, 1), (0, 30, 14, 3)])
+@pytest.mark.parametrize("power", [-500, -400, 400, 500])
+def test_a_common_factor_of_the_statistics_does_not_matter(power, case):
+    """argmin f = argmin c f; powers of 4 change no bit, and squares of these are not numbers."""
+    s1, s2 = statistics(*case)
+    assert np.array_equal(atoms_of(s1 * 4.0**power, s2 * 4.0**power), atoms_of(s1, s2))
 
 
 @settings(max_examples=40, deadline=None)

@@ -141,6 +141,7 @@ def test_alternating_steps_find_the_map_between_gaussians():
     assert before > 60 and after < 5
 
 
+@pytest.mark.slow
 def test_alternating_steps_come_closer_in_sixteen_dimensions():
     setting = Setting(rounds=15, lr=1e-2, batch_size=256)
     bench = random_icnn_benchmark(16, 0)
