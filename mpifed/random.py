@@ -153,8 +153,8 @@ def shuffles(keys: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
     Notes
     -----
-    Each sample gets 32 random bits; sorting (row, bits, sample) as one packed integer shuffles all
-    rows in one vectorised sort. Equal bits keep their order, a bias below length / 2**32.
+    Each sample gets 32 random bits; sorting (bits, sample) as packed integers shuffles a row. Equal
+    bits keep their order, a bias below length / 2**32.
 
     Examples
     --------
@@ -162,27 +162,17 @@ def shuffles(keys: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     >>> sorted(order[:3].tolist()), sorted(order[3:].tolist())
     ([0, 1, 2], [0, 1])
     """
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    if starts[-1] == 0:
+    ends = np.cumsum(lengths)
+    if not len(ends) or ends[-1] == 0:
         return np.zeros(0, np.int64)
-    sample_bits = max(1, int(lengths.max() - 1).bit_length())
-    rows_at_once = 1 << max(0, 32 - sample_bits)
-    parts = [
-        _packed_sort(keys[lo : lo + rows_at_once], lengths[lo : lo + rows_at_once], sample_bits)
-        for lo in range(0, len(keys), rows_at_once)
-    ]
-    return np.concatenate(parts)
-
-
-def _packed_sort(keys: np.ndarray, lengths: np.ndarray, sample_bits: int) -> np.ndarray:
-    starts = np.cumsum(lengths) - lengths
-    row = np.repeat(np.arange(len(keys), dtype=np.uint64), lengths)
-    sample = np.arange(lengths.sum(), dtype=np.uint64) - np.repeat(starts, lengths).astype(
-        np.uint64
-    )
+    sample_bits = np.uint64(max(1, int(lengths.max() - 1).bit_length()))
+    sample = np.arange(ends[-1], dtype=np.uint64)
+    sample -= np.repeat(ends - lengths, lengths).astype(np.uint64)
     packed = bits_at(np.repeat(keys, lengths), sample) >> np.uint64(32)
-    packed <<= np.uint64(sample_bits)
-    packed |= row << np.uint64(32 + sample_bits)
+    packed <<= sample_bits
     packed |= sample
-    packed.sort()
-    return (packed & np.uint64((1 << sample_bits) - 1)).astype(np.int64)
+    # Row by row: a sort of all rows as one takes twice the time.
+    for begin, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True):
+        packed[begin:end].sort()
+    packed &= (np.uint64(1) << sample_bits) - np.uint64(1)
+    return packed.view(np.int64)

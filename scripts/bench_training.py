@@ -27,6 +27,7 @@ import bench_fedmm
 import bench_flix
 import bench_gossip
 import bench_interruption
+import bench_methods
 import bench_models
 import bench_networks
 import bench_surrogates
@@ -216,6 +217,7 @@ for part in (
     bench_networks,
     bench_clients,
     bench_models,
+    bench_methods,
 ):
     BENCHMARKS |= part.BENCHMARKS
 

@@ -6,7 +6,7 @@ the rank, whatever kernel the library picks for a shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,14 +40,12 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
     """
     components, shared = parameters.shape[-2], parameters.dim() == 2
     logits = None
-    for i, row in enumerate(rows):
+    for i, parts in _adjacent(model, split, rows, shared):
         own = parameters if shared else parameters[i]
-        for part in _chunks(model, split.offsets[row], split.offsets[row + 1]):
-            heartbeat.step()
-            z = model.shared_logits(own, split.x[part])
-            if logits is None:
-                logits = z.new_zeros(components, len(split.y), *z.shape[2:])
-            logits[:, part] = z
+        z = model.logits_of_parts(own, [split.x[part] for part in parts])
+        if logits is None:
+            logits = z.new_zeros(components, len(split.y), *z.shape[2:])
+        logits[:, parts[0].start : parts[-1].stop] = z
     if logits is None:
         return parameters.new_zeros(components, len(split.y))
     return model.loss.samples(logits, split.y.expand(components, *split.y.shape))
@@ -128,6 +126,32 @@ def client_scores(
         loss[i] /= end - begin
         nll[i] /= end - begin
     return ClientScores(loss, nll, hits, possible)
+
+
+def _adjacent(
+    model: Model, split: Split, rows: np.ndarray, together: bool
+) -> Iterator[tuple[int, list[slice]]]:
+    """Yield the parts of each of ``rows``, those of adjacent clients ``together``.
+
+    With them comes the first client's position in ``rows``. Parts that come together have at most
+    ``model.scored_together`` samples, one of more than that being alone.
+    """
+    first, parts = 0, list[slice]()
+    for i, row in enumerate(rows):
+        for part in _chunks(model, split.offsets[row], split.offsets[row + 1]):
+            heartbeat.step()
+            if parts and not (
+                (together or first == i)
+                and parts[-1].stop == part.start
+                and part.stop - parts[0].start <= model.scored_together
+            ):
+                yield first, parts
+                parts = []
+            if not parts:
+                first = i
+            parts.append(part)
+    if parts:
+        yield first, parts
 
 
 def _chunks(model: Model, begin: int, end: int) -> list[slice]:

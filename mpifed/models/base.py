@@ -7,7 +7,7 @@ numbers, each with its own batch of B samples. ``mpifed.models.losses`` says wha
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -122,6 +122,24 @@ class Model(Parametrised, kind="model"):
         Tensor
             (M, B, outputs).
         """
+
+    def logits_of_parts(self, parameters: Tensor, parts: Sequence[Tensor]) -> Tensor:
+        """Return the outputs of M copies on several inputs, each computed as if alone.
+
+        Parameters
+        ----------
+        parameters : Tensor
+            (M, n_parameters).
+        parts : sequence of Tensor
+            At least one, (B_k, *input_shape) each.
+
+        Returns
+        -------
+        Tensor
+            ``shared_logits`` of the parts one after the other, (M, sum of B_k, outputs), bit for
+            bit.
+        """
+        return torch.cat([self.shared_logits(parameters, x) for x in parts], 1)
 
     @abstractmethod
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -88,8 +89,17 @@ class Linear(Model):
     def shared_logits(
         self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
     ) -> Float[Tensor, "models batch outputs"]:
+        return self.logits_of_parts(parameters, [x])
+
+    def logits_of_parts(
+        self,
+        parameters: Float[Tensor, "models size"],
+        parts: Sequence[Float[Tensor, "batch *inputs"]],
+    ) -> Float[Tensor, "models samples outputs"]:
         weight, bias = self._split(parameters)
-        z = torch.mm(weight.flatten(0, 1), x.flatten(1).T).view(*weight.shape[:2], len(x))
+        rows = weight.flatten(0, 1)
+        found = [torch.mm(rows, x.flatten(1).T) for x in parts]
+        z = (found[0] if len(found) == 1 else torch.cat(found, 1)).unflatten(0, weight.shape[:2])
         if self.bias:
             z += bias
         return z.transpose(1, 2)

@@ -16,6 +16,7 @@ from mpifed.local.invariance import (
     products_agree,
 )
 from mpifed.local.options import LocalOptions
+from mpifed.local.scoring import train_losses
 from mpifed.local.solver import LocalSGD
 from mpifed.models import losses
 from mpifed.models.linear import linear
@@ -158,3 +159,25 @@ def test_training_does_not_depend_on_the_block(make_clients, dtype, components, 
     for trained, optimizer in results[1:]:
         assert torch.equal(trained, results[0][0])
         assert torch.equal(optimizer.momentum, results[0][1].momentum)
+
+
+@pytest.mark.parametrize("per_client", [False, True])
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [1, 2, 5], [4, 0, 1]])
+@pytest.mark.parametrize("make", [linear, deep, convolution])
+def test_losses_of_samples_are_those_of_each_client_alone(make_clients, make, rows, per_client):
+    clients, description = make_clients([9, 1, 40, 0, 33, 6], (36,), 4)
+    model, train = make(description), clients.shards.train
+    size = 35 if make is not convolution else model.scored_together
+    if make is not convolution:
+        object.__setattr__(model, "scored_together", size)
+    generator = torch.Generator().manual_seed(0)
+    shape = (len(rows), 3) if per_client else (3,)
+    models = torch.randn(*shape, model.n_parameters, generator=generator, dtype=train.x.dtype)
+    found = train_losses(model, models, train, np.array(rows))
+    for i, row in enumerate(rows):
+        own = models[i] if per_client else models
+        for begin in range(train.offsets[row], train.offsets[row + 1], size):
+            part = slice(begin, min(begin + size, train.offsets[row + 1]))
+            outputs = model.shared_logits(own, train.x[part])
+            alone = model.loss.samples(outputs, train.y[part].expand(3, -1))
+            assert torch.equal(found[:, part], alone)

@@ -39,12 +39,15 @@ def test_shuffles_permute_every_row_by_its_own_key(lengths, seed):
         assert np.array_equal(row, random.shuffles(keys[i : i + 1], lengths[i : i + 1]))
 
 
-def test_shuffles_split_over_several_sorts_when_rows_are_many_and_long(monkeypatch):
-    keys = random.client_keys(0, "test", 1, np.arange(9))
-    lengths = np.full(9, 5)
-    expected = random.shuffles(keys, lengths)
-    parts = [random.shuffles(keys[i : i + 2], lengths[i : i + 2]) for i in range(0, 9, 2)]
-    assert np.array_equal(expected, np.concatenate(parts))
+def test_shuffles_sort_each_row_by_the_upper_bits_of_its_samples():
+    keys = random.client_keys(0, "test", 1, np.arange(5))
+    lengths = np.array([7, 0, 1, 3000, 12])
+    expected = [
+        np.argsort(random.bits_at(key, np.arange(length)) >> np.uint64(32), kind="stable")
+        for key, length in zip(keys, lengths, strict=True)
+    ]
+    assert np.array_equal(random.shuffles(keys, lengths), np.concatenate(expected))
+    assert len(random.shuffles(keys[:2], np.zeros(2, np.int64))) == 0
 
 
 def test_bits_are_those_of_splitmix64_at_each_counter():

@@ -119,7 +119,9 @@ def mean_statistics(z: Tensor, r: Tensor, split: Split, rows: np.ndarray, full: 
             own, weights = z[part].double(), r[:, part].double()
             first = weights @ own
             if full:
-                second = torch.mm((weights[:, None] * own.T).flatten(0, 1), own).view(len(r), -1)
+                # Transposed before it is weighted, which copies it once and not M times.
+                weighted = weights[:, None] * own.T.contiguous()
+                second = torch.mm(weighted.flatten(0, 1), own).view(len(r), -1)
             else:
                 second = weights @ own.square()
             found[i] += torch.cat([weights.sum(1, keepdim=True), first, second], 1)
@@ -168,17 +170,21 @@ class Gaussians:
     factors: Tensor
     log_scales: Tensor
 
-    def log_densities(self, z: Tensor) -> Tensor:
-        """Return log N(z; m) less the largest over m, for a client's z: (B, d) to (M, B).
-
-        What is left out cancels in posterior probabilities. Of a single Gaussian nothing is left.
-        """
+    def distances(self, z: Tensor) -> Tensor:
+        """Return the squared Mahalanobis distances of a client's z: (B, d) to (M, B)."""
         if self.factors.dim() == 3:
             white = (z - self.means[:, None]) @ self.factors
         else:
             white = (z - self.means[:, None]) * self.factors[:, None]
-        found = white.square_().sum(2).mul_(-0.5).add_(self.log_scales[:, None])
-        return found - found.amax(0)
+        return white.square_().sum(2)
+
+    def log_densities(self, distances: Tensor) -> Tensor:
+        """Return log N(z; m) less the largest over m, of ``distances`` (M, B), which are lost.
+
+        What is left out cancels in posterior probabilities. Of a single Gaussian nothing is left.
+        """
+        found = distances.mul_(-0.5).add_(self.log_scales[:, None])
+        return found.sub_(found.amax(0))
 
 
 def gaussians_of(statistics: Tensor, full: bool, floor: float, dtype: torch.dtype) -> Gaussians:
@@ -232,7 +238,7 @@ class Gate:
 
     def __call__(self, client: int, x: Tensor) -> Tensor:
         """Return sum_m1 pi(m1, m2) N(x; m1), with sum 1 over m2: (B, *input_shape) to (M2, B)."""
-        densities = self.gaussians.log_densities(self.representation(x))
+        densities = self.gaussians.log_densities(self.gaussians.distances(self.representation(x)))
         joint = torch.log(self.mixture[client])[:, :, None] + densities[:, None]
         shares = torch.exp(joint - joint.amax((0, 1))).sum(0)
         return shares / shares.sum(0)

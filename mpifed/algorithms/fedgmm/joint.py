@@ -125,9 +125,9 @@ def posterior(
     """
     train = clients.shards.train
     losses = train_losses(model, components, train, clients.rows)
-    densities = losses.new_zeros(len(gaussians.means), losses.shape[1])
+    distances = losses.new_zeros(len(gaussians.means), losses.shape[1])
     for row in clients.rows:
         for part in parts_of(train, row):
-            densities[:, part] = gaussians.log_densities(z[part])
-    pairs = losses - densities[:, None]
+            distances[:, part] = gaussians.distances(z[part])
+    pairs = losses - gaussians.log_densities(distances)[:, None]
     return posterior_of_losses(pairs.flatten(0, 1), mixture, clients)
