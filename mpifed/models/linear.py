@@ -94,7 +94,7 @@ class Linear(Model):
     def logits_of_parts(
         self,
         parameters: Float[Tensor, "models size"],
-        parts: Sequence[Float[Tensor, "batch *inputs"]],
+        parts: Sequence[Float[Tensor, "_ *inputs"]],
     ) -> Float[Tensor, "models samples outputs"]:
         weight, bias = self._split(parameters)
         rows = weight.flatten(0, 1)
