@@ -261,10 +261,7 @@ class FedMGS(Algorithm[ServerChannel]):
 def _shards(clients: Clients) -> list[Tensor]:
     """X_i of each client, float64 (p, m_i)."""
     train = clients.shards.train
-    return [
-        train.x[int(train.offsets[row]) : int(train.offsets[row + 1])].flatten(1).double().T
-        for row in clients.rows
-    ]
+    return [train.x[train.rows_of(row)].flatten(1).double().T for row in clients.rows]
 
 
 def _statistics(codes: Tensor, x: Tensor) -> Tensor:

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from mpifed.algorithms.base import Predictor, StepScale
 from mpifed.algorithms.fedavg import FedAvg, FedAvgState
-from mpifed.algorithms.fedmm.samples import shard_of
 from mpifed.exchange.base import Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.scoring import best_weight
@@ -84,7 +83,7 @@ class KnnPer(FedAvg):
 
     def _neighbours(self, models: Tensor, clients: Clients, i: int) -> Neighbours:
         """kNN_m of the i-th client; ``models`` is (1, P) or (clients, 1, P)."""
-        own = shard_of(clients.shards.train, clients.rows[i])
+        own = clients.shards.train.of_client(clients.rows[i])
         return Neighbours(self.model, own_of(models, i), own.x, own.y, self.k, self.kernel)
 
     def _chosen(self, models: Tensor, clients: Clients) -> Tensor:
@@ -94,7 +93,7 @@ class KnnPer(FedAvg):
         found = torch.full((len(clients),), WITHOUT_VALIDATION, dtype=torch.float64)
         grid = torch.linspace(0, 1, GRID, dtype=torch.float64)
         for i, row in enumerate(clients.rows):
-            val = shard_of(clients.shards.val, row)
+            val = clients.shards.val.of_client(row)
             if len(val.x):
                 parts = val.x.split(self.model.scored_together)
                 shared = [self.model.shared_logits(own_of(models, i), part) for part in parts]

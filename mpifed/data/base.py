@@ -134,6 +134,15 @@ class Split:
         """Samples of each client, int64 (clients,)."""
         return np.diff(self.offsets)
 
+    def rows_of(self, client: int) -> slice:
+        """Return where the samples of the client at position ``client`` are."""
+        return slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+
+    def of_client(self, client: int) -> Split:
+        """Return the samples of the client at position ``client`` alone, which are views."""
+        part = self.rows_of(client)
+        return Split(self.x[part], self.y[part], np.array([0, part.stop - part.start]))
+
 
 Fresh = Callable[[np.ndarray, int, int], Split]
 

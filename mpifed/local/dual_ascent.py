@@ -111,7 +111,7 @@ def risks_and_gains(
     split, found = clients.shards.train, torch.zeros(len(clients), 2, dtype=torch.float64)
     for i, row in enumerate(clients.rows):
         heartbeat.step()
-        part = slice(int(split.offsets[row]), int(split.offsets[row + 1]))
+        part = split.rows_of(row)
         y = targets_of(model, split.y[part])
         z = with_ones(model, split.x[part]) @ columns_of(model, parameters[i : i + 1])[0]
         found[i, 0] = loss.value(z, y).sum() / len(y)

@@ -103,7 +103,7 @@ class Objectives:
 
 
 def _density(split: Split, row: int) -> float:
-    part = split.x[split.offsets[row] : split.offsets[row + 1]]
+    part = split.x[split.rows_of(row)]
     return float(torch.count_nonzero(part)) / max(1, part.numel())
 
 
@@ -164,7 +164,7 @@ class SparseObjective:
     @cached_property
     def labels(self) -> Tensor:
         """Targets of these clients' samples, (samples, ...)."""
-        rows = [self.split.y[_part(self.split, row)] for row in self.clients.rows]
+        rows = [self.split.y[self.split.rows_of(row)] for row in self.clients.rows]
         return torch.cat(rows) if rows else self.split.y[:0]
 
     @cached_property
@@ -220,13 +220,9 @@ class SparseObjective:
         return rows_of(self.model, columns.view(clients, -1, self.model.n_outputs))
 
 
-def _part(split: Split, row: int) -> slice:
-    return slice(int(split.offsets[row]), int(split.offsets[row + 1]))
-
-
 def design(model: Linear, split: Split, row: int) -> np.ndarray:
     """Return A_i of one client, (m_i, columns): its inputs, and a column of ones for the bias."""
-    x = split.x[_part(split, row)].flatten(1).cpu().numpy()
+    x = split.x[split.rows_of(row)].flatten(1).cpu().numpy()
     return np.hstack([x, np.ones((len(x), 1), x.dtype)]) if model.bias else x
 
 

@@ -107,12 +107,13 @@ def client_scores(
     loss, nll = np.full((2, len(rows)), np.nan)
     hits, possible = np.zeros((2, len(rows)))
     for i, row in enumerate(rows):
-        begin, end = int(split.offsets[row]), int(split.offsets[row + 1])
-        if begin == end:
+        own = split.rows_of(row)
+        count = own.stop - own.start
+        if not count:
             continue
         loss[i] = nll[i] = 0.0
         more = None if beside is None else beside(i)
-        for part in _chunks(model, begin, end):
+        for part in chunks(own, model.scored_together):
             heartbeat.step()
             x = split.x[part]
             z = model.shared_logits(parameters_of(i), x)
@@ -123,8 +124,8 @@ def client_scores(
             nll[i] += float(found.nll.double().sum())
             hits[i] += float(found.hits.sum())
             possible[i] += float(found.possible.sum())
-        loss[i] /= end - begin
-        nll[i] /= end - begin
+        loss[i] /= count
+        nll[i] /= count
     return ClientScores(loss, nll, hits, possible)
 
 
@@ -138,7 +139,7 @@ def _adjacent(
     """
     first, parts = 0, list[slice]()
     for i, row in enumerate(rows):
-        for part in _chunks(model, split.offsets[row], split.offsets[row + 1]):
+        for part in chunks(split.rows_of(row), model.scored_together):
             heartbeat.step()
             if parts and not (
                 (together or first == i)
@@ -154,10 +155,9 @@ def _adjacent(
         yield first, parts
 
 
-def _chunks(model: Model, begin: int, end: int) -> list[slice]:
-    """The rows ``begin`` to ``end`` in slices of at most ``model.scored_together``."""
-    size = model.scored_together
-    return [slice(a, min(a + size, int(end))) for a in range(int(begin), int(end), size)]
+def chunks(part: slice, most: int) -> list[slice]:
+    """Return consecutive slices of ``part``, each of at most ``most`` samples."""
+    return [slice(a, min(a + most, part.stop)) for a in range(part.start, part.stop, most)]
 
 
 def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:

@@ -116,7 +116,7 @@ class WeightedRisks:
         """Phi, its gradient and its Hessian for client ``i``, as a function of (M, P)."""
         row = int(self.clients.rows[i])
         split = self.clients.shards.train
-        part = slice(int(split.offsets[row]), int(split.offsets[row + 1]))
+        part = split.rows_of(row)
         a = torch.from_numpy(design(self.model, split, row)).double()
         y = split.y[part].double().cpu().reshape(-1)
         shares = self.weights[:, part].double().cpu() / max(1, len(a))

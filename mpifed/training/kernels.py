@@ -190,7 +190,7 @@ def _outputs_agree(setup: Setup, clients: Clients, drawn: Models) -> bool:
     split = shards.test if shards.test.counts[row] else shards.train
     models = drawn(setup.configuration.algorithm.options.get("n_components", 1))
     count = min(setup.model.scored_together, max(64, PRODUCTS // max(1, models.numel())))
-    samples = slice(*split.offsets[row : row + 2])
+    samples = split.rows_of(row)
     return addresses_agree(setup.model.shared_logits, models, split.x[samples][:count])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cached_property
 
-import numpy as np
 import torch
 
 from mpifed.data.base import Fresh, Shards, Split
@@ -60,10 +59,5 @@ class OnDemand(Shards):
 
 def of_client(shards: Shards, row: int) -> Shards:
     """Return the shards of the ``row``-th of the clients alone."""
-
-    def part(split: Split) -> Split:
-        begin, end = (int(place) for place in split.offsets[row : row + 2])
-        return Split(split.x[begin:end], split.y[begin:end], np.array([0, end - begin]))
-
-    own = shards.client_ids[row : row + 1]
-    return Shards(own, part(shards.train), part(shards.val), part(shards.test), shards.fresh)
+    train, val, test = (split.of_client(row) for split in (shards.train, shards.val, shards.test))
+    return Shards(shards.client_ids[row : row + 1], train, val, test, shards.fresh)

@@ -30,7 +30,6 @@ from mpifed.algorithms.fedmm.samples import (
     inputs_of,
     sample_of,
     samples_of_round,
-    shard_of,
 )
 from mpifed.algorithms.fedmm.state import FedMMState
 from mpifed.algorithms.fedmm.step_rule import (
@@ -141,7 +140,7 @@ class FedMM(Algorithm[Channel]):
             self.surrogate,
             clients,
             self.weights(clients),
-            lambda i: inputs_of(shard_of(clients.shards.train, clients.rows[i]), self.with_target),
+            lambda i: inputs_of(clients.shards.train.of_client(clients.rows[i]), self.with_target),
         )
         if len(clients):
             few = inputs_of(few_of(clients), self.with_target)

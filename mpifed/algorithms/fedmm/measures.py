@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mpifed.algorithms.fedmm.failures import mean_loss_or_nan
-from mpifed.algorithms.fedmm.samples import inputs_of, shard_of
+from mpifed.algorithms.fedmm.samples import inputs_of
 from mpifed.data.base import Split
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients
@@ -83,6 +83,6 @@ def risks(
     means = torch.zeros(len(clients), 1, dtype=torch.float64)
     for i, row in enumerate(clients.rows):
         if split.counts[row]:
-            z = inputs_of(shard_of(split, row), with_target)
+            z = inputs_of(split.of_client(row), with_target)
             means[i] = mean_loss_or_nan(surrogate, z, theta)
     return means

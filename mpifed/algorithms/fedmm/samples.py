@@ -81,12 +81,6 @@ def few_of(clients: Clients) -> Split:
     return chosen(clients.shards.train, [np.arange(first, first + count)])
 
 
-def shard_of(split: Split, row: int) -> Split:
-    """Return the samples of the client at ``row`` of a split."""
-    part = slice(int(split.offsets[row]), int(split.offsets[row + 1]))
-    return Split(split.x[part], split.y[part], np.array([0, part.stop - part.start]))
-
-
 def inputs_of(split: Split, with_target: bool) -> Tensor:
     """Return z of every sample: x, then y as the last columns if ``with_target``: (samples, dim).
 

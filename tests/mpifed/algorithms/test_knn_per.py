@@ -12,7 +12,6 @@ from documented_methods import after
 from torch import nn
 
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.fedmm.samples import shard_of
 from mpifed.algorithms.knn_per import KnnPer
 from mpifed.data.base import Description, Shards, Split
 from mpifed.errors import InputError
@@ -168,7 +167,7 @@ def test_clients_predict_with_the_mix_of_both(make_clients):
     ):
         found = score_clients(clients.federation, model, [(some, served)])
         for client in (0, 2):
-            own, test = (shard_of(s, client) for s in (clients.shards.train, clients.shards.test))
+            own, test = (s.of_client(client) for s in (clients.shards.train, clients.shards.test))
             (x, y), (points, labels) = ((s.x.numpy(), s.y.numpy()) for s in (own, test))
             shared = torch.softmax(model.shared_logits(state.model, test.x)[0], 1)
             p = 0.3 * by_hand(points, x, y, 3, 4, "paper") + 0.7 * shared.numpy()
