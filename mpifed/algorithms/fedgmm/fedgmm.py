@@ -29,7 +29,12 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.algorithms.fedem.expectation import mixture_weights
+from mpifed.algorithms.fedem.expectation import (
+    first_mixture,
+    fitted_mixture_of_losses,
+    mixture_weights,
+    posterior_of_losses,
+)
 from mpifed.algorithms.fedgmm.gaussians import (
     Gate,
     Gaussians,
@@ -38,11 +43,7 @@ from mpifed.algorithms.fedgmm.gaussians import (
     mean_statistics,
     width_of,
 )
-from mpifed.algorithms.fedgmm.joint import (
-    first_mixture,
-    first_statistics,
-    posterior,
-)
+from mpifed.algorithms.fedgmm.joint import first_statistics, pair_losses
 from mpifed.data.base import Shards
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel
@@ -96,8 +97,9 @@ class FedGMM(Algorithm[ServerChannel]):
         First mixture weights: drawn from the flat Dirichlet distribution, or all equal.
     mixture_floor : float
         Least mixture weight; those below it are raised before the weights are normalised.
-    unseen_e_steps : int
-        E-steps that fit the mixture weights of an unseen client, from uniform ones.
+    unseen_e_steps : int, optional
+        E-steps that fit the mixture weights of an unseen client, from uniform ones. None is until
+        they converge.
     """
 
     learns = "M1 Gaussians, M2 components, mixture weights of each client"
@@ -118,7 +120,7 @@ class FedGMM(Algorithm[ServerChannel]):
         gmm_dimension: Annotated[int, Ge(1)] | None = 16,
         mixture_init: Literal["random", "uniform"] = "random",
         mixture_floor: Annotated[float, Ge(0), Lt(1)] = 0.0,
-        unseen_e_steps: Annotated[int, Ge(1)] = 1,
+        unseen_e_steps: Annotated[int, Ge(1)] | None = 1,
     ) -> None:
         self.shape, self.n_pairs = (n_gaussians, n_components), n_gaussians * n_components
         if mixture_floor * self.n_pairs >= 1:
@@ -190,7 +192,8 @@ class FedGMM(Algorithm[ServerChannel]):
         start, before = channel.broadcast(state.components), channel.broadcast(state.statistics)
         own = self.local.own(state.components, state.optimizer)
         z = self.represented(clients, draws)
-        q = posterior(self.model, own, self.gaussians(state), z, state.mixture, clients)
+        losses = pair_losses(self.model, own, self.gaussians(state), z, clients)
+        q = posterior_of_losses(losses, state.mixture, clients)
         mixture = mixture_weights(q, clients, self.mixture_floor)
         joint = q.unflatten(0, self.shape)
         of_labels, of_inputs = (reduce(torch.add, joint.unbind(axis)) for axis in (0, 1))
@@ -210,13 +213,10 @@ class FedGMM(Algorithm[ServerChannel]):
         self, state: FedGMMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients fit their mixture weights, which without samples are uniform."""
-        mixture = first_mixture(clients, draws, self.n_pairs, "uniform", state.mixture.dtype)
         gaussians, z = self.gaussians(state), self.represented(clients, draws)
-        filled = torch.from_numpy(clients.shards.train.counts[clients.rows, None] > 0)
-        for _ in range(self.unseen_e_steps):
-            q = posterior(self.model, state.components, gaussians, z, mixture, clients)
-            fitted = mixture_weights(q, clients, self.mixture_floor)
-            mixture = torch.where(filled.to(mixture.device), fitted, mixture)
+        losses = pair_losses(self.model, state.components, gaussians, z, clients)
+        steps, floor = self.unseen_e_steps, self.mixture_floor
+        mixture = fitted_mixture_of_losses(losses, clients, steps, floor)
         return self._predictor(state.components, mixture, gaussians, draws)
 
     def _predictor(

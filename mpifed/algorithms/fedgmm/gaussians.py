@@ -12,7 +12,6 @@ those of one client only, so that a client's numbers do not depend on the others
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,8 +20,8 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Split
+from mpifed.local.scoring import samples_of
 from mpifed.random import stream
-from mpifed.supervision import heartbeat
 
 TOGETHER = 4096
 """Samples of a client that are worked on at once."""
@@ -73,17 +72,9 @@ class Representation:
             return split.x.flatten(1)
         found = split.x.new_empty(len(split.x), self.size(inputs))
         for row in range(len(split.counts)):
-            for part in parts_of(split, row):
+            for part in samples_of(split, row, TOGETHER):
                 found[part] = self(split.x[part])
         return found
-
-
-def parts_of(split: Split, row: int) -> Iterator[slice]:
-    """Yield where the samples of the client at ``row`` are, some at a time."""
-    begin, end = int(split.offsets[row]), int(split.offsets[row + 1])
-    for start in range(begin, end, TOGETHER):
-        heartbeat.step()
-        yield slice(start, min(start + TOGETHER, end))
 
 
 @lru_cache(maxsize=2)
@@ -115,7 +106,7 @@ def mean_statistics(z: Tensor, r: Tensor, split: Split, rows: np.ndarray, full: 
     """
     found = z.new_zeros(len(rows), len(r), width_of(z.shape[1], full), dtype=torch.float64)
     for i, row in enumerate(rows):
-        for part in parts_of(split, row):
+        for part in samples_of(split, row, TOGETHER):
             own, weights = z[part].double(), r[:, part].double()
             first = weights @ own
             if full:

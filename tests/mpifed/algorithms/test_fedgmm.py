@@ -255,6 +255,22 @@ def test_a_loaded_client_predicts_as_it_was_scored(tmp_path):
         assert accuracy == pytest.approx(result.clients["test_accuracy"][client], abs=1e-12)
 
 
+def test_an_unseen_clients_mixture_converges_where_steps_are_not_counted():
+    """The limit is a fixed point of the E-step, and the one of many steps."""
+    data, run = clients_of(*two_populations()), {"local": {"lr": 0.1}, "n_components": 2, **EXACT}
+    made = Run(FedGMM, data, n_gaussians=2, unseen_e_steps=None, **run).go(5)
+    counted = Run(FedGMM, data, n_gaussians=2, unseen_e_steps=1000, **run).go(5)
+    few = Run(FedGMM, data, n_gaussians=2, **run).go(5)
+    limit, many, one = (
+        each.method.adapt(each.state, each.clients, each.server, Draws(0, 5))
+        .results["joint_mixture"]
+        .numpy()
+        for each in (made, counted, few)
+    )
+    assert limit == pytest.approx(many, abs=1e-4)
+    assert np.abs(one - many).max() > 0.01
+
+
 def test_a_client_without_samples_has_a_uniform_mixture():
     run = Run(FedGMM, clients_of(*two_populations()), n_gaussians=2, n_components=2, **EXACT)
     fewer = first_samples(run.clients, 0.0)
