@@ -165,9 +165,9 @@ class FedGMM(Algorithm[ServerChannel]):
         self, state: FedGMMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> FedGMMState:
         """Place the Gaussians among all inputs. Collective."""
-        z = self.represented(clients, draws)
+        columns = self.represented(clients, draws)
         count = len(state.statistics)
-        first = first_statistics(z, clients, exchange, draws, count, self.full)
+        first = first_statistics(columns, clients, exchange, draws, count, self.full)
         return replace(state, statistics=first)
 
     def representation(self, draws: Draws) -> Representation:
@@ -175,10 +175,10 @@ class FedGMM(Algorithm[ServerChannel]):
         return Representation(self.gmm_dimension, draws.seed)
 
     def represented(self, clients: Clients, draws: Draws) -> Tensor:
-        """Return z of all hosted training samples, (samples, d), computed once."""
+        """Return (1, z) of all hosted training samples, (1 + d, samples), computed once."""
         if self._kept is None or self._kept[0] is not clients.shards:
-            z = self.representation(draws).of_all(clients.shards.train)
-            self._kept = (clients.shards, z)
+            columns = self.representation(draws).of_all(clients.shards.train)
+            self._kept = (clients.shards, columns)
         return self._kept[1]
 
     def gaussians(self, state: FedGMMState) -> Gaussians:
@@ -191,15 +191,15 @@ class FedGMM(Algorithm[ServerChannel]):
     ) -> FedGMMState:
         start, before = channel.broadcast(state.components), channel.broadcast(state.statistics)
         own = self.local.own(state.components, state.optimizer)
-        z = self.represented(clients, draws)
-        losses = pair_losses(self.model, own, self.gaussians(state), z, clients)
+        columns = self.represented(clients, draws)
+        losses = pair_losses(self.model, own, self.gaussians(state), columns, clients)
         q = posterior_of_losses(losses, state.mixture, clients)
         mixture = mixture_weights(q, clients, self.mixture_floor)
         joint = q.unflatten(0, self.shape)
         of_labels, of_inputs = (reduce(torch.add, joint.unbind(axis)) for axis in (0, 1))
         trained, optimizer = self.local(start, state.optimizer, clients, draws, weights=of_labels)
         components = channel.average(trained, clients.weights, before=state.components)
-        moments = mean_statistics(z, of_inputs, clients.shards.train, clients.rows, self.full)
+        moments = mean_statistics(columns, of_inputs, clients.shards.train, clients.rows, self.full)
         # Whole: a covariance of compressed moments may be none.
         moves = channel.mean(channel.send(moments - before, whole=True), clients.weights)
         return FedGMMState(components, state.statistics + moves, mixture, optimizer)
@@ -213,8 +213,8 @@ class FedGMM(Algorithm[ServerChannel]):
         self, state: FedGMMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients fit their mixture weights, which without samples are uniform."""
-        gaussians, z = self.gaussians(state), self.represented(clients, draws)
-        losses = pair_losses(self.model, state.components, gaussians, z, clients)
+        gaussians, columns = self.gaussians(state), self.represented(clients, draws)
+        losses = pair_losses(self.model, state.components, gaussians, columns, clients)
         steps, floor = self.unseen_e_steps, self.mixture_floor
         mixture = fitted_mixture_of_losses(losses, clients, steps, floor)
         return self._predictor(state.components, mixture, gaussians, draws)

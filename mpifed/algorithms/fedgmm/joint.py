@@ -19,7 +19,7 @@ from mpifed.models.base import Model
 
 
 def first_statistics(
-    z: Tensor, clients: Clients, exchange: Exchange, draws: Draws, count: int, full: bool
+    columns: Tensor, clients: Clients, exchange: Exchange, draws: Draws, count: int, full: bool
 ) -> Tensor:
     """Return statistics of Gaussians around all training inputs. Collective; booked.
 
@@ -28,8 +28,8 @@ def first_statistics(
 
     Parameters
     ----------
-    z : Tensor
-        Representations of the hosted training samples, (samples, d).
+    columns : Tensor
+        (1, z) of the hosted training samples, (1 + d, samples).
     clients : Clients
         All clients hosted here.
     exchange : Exchange
@@ -45,7 +45,7 @@ def first_statistics(
     own = np.flatnonzero(~federation.unseen[clients.ids])
     training = Clients(federation, clients.shards, clients.rows[own])
     channel = to_server(exchange.at(0, ~federation.unseen))
-    rows = mean_statistics(z, z.new_ones(1, len(z)), train, training.rows, full=False)
+    rows = mean_statistics(columns, columns[:1], train, training.rows, full=False)
     weighed = channel.sum(channel.send(rows, whole=True), training.weights)[0]
     mean, square = weighed[1:].chunk(2)
     variances = (square - mean.square()).clamp(min=0)
@@ -55,7 +55,7 @@ def first_statistics(
 
 
 def pair_losses(
-    model: Model, components: Tensor, gaussians: Gaussians, z: Tensor, clients: Clients
+    model: Model, components: Tensor, gaussians: Gaussians, columns: Tensor, clients: Clients
 ) -> Tensor:
     """Return l(theta_m2; s) - log N(x; m1) of every training sample and pair (m1, m2).
 
@@ -69,8 +69,8 @@ def pair_losses(
         theta, (M2, P) or (clients, M2, P).
     gaussians : Gaussians
         M1 of them.
-    z : Tensor
-        Representations of the hosted training samples, (samples, d).
+    columns : Tensor
+        (1, z) of the hosted training samples, (1 + d, samples).
     clients : Clients
         The clients whose samples are needed.
 
@@ -85,5 +85,5 @@ def pair_losses(
     distances = losses.new_zeros(len(gaussians.means), losses.shape[1])
     for row in clients.rows:
         for part in samples_of(train, row, TOGETHER):
-            distances[:, part] = gaussians.distances(z[part])
+            distances[:, part] = gaussians.distances(columns[1:, part])
     return (losses - gaussians.log_densities(distances)[:, None]).flatten(0, 1)

@@ -169,7 +169,7 @@ def test_variances_are_not_below_their_floor_nor_is_anything_lost_without_sample
     assert found.log_scales.numpy() == pytest.approx(-np.log(0.04), rel=1e-9)
     z = torch.tensor([[1.0, 2.2]]).double()
     ratio = (((z - means[1]) ** 2).sum() - ((z - means[0]) ** 2).sum()) / 0.08
-    assert found.log_densities(found.distances(z))[:, 0].tolist() == pytest.approx(
+    assert found.log_densities(found.distances(z.T))[:, 0].tolist() == pytest.approx(
         [0, -float(ratio)], rel=1e-9
     )
 
