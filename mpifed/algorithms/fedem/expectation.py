@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from mpifed.errors import InputError
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.scoring import mean_by_client, train_losses
 from mpifed.models.base import Model
@@ -17,6 +18,19 @@ CONVERGED = 1e-6
 
 MOST_E_STEPS = 1000
 """Largest number of E-steps on fixed components."""
+
+
+def check_floor(floor: float, count: int, options: str) -> None:
+    """Refuse a floor above which ``count`` weights have no room; ``options`` say how many.
+
+    Raises
+    ------
+    InputError
+    """
+    if floor * count >= 1:
+        raise InputError(
+            f"algorithm.mixture_floor is {floor:g}; it must be below 1 / {options} = {1 / count:g}"
+        )
 
 
 def first_mixture(

@@ -22,8 +22,8 @@ from mpifed.algorithms.base import (
     refuse_per_client,
     step_scale,
 )
-from mpifed.algorithms.fedem import maximisation
 from mpifed.algorithms.fedem.expectation import (
+    check_floor,
     entropies,
     first_mixture,
     fitted_mixture,
@@ -31,17 +31,15 @@ from mpifed.algorithms.fedem.expectation import (
     mixture_weights,
     posterior,
 )
-from mpifed.algorithms.fedem.restarts import best_beginning
-from mpifed.algorithms.fedem.surrogate import PartialSurrogate, Solver, minimise_surrogates
+from mpifed.algorithms.fedem.maximisation import MStep
+from mpifed.algorithms.fedem.restarts import Restarts, refuse_compressed
+from mpifed.algorithms.fedem.surrogate import PartialSurrogate, minimise_surrogates
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState
-from mpifed.local.weighted_optima import check_exact
 from mpifed.models.base import Model
-
-NOTHING_LOST = ("none", "identity")
 
 
 @dataclass(frozen=True)
@@ -121,19 +119,11 @@ class FedEM(Algorithm[Channel]):
         restart_rounds: Annotated[int, Ge(1)] = 20,
         warm_start: bool = True,
     ) -> None:
-        if mixture_floor * n_components >= 1:
-            raise InputError(
-                f"algorithm.mixture_floor is {mixture_floor:g}; it must be below "
-                f"1 / n_components = {1 / n_components:g}"
-            )
-        self.ridge = local.options.weight_decay
-        if local_solver == "newton" or record_improvement:
-            asks = "local_solver=newton" if local_solver == "newton" else "record_improvement=true"
-            check_exact(model, self.ridge, f"algorithm.{asks}")
-        self.model, self.local, self.local_solver = model, local, local_solver
+        check_floor(mixture_floor, n_components, "n_components")
+        self.model, self.local = model, local
+        self.m_step = MStep(model, local, local_solver == "newton", record_improvement)
+        self.restarts = Restarts(restarts, restart_rounds, warm_start)
         self.columns = ("mixture_entropy", *["local_improvement"] * record_improvement)
-        self.restarts, self.restart_rounds, self.warm_start = restarts, restart_rounds, warm_start
-        self._trials: list[float] = []
         self.n_components, self.deploys_mixtures = n_components, n_components > 1
         self.mixture_init: Literal["random", "uniform"] = mixture_init
         self.component_init = component_init
@@ -163,41 +153,26 @@ class FedEM(Algorithm[Channel]):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        options = configuration.algorithm.options
-        if options.get("restarts", 1) > 1 and configuration.compression.name not in NOTHING_LOST:
-            return (
-                f"algorithm.restarts is {options['restarts']}, but compression is "
-                f"'{configuration.compression.name}': trials of beginnings send whole messages; "
-                "allowed: compression=none, or algorithm.restarts=1"
-            )
-        return refuse_per_client(configuration, "component_init")
+        return refuse_compressed(configuration) or refuse_per_client(
+            configuration, "component_init"
+        )
 
     def prepare(
         self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> FedEMState:
         """Return the beginning with the best training likelihood."""
-        if self.restarts == 1:
-            return state
-        best, self._trials = best_beginning(
-            lambda own: self.init(clients, exchange, own, state.components.dtype),
-            self.round,
-            self.log_likelihoods,
-            clients,
-            exchange,
-            draws.seed,
-            self.restarts,
-            self.restart_rounds,
-            self.warm_start,
+        dtype = state.components.dtype
+
+        def begin(own: Draws) -> FedEMState:
+            return self.init(clients, exchange, own, dtype)
+
+        return self.restarts.best(
+            state, begin, self.round, self.log_likelihoods, clients, exchange, draws.seed
         )
-        return best
 
     def remarks(self, state: FedEMState, clients: Clients, exchange: Exchange) -> list[str]:
         """Return what the beginnings reached that were tried in this part of the run."""
-        return [
-            f"beginning {i} of {self.restarts}: training log-likelihood {reached:.8g} after "
-            f"{self.restart_rounds} rounds"
-            for i, reached in enumerate(self._trials, 1)
-        ]
+        return self.restarts.remarks()
 
     def surrogate(
         self, components: Tensor, mixture: Tensor, clients: Clients
@@ -220,13 +195,9 @@ class FedEM(Algorithm[Channel]):
             channel,
             draws,
             step_scale(clients, channel, self.gossip_step_scale),  # Alg. 4, line 19
-            self._black_box(clients),
+            self.m_step.black_box(clients),
         )
         return FedEMState(components, mixture, optimizer)
-
-    def _black_box(self, clients: Clients) -> Solver | None:
-        exact = self.local_solver == "newton"
-        return maximisation.newton(self.model, clients, self.ridge) if exact else None
 
     def log_likelihoods(self, state: FedEMState, clients: Clients) -> Tensor:
         """Return the training log-likelihood of each client, float64 (clients,)."""
@@ -240,25 +211,11 @@ class FedEM(Algorithm[Channel]):
         mean = total(clients, entropies(state.mixture)[:, None], clients.equal_weights)
         found: dict[str, float | None] = {"mixture_entropy": float(mean[0])}
         if "local_improvement" in self.columns:
-            found["local_improvement"] = self._improvement(state, clients, draws)
+            surrogate, _ = self.surrogate(state.components, state.mixture, clients)
+            start = state.components, state.optimizer, surrogate
+            after = Draws(draws.seed, draws.round + 1)
+            found["local_improvement"] = self.m_step.improvement(*start, clients, after)
         return found
-
-    def _improvement(self, state: FedEMState, clients: Clients, draws: Draws) -> float:
-        start = state.components.expand(len(clients), *state.components.shape[-2:])
-        surrogate, _ = self.surrogate(state.components, state.mixture, clients)
-        solver = self._black_box(clients)
-        if solver is not None:
-            found = solver(start, surrogate)
-        else:
-            found, _ = self.local(
-                start,
-                state.optimizer,
-                clients,
-                Draws(draws.seed, draws.round + 1),
-                surrogate.weights,
-            )
-        risks = maximisation.weighted_risks(self.model, clients, surrogate, self.ridge)
-        return maximisation.local_improvement(risks, start, found, clients)
 
     def deploy(self, state: FedEMState, clients: Clients, draws: Draws) -> Predictor:
         """h_t = sum_m pi_tm h_m (eq. 5)."""

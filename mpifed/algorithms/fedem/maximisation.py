@@ -9,14 +9,16 @@ where it starts at theta_m and ends at theta_tm, and Phi_tm is the risk weighted
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import cast
 
 from torch import Tensor
 
 from mpifed.algorithms.fedem.surrogate import PartialSurrogate, Solver
 from mpifed.exchange.measuring import largest
-from mpifed.federation.clients import Clients
-from mpifed.local.weighted_optima import WeightedRisks
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.weighted_optima import WeightedRisks, check_exact
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 
@@ -30,15 +32,6 @@ def weighted_risks(
     """Return Phi_tm of the clients; ``check_exact`` has accepted the model."""
     assert surrogate.weights is not None
     return WeightedRisks(cast(Linear, model), clients, surrogate.weights, ridge)
-
-
-def newton(model: Model, clients: Clients, ridge: float) -> Solver:
-    """Return the exact minimiser of Phi_tm, by Newton's method, as a black box of Algorithm 3."""
-
-    def minimisers(start: Tensor, surrogate: PartialSurrogate) -> Tensor:
-        return weighted_risks(model, clients, surrogate, ridge).minimisers(start)
-
-    return minimisers
 
 
 def local_improvement(
@@ -66,3 +59,66 @@ def local_improvement(
     counts = before > SMALLEST_GAP * best.abs().clamp(min=SMALLEST_GAP)
     ratios = (after.clamp(min=0) / before).where(counts, before.new_zeros(()))
     return largest(clients, ratios.flatten())
+
+
+@dataclass(frozen=True)
+class MStep:
+    """The M-step of the components: local steps, or exact minimisers.
+
+    Attributes
+    ----------
+    model : Model
+        The model of all components.
+    local : LocalSGD
+        Takes local steps; its weight decay is the ridge of exact minimisers.
+    is_exact : bool
+        Whether components are minimised by Newton's method.
+    is_recorded : bool
+        Whether its improvement is recorded, which needs exact minimisers too.
+
+    Raises
+    ------
+    InputError
+        If exact minimisers are needed of a model that has none.
+    """
+
+    model: Model
+    local: LocalSGD
+    is_exact: bool
+    is_recorded: bool
+
+    def __post_init__(self) -> None:
+        if self.is_exact or self.is_recorded:
+            asks = "local_solver=newton" if self.is_exact else "record_improvement=true"
+            check_exact(self.model, self.ridge, f"algorithm.{asks}")
+
+    @property
+    def ridge(self) -> float:
+        """Factor of (1 / 2) ||theta||^2 in Phi_tm."""
+        return self.local.options.weight_decay
+
+    def black_box(self, clients: Clients) -> Solver | None:
+        """Return the exact minimiser of Phi_tm for Algorithm 3, or None for local steps."""
+
+        def newton(start: Tensor, surrogate: PartialSurrogate) -> Tensor:
+            return weighted_risks(self.model, clients, surrogate, self.ridge).minimisers(start)
+
+        return newton if self.is_exact else None
+
+    def improvement(
+        self,
+        components: Tensor,
+        optimizer: OptimizerState,
+        surrogate: PartialSurrogate,
+        clients: Clients,
+        draws: Draws,
+    ) -> float:
+        """Return alpha of the M-step from ``components``, which is not kept. Collective."""
+        start = components.expand(len(clients), *components.shape[-2:])
+        solver = self.black_box(clients)
+        if solver is None:
+            found, _ = self.local(start, optimizer, clients, draws, surrogate.weights)
+        else:
+            found = solver(start, surrogate)
+        risks = weighted_risks(self.model, clients, surrogate, self.ridge)
+        return local_improvement(risks, start, found, clients)

@@ -30,6 +30,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.algorithms.fedem.expectation import (
+    check_floor,
     first_mixture,
     fitted_mixture_of_losses,
     mixture_weights,
@@ -45,7 +46,6 @@ from mpifed.algorithms.fedgmm.gaussians import (
 )
 from mpifed.algorithms.fedgmm.joint import first_statistics, pair_losses
 from mpifed.data.base import Shards
-from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import is_unbiased
@@ -123,11 +123,7 @@ class FedGMM(Algorithm[ServerChannel]):
         unseen_e_steps: Annotated[int, Ge(1)] | None = 1,
     ) -> None:
         self.shape, self.n_pairs = (n_gaussians, n_components), n_gaussians * n_components
-        if mixture_floor * self.n_pairs >= 1:
-            raise InputError(
-                f"algorithm.mixture_floor is {mixture_floor:g}; it must be below "
-                f"1 / (n_gaussians n_components) = {1 / self.n_pairs:g}"
-            )
+        check_floor(mixture_floor, self.n_pairs, "(n_gaussians n_components)")
         self.model, self.local, self.deploys_mixtures = model, local, n_components > 1
         self.full, self.covariance_floor = covariance == "full", covariance_floor
         self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
