@@ -18,7 +18,6 @@ M1 = 1 this is FedEM; with M2 = 1 besides, FedAvg.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Annotated, Any, Literal
@@ -37,20 +36,22 @@ from mpifed.algorithms.fedem.expectation import (
     posterior_of_losses,
 )
 from mpifed.algorithms.fedgmm.gaussians import (
-    Gate,
     Gaussians,
     Representation,
+    Represented,
     gaussians_of,
     mean_statistics,
-    width_of,
 )
-from mpifed.algorithms.fedgmm.joint import first_statistics, pair_losses
-from mpifed.data.base import Shards
+from mpifed.algorithms.fedgmm.joint import (
+    first_statistics,
+    no_statistics,
+    pair_losses,
+    predictor,
+)
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import is_unbiased
 from mpifed.local.solver import LocalSGD, OptimizerState
-from mpifed.memory import check_memory
 from mpifed.models.base import Model
 
 
@@ -128,7 +129,7 @@ class FedGMM(Algorithm[ServerChannel]):
         self.full, self.covariance_floor = covariance == "full", covariance_floor
         self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
         self.mixture_floor, self.unseen_e_steps = mixture_floor, unseen_e_steps
-        self._kept: tuple[Shards, Tensor] | None = None
+        self.represented = Represented()
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
@@ -145,13 +146,7 @@ class FedGMM(Algorithm[ServerChannel]):
     ) -> FedGMMState:
         m1, m2 = self.shape
         components = initial_models(self.model, m2, clients, exchange, draws, dtype, False)
-        inputs = math.prod(clients.shards.train.x.shape[1:])
-        width = width_of(self.representation(draws).size(inputs), self.full)
-        check_memory(
-            8.0 * len(clients) * m1 * width,
-            f"algorithm.gmm_dimension is {self.gmm_dimension}, which with {m1} Gaussians",
-        )
-        statistics = torch.zeros(m1, width, dtype=torch.float64, device=clients.device)
+        statistics = no_statistics(clients, m1, self.representation(draws), self.full)
         mixture = first_mixture(clients, draws, self.n_pairs, self.mixture_init, dtype)
         return FedGMMState(
             components, statistics, mixture, self.local.init(len(clients), m2, dtype)
@@ -161,21 +156,13 @@ class FedGMM(Algorithm[ServerChannel]):
         self, state: FedGMMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> FedGMMState:
         """Place the Gaussians among all inputs. Collective."""
-        columns = self.represented(clients, draws)
-        count = len(state.statistics)
-        first = first_statistics(columns, clients, exchange, draws, count, self.full)
+        columns = self.represented(self.representation(draws), clients.shards)
+        first = first_statistics(columns, clients, exchange, draws, self.shape[0], self.full)
         return replace(state, statistics=first)
 
     def representation(self, draws: Draws) -> Representation:
         """Return what the Gaussians are over."""
         return Representation(self.gmm_dimension, draws.seed)
-
-    def represented(self, clients: Clients, draws: Draws) -> Tensor:
-        """Return (1, z) of all hosted training samples, (1 + d, samples), computed once."""
-        if self._kept is None or self._kept[0] is not clients.shards:
-            columns = self.representation(draws).of_all(clients.shards.train)
-            self._kept = (clients.shards, columns)
-        return self._kept[1]
 
     def gaussians(self, state: FedGMMState) -> Gaussians:
         """Return mu and Sigma."""
@@ -187,7 +174,7 @@ class FedGMM(Algorithm[ServerChannel]):
     ) -> FedGMMState:
         start, before = channel.broadcast(state.components), channel.broadcast(state.statistics)
         own = self.local.own(state.components, state.optimizer)
-        columns = self.represented(clients, draws)
+        columns = self.represented(self.representation(draws), clients.shards)
         losses = pair_losses(self.model, own, self.gaussians(state), columns, clients)
         q = posterior_of_losses(losses, state.mixture, clients)
         mixture = mixture_weights(q, clients, self.mixture_floor)
@@ -203,24 +190,20 @@ class FedGMM(Algorithm[ServerChannel]):
     def deploy(self, state: FedGMMState, clients: Clients, draws: Draws) -> Predictor:
         """p(y | x) of the joint distribution: the weights of components depend on the input."""
         own = self.local.own(state.components, state.optimizer)
-        return self._predictor(own, state.mixture, self.gaussians(state), draws)
+        pairs, gaussians = state.mixture.unflatten(1, self.shape), self.gaussians(state)
+        return predictor(own, pairs, gaussians, self.representation(draws))
 
     def adapt(
         self, state: FedGMMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients fit their mixture weights, which without samples are uniform."""
-        gaussians, columns = self.gaussians(state), self.represented(clients, draws)
+        representation, gaussians = self.representation(draws), self.gaussians(state)
+        columns = self.represented(representation, clients.shards)
         losses = pair_losses(self.model, state.components, gaussians, columns, clients)
         steps, floor = self.unseen_e_steps, self.mixture_floor
         mixture = fitted_mixture_of_losses(losses, clients, steps, floor)
-        return self._predictor(state.components, mixture, gaussians, draws)
-
-    def _predictor(
-        self, models: Tensor, mixture: Tensor, gaussians: Gaussians, draws: Draws
-    ) -> Predictor:
         pairs = mixture.unflatten(1, self.shape)
-        gate = Gate(gaussians, self.representation(draws), pairs) if min(self.shape) > 1 else None
-        return Predictor(models, pairs.sum(1), {"joint_mixture": pairs}, gate)
+        return predictor(state.components, pairs, gaussians, representation)
 
     def payload(self) -> int:
         return self.shape[1] * self.model.n_parameters

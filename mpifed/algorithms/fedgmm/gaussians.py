@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.data.base import Split
+from mpifed.data.base import Shards, Split
 from mpifed.local.scoring import samples_of
 from mpifed.random import stream
 
@@ -73,6 +73,19 @@ class Representation:
             for part in samples_of(split, row, TOGETHER):
                 found[1:, part] = self(split.x[part]).T
         return found
+
+
+class Represented:
+    """``Representation.of_all`` of training samples, kept until those of other shards are asked."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[Shards, Tensor] | None = None
+
+    def __call__(self, representation: Representation, shards: Shards) -> Tensor:
+        """Return (1, z) of all training samples, as columns, (1 + d, samples)."""
+        if self._kept is None or self._kept[0] is not shards:
+            self._kept = shards, representation.of_all(shards.train)
+        return self._kept[1]
 
 
 @lru_cache(maxsize=2)

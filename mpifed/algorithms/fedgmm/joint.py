@@ -1,21 +1,41 @@
-"""The joint mixture of FedGMM: first Gaussians, and what its E-step compares (Wu et al. 2023)."""
+"""The joint mixture of FedGMM (Wu et al. 2023): first Gaussians, E-step, and predictors."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.fedgmm.gaussians import (
     TOGETHER,
+    Gate,
     Gaussians,
+    Representation,
     mean_statistics,
     statistics_at,
+    width_of,
 )
 from mpifed.exchange.base import Exchange, to_server
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.scoring import samples_of, train_losses
+from mpifed.memory import check_memory
 from mpifed.models.base import Model
+
+
+def no_statistics(
+    clients: Clients, count: int, representation: Representation, full: bool
+) -> Tensor:
+    """Return zeros for the statistics of ``count`` Gaussians, if there is memory for those sent."""
+    inputs = math.prod(clients.shards.train.x.shape[1:])
+    width = width_of(representation.size(inputs), full)
+    check_memory(
+        8.0 * len(clients) * count * width,
+        f"algorithm.gmm_dimension is {representation.dimension}, which with {count} Gaussians",
+    )
+    return torch.zeros(count, width, dtype=torch.float64, device=clients.device)
 
 
 def first_statistics(
@@ -87,3 +107,23 @@ def pair_losses(
         for part in samples_of(train, row, TOGETHER):
             distances[:, part] = gaussians.distances(columns[1:, part])
     return (losses - gaussians.log_densities(distances)[:, None]).flatten(0, 1)
+
+
+def predictor(
+    models: Tensor, pairs: Tensor, gaussians: Gaussians, representation: Representation
+) -> Predictor:
+    """Return p(y | x) of joint distributions, in which the input weighs the components.
+
+    Parameters
+    ----------
+    models : Tensor
+        theta, (M2, P) or (clients, M2, P).
+    pairs : Tensor
+        pi, (clients, M1, M2). With one Gaussian or one component the input has no influence.
+    gaussians : Gaussians
+        M1 of them.
+    representation : Representation
+        What they are over.
+    """
+    gate = Gate(gaussians, representation, pairs) if min(pairs.shape[1:]) > 1 else None
+    return Predictor(models, pairs.sum(1), {"joint_mixture": pairs}, gate)
