@@ -9,6 +9,8 @@ in u, and the results are averaged. Two instances:
   g_t(u, pi) = (1 / n_t) sum_i sum_m q_i(m) (l(theta_m; s_i) - log pi_m + log q_i(m)).
 * pFedMe (App. F.3): u = w, and with theta = argmin f_t(theta) + (lambda / 2) ||theta - w||^2 at the
   current w, g_t(w) = f_t(theta) + (lambda / 2) ||theta - w||^2, the Moreau envelope's majorant.
+  The method ``pfedme`` makes a new surrogate after every step of w; with one step a round it is
+  Algorithm 3.
 
 With one client this is Algorithm 6, centralised surrogate optimisation.
 """

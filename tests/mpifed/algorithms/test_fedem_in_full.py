@@ -16,6 +16,7 @@ from mpifed.algorithms.fedem import FedEM
 from mpifed.algorithms.fedem.expectation import entropies, fitted_mixture, log_likelihoods
 from mpifed.algorithms.fedem.maximisation import local_improvement
 from mpifed.algorithms.fedem.surrogate import PartialSurrogate, minimise_surrogates
+from mpifed.algorithms.pfedme import PFedMe
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
@@ -40,18 +41,28 @@ def random_weights(clients, components, seed=3):
     return torch.from_numpy(drawn.T.copy())
 
 
-def test_pfedme_is_federated_surrogate_optimisation():
-    """App. F.3: one step on the Moreau surrogate is w - eta lambda (w - theta), then the mean."""
-    clients, description = two_quadratics()
-    local = solver_of(description, clients, lr=0.05)
-    w = torch.tensor([[1.5]], dtype=torch.float64)
-    theta = torch.tensor([[[0.5]], [[3.0]]], dtype=torch.float64)
-    surrogate = PartialSurrogate(torch.zeros(1, 2, dtype=torch.float64), [Proximal(theta, 2.0)])
-    channel = Server(clients.federation, 0).at(1, np.ones(2, bool))
-    optimizer = local.init(2, 1, torch.float64)
-    moved, _ = minimise_surrogates(w, optimizer, surrogate, local, clients, channel, Draws(0, 1))
-    steps = [1.5 - 0.05 * 2 * (1.5 - t) for t in (0.5, 3.0)]
-    assert float(moved) == pytest.approx(np.mean(steps), rel=1e-12)
+def test_pfedme_is_federated_surrogate_optimisation(make_clients):
+    """App. F.3: with R = 1 a round is a step on the Moreau envelope's surrogate at (w, theta)."""
+    clients, description = make_clients([12, 12, 12], shape=(3,))
+    eta, strength = 0.05, 2.0
+    local = solver_of(description, clients, lr=0.1, batch_size=16)
+    options = {"pfedme_lambda": strength, "pfedme_eta": eta, "inner_steps": 20}
+    method, server = PFedMe(local.model, local, **options), Server(clients.federation, 0)
+    on_surrogate = solver_of(description, clients, lr=eta, batch_size=16)
+    of_w = on_surrogate.init(3, 1, torch.float64)
+    state = method.init(clients, server, Draws(0, 0), torch.float64)
+    for k in range(1, 4):
+        w = state.model
+        state = method.round(state, clients, server.at(k, np.ones(3, bool)), Draws(0, k))
+        # Its samples weigh nothing: theta has their part of the envelope.
+        surrogate = PartialSurrogate(
+            torch.zeros(1, 36, dtype=torch.float64), [Proximal(state.personal, strength)]
+        )
+        channel = server.at(k, np.ones(3, bool))
+        given = w, of_w, surrogate, on_surrogate, clients, channel, Draws(0, k)
+        found, of_w = minimise_surrogates(*given)
+        assert torch.allclose(found, state.model, rtol=1e-12, atol=1e-14)
+        assert not torch.allclose(found, w, rtol=0, atol=1e-3)
 
 
 def test_newton_finds_the_minimiser_of_a_weighted_logistic_risk(make_clients):
