@@ -163,26 +163,25 @@ class Gaussians:
 
     Attributes
     ----------
-    means : Tensor
-        (M, d).
     factors : Tensor
         F_m with F_mᵀ F_m = C_m^-1, (M, d, d); of diagonal covariances the diagonals, (M, d).
+    offsets : Tensor
+        -F_m mu_m, (M, d).
     log_scales : Tensor
         -1/2 log |C_m|, (M,).
     """
 
-    means: Tensor
     factors: Tensor
+    offsets: Tensor
     log_scales: Tensor
 
     def distances(self, z: Tensor) -> Tensor:
         """Return the squared Mahalanobis distances of a client's z: (d, B) to (M, B)."""
-        away = z - self.means[:, :, None]
         if self.factors.dim() == 3:
-            white = self.factors @ away
+            white = torch.addmm(self.offsets.view(-1, 1), self.factors.flatten(0, 1), z)
         else:
-            white = away.mul_(self.factors[:, :, None])
-        return white.square_().sum(1)
+            white = torch.addcmul(self.offsets[:, :, None], self.factors[:, :, None], z)
+        return white.square_().view(*self.offsets.shape, -1).sum(1)
 
     def log_densities(self, distances: Tensor) -> Tensor:
         """Return log N(z; m) less the largest over m, of ``distances`` (M, B), which are lost.
@@ -217,10 +216,12 @@ def gaussians_of(statistics: Tensor, full: bool, floor: float, dtype: torch.dtyp
         values, vectors = torch.linalg.eigh((covariances + covariances.mT) / 2)
         values = values.clamp(min=floor)
         factors = values.rsqrt()[:, :, None] * vectors.mT
+        offsets = -(factors @ means[:, :, None])[..., 0]
     else:
         values = (moments - means.square()).clamp(min=floor)
         factors = values.rsqrt()
-    found = (means, factors, -0.5 * torch.log(values).sum(1))
+        offsets = -factors * means
+    found = (factors, offsets, -0.5 * torch.log(values).sum(1))
     return Gaussians(*(part.to(dtype) for part in found))
 
 

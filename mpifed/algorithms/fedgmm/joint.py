@@ -102,7 +102,7 @@ def pair_losses(
     """
     train = clients.shards.train
     losses = train_losses(model, components, train, clients.rows)
-    distances = losses.new_zeros(len(gaussians.means), losses.shape[1])
+    distances = losses.new_zeros(len(gaussians.log_scales), losses.shape[1])
     for row in clients.rows:
         for part in samples_of(train, row, TOGETHER):
             distances[:, part] = gaussians.distances(columns[1:, part])
