@@ -158,11 +158,13 @@ class ServerRound(ServerChannel):
         update = rows if self.compressor is None else self._arrived(rows - before)
         if self.compressor is None:
             self._book(before.shape, before.dtype)
-        start = before.double()
         divisor, absent = self._shares(weights, whole)
-        total = self.sum(update, weights) / divisor
+        # In place: beside the rows there is one float64 model at a time, or two where some stays.
+        total = self.sum(update, weights).div_(divisor)
         kept = absent if self.compressor is None else 1.0
-        return (total + kept * start if kept else total).to(before)
+        if kept:
+            total += before.to(torch.float64, copy=True).mul_(kept)
+        return total.to(before)
 
     def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
         return self.sum(rows, weights) / self._shares(weights, whole)[0]
