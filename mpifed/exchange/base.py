@@ -66,6 +66,8 @@ class Channel(ABC):
     def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
         """Return the new shared value from the participants' rows. Collective.
 
+        Ranks of a node may share its memory: it must not be changed in place.
+
         Parameters
         ----------
         rows : Tensor
