@@ -6,6 +6,8 @@ import logging
 from functools import cached_property
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from mpifed.errors import RunError
 from mpifed.mpi.communicator import Communicator
@@ -70,6 +72,22 @@ class Grouping:
         if size not in self._has_room:
             self._has_room[size] = self._fits(size, self._by_node)
         return self._by_node if self._has_room[size] else self._flat
+
+    def average(self, total: np.ndarray, divisor: float, kept: float, before: Tensor) -> Tensor:
+        """Return total / divisor + kept before in the type of ``before``. Collective.
+
+        A node holds the result once, which must not be changed.
+        """
+        sums = self.sums(total.size)
+        kind = np.float64 if before.dtype == torch.float64 else np.float32
+        made = torch.from_numpy(sums.array(before.shape, kind))
+        part = sums.share(total.size)
+        share = torch.from_numpy(total.reshape(-1)[part]) / divisor
+        if kept:
+            share += kept * before.reshape(-1)[part].double().cpu()
+        made.view(-1)[part] = share.to(made.dtype)
+        sums.filled()
+        return made.to(before.device)
 
     def describe(self) -> str:
         """Return how a large message is added, in words. Collective."""

@@ -167,20 +167,8 @@ class ServerRound(ServerChannel):
             self._book(before.shape, before.dtype)
         divisor, absent = self._shares(weights, whole)
         kept = absent if self.compressor is None else 1.0
-        return self._finished(self._total(update, weights), divisor, kept, before)
-
-    def _finished(self, total: np.ndarray, divisor: float, kept: float, before: Tensor) -> Tensor:
-        """total / divisor + kept * before in the type of ``before``, one copy on each node."""
-        sums = self.server.grouping.sums(total.size)
-        kind = np.float64 if before.dtype == torch.float64 else np.float32
-        made = torch.from_numpy(sums.array(before.shape, kind))
-        part = sums.share(total.size)
-        share = torch.from_numpy(total.reshape(-1)[part]) / divisor
-        if kept:
-            share += kept * before.reshape(-1)[part].double().cpu()
-        made.view(-1)[part] = share.to(made.dtype)
-        sums.filled()
-        return made.to(before.device)
+        total = self._total(update, weights)
+        return self.server.grouping.average(total, divisor, kept, before)
 
     def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
         return self.sum(rows, weights) / self._shares(weights, whole)[0]
