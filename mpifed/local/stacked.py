@@ -119,7 +119,8 @@ class Stacked:
         per_epoch = np.repeat(work.per_epoch[the_plan.order], components)
         w_rows = theta.flatten(0, 1)
         flat = tuple(moment.flatten(0, 1) for moment in moving)
-        mask, compute = steps.mask, self.model.gradient
+        mask = steps.mask
+        compute: RowGradients = self.model.gradient
         if mask is not None:
             compute = self.model.gradient_within(mask.numbers)
         with torch.no_grad():
