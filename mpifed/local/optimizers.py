@@ -125,7 +125,14 @@ class Rule(ABC):
     ----------
     options : LocalOptions
         Momentum, weight decay and the like.
+
+    Attributes
+    ----------
+    counts_steps : bool
+        Whether a step depends on its number.
     """
+
+    counts_steps: bool = True
 
     def __init__(self, options: LocalOptions) -> None:
         self.options = options
@@ -213,6 +220,8 @@ def decay(change: Tensor, w: Tensor, strength: float, rate: Rate) -> None:
 
 class Sgd(Rule):
     """v <- momentum v + g + weight_decay theta;  theta <- theta - lr v."""
+
+    counts_steps = False
 
     def init(self, clients: int, components: int, size: int, zeros: Tensor) -> SgdState:
         kept = size if self.options.momentum else 0
