@@ -125,14 +125,10 @@ class Rule(ABC):
     ----------
     options : LocalOptions
         Momentum, weight decay and the like.
-
-    Attributes
-    ----------
-    counts_steps : bool
-        Whether a step depends on its number.
     """
 
     counts_steps: bool = True
+    """Whether a step depends on its number."""
 
     def __init__(self, options: LocalOptions) -> None:
         self.options = options
