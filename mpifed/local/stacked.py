@@ -125,7 +125,8 @@ class Stacked:
             scale.split(the_plan.sizes),
             strict=True,
         )
-        mask, compute = steps.mask, self.model.gradient
+        mask = steps.mask
+        compute: RowGradients = self.model.gradient
         if mask is not None:
             compute = self.model.gradient_within(mask.numbers)
         with torch.no_grad():
