@@ -114,14 +114,11 @@ class Step:
         Minibatch of the round, from 0.
     first, last : int
         Range of clients, in the sorted order of the plan.
-    slots : slice
-        Entries of the plan's tables that belong to the step.
     """
 
     number: int
     first: int
     last: int
-    slots: slice
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,9 @@ class Plan:
     order : numpy.ndarray
         Clients by decreasing number of steps, int64 (clients,).
     steps : list of Step
-        All steps, block by block; each has (clients x components x width) slots.
+        All steps, block by block.
+    sizes : list of int
+        Slots of each step, (clients x components x width).
     place : Tensor
         Position in the sequences of ``draw_orders``, int64 (slots,).
     scale : Tensor
@@ -142,6 +141,7 @@ class Plan:
 
     order: np.ndarray
     steps: list[Step]
+    sizes: list[int]
     place: Tensor
     scale: Tensor
 
@@ -187,7 +187,7 @@ def plan(
     drawn, steps, per_epoch = work.drawn[order], work.steps[order], work.per_epoch[order]
     strides = lengths[order][:, None] * np.arange(components)
     columns = np.arange(width)
-    made, place, scale, slot = [], [np.zeros(0, np.int64)], [np.zeros(0)], 0
+    made, place, scale = [], [np.zeros(0, np.int64)], [np.zeros(0)]
     for first in range(0, len(order), block):
         for number in range(int(steps[first])):
             last = first + int((steps[first : first + block] > number).sum())
@@ -199,11 +199,11 @@ def plan(
             within = begin + np.where(inside, columns, 0)
             place.append((within[:, None, :] + strides[part][:, :, None]).reshape(-1))
             scale.append(np.repeat(inside / sizes[:, None], components, axis=0).reshape(-1))
-            made.append(Step(number, first, last, slice(slot, slot + len(place[-1]))))
-            slot += len(place[-1])
+            made.append(Step(number, first, last))
     return Plan(
         order,
         made,
+        [len(slots) for slots in place[1:]],
         torch.from_numpy(np.concatenate(place)).to(device),
         torch.from_numpy(np.concatenate(scale)).to(device, dtype),
     )

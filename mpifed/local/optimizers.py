@@ -127,6 +127,9 @@ class Rule(ABC):
         Momentum, weight decay and the like.
     """
 
+    counts_steps: bool = True
+    """Whether a step depends on its number."""
+
     def __init__(self, options: LocalOptions) -> None:
         self.options = options
 
@@ -213,6 +216,8 @@ def decay(change: Tensor, w: Tensor, strength: float, rate: Rate) -> None:
 
 class Sgd(Rule):
     """v <- momentum v + g + weight_decay theta;  theta <- theta - lr v."""
+
+    counts_steps = False
 
     def init(self, clients: int, components: int, size: int, zeros: Tensor) -> SgdState:
         kept = size if self.options.momentum else 0

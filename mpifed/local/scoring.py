@@ -40,12 +40,12 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
     """
     components, shared = parameters.shape[-2], parameters.dim() == 2
     logits = None
-    for i, parts in _adjacent(model, split, rows, shared):
-        own = parameters if shared else parameters[i]
-        z = model.logits_of_parts(own, [split.x[part] for part in parts])
+    for i, begin, sizes in _adjacent(model, split, rows, shared):
+        own, part = parameters if shared else parameters[i], slice(begin, begin + sum(sizes))
+        z = model.logits_of_parts(own, split.x[part], sizes)
         if logits is None:
             logits = z.new_zeros(components, len(split.y), *z.shape[2:])
-        logits[:, parts[0].start : parts[-1].stop] = z
+        logits[:, part] = z
     if logits is None:
         return parameters.new_zeros(components, len(split.y))
     return model.loss.samples(logits, split.y.expand(components, *split.y.shape))
@@ -130,27 +130,28 @@ def client_scores(
 
 def _adjacent(
     model: Model, split: Split, rows: np.ndarray, together: bool
-) -> Iterator[tuple[int, list[slice]]]:
-    """Yield the parts of each of ``rows``, those of adjacent clients ``together``.
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield sizes of the parts of each of ``rows``, those of adjacent clients ``together``.
 
-    With them comes the first client's position in ``rows``. Parts that come together have at most
-    ``model.scored_together`` samples, one of more than that being alone.
+    Before them come the first client's position in ``rows`` and the first sample. Parts that come
+    together have at most ``model.scored_together`` samples.
     """
-    first, parts = 0, list[slice]()
-    for i, row in enumerate(rows):
-        for part in samples_of(split, row, model.scored_together):
-            if parts and not (
-                (together or first == i)
-                and parts[-1].stop == part.start
-                and part.stop - parts[0].start <= model.scored_together
-            ):
-                yield first, parts
-                parts = []
-            if not parts:
-                first = i
-            parts.append(part)
-    if parts:
-        yield first, parts
+    first, begin, end, sizes, most = 0, 0, 0, list[int](), model.scored_together
+    starts, ends = split.offsets[rows].tolist(), split.offsets[rows + 1].tolist()
+    for i, (start, stop) in enumerate(zip(starts, ends, strict=True)):
+        for a in range(start, stop, most):
+            heartbeat.step()
+            size = min(most, stop - a)
+            fits = (together or first == i) and a == end and end + size - begin <= most
+            if sizes and not fits:
+                yield first, begin, sizes
+                sizes = []
+            if not sizes:
+                first, begin = i, a
+            sizes.append(size)
+            end = a + size
+    if sizes:
+        yield first, begin, sizes
 
 
 def samples_of(split: Split, row: int, most: int) -> Iterator[slice]:

@@ -119,20 +119,25 @@ class Stacked:
         per_epoch = np.repeat(work.per_epoch[the_plan.order], components)
         w_rows = theta.flatten(0, 1)
         flat = tuple(moment.flatten(0, 1) for moment in moving)
+        batches = zip(
+            samples.split(the_plan.sizes),
+            labels.split(the_plan.sizes),
+            scale.split(the_plan.sizes),
+            strict=True,
+        )
         mask = steps.mask
         compute: RowGradients = self.model.gradient
         if mask is not None:
             compute = self.model.gradient_within(mask.numbers)
         with torch.no_grad():
-            for step in the_plan.steps:
+            for step, (visited, targets, shares) in zip(the_plan.steps, batches, strict=True):
                 heartbeat.step()
                 part = slice(step.first * components, step.last * components)
                 rate = rate_of[part]
                 if rate.shape[1] > 1:
                     epoch = torch.from_numpy(step.number // per_epoch[part]).to(self.device)
                     rate = rate.gather(1, epoch[:, None])
-                inputs = self._inputs(train.x, samples[step.slots])
-                batch = inputs, labels[step.slots], scale[step.slots]
+                batch = self._inputs(train.x, visited), targets, shares
                 if steps.coupling is not None:
                     done = before[part, None] + step.number * steps.coupling.steps
                     own = tuple(moment[part] for moment in moving)
@@ -147,7 +152,7 @@ class Stacked:
                     term.add_to(
                         change.view(shape), w.view(shape), slice(step.first, step.last), EVERY
                     )
-                number = before[part, None] + (step.number + 1)
+                number = before[part, None] + (step.number + 1) if self.rule.counts_steps else 1.0
                 moving_part = tuple(m[part] for m in flat)
                 self.rule.masked_step(w, change, moving_part, rate, number, mask)
         if is_sorted:

@@ -126,15 +126,17 @@ class Model(Parametrised, kind="model"):
             (M, B, outputs).
         """
 
-    def logits_of_parts(self, parameters: Tensor, parts: Sequence[Tensor]) -> Tensor:
-        """Return the outputs of M copies on several inputs, each computed as if alone.
+    def logits_of_parts(self, parameters: Tensor, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return the outputs of M copies on several parts of inputs, each computed as if alone.
 
         Parameters
         ----------
         parameters : Tensor
             (M, n_parameters).
-        parts : sequence of Tensor
-            At least one, (B_k, *input_shape) each.
+        x : Tensor
+            The parts one after the other, (sum of B_k, *input_shape).
+        sizes : sequence of int
+            B_k of each part; at least one.
 
         Returns
         -------
@@ -142,7 +144,7 @@ class Model(Parametrised, kind="model"):
             ``shared_logits`` of the parts one after the other, (M, sum of B_k, outputs), bit for
             bit.
         """
-        return torch.cat([self.shared_logits(parameters, x) for x in parts], 1)
+        return torch.cat([self.shared_logits(parameters, part) for part in x.split(list(sizes))], 1)
 
     @abstractmethod
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:

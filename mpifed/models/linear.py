@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
 
+FEW_ROWS = 6
+"""Outputs of all copies, but for a single one, up to which x Wᵀ is faster than W xᵀ."""
+
+
 @dataclass(frozen=True)
 class Linear(Model):
     """logits = W x + b; parameters are W (outputs x inputs, row by row), then b (outputs).
@@ -89,17 +93,21 @@ class Linear(Model):
     def shared_logits(
         self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
     ) -> Float[Tensor, "models batch outputs"]:
-        return self.logits_of_parts(parameters, [x])
+        return self.logits_of_parts(parameters, x, [len(x)])
 
     def logits_of_parts(
         self,
         parameters: Float[Tensor, "models size"],
-        parts: Sequence[Float[Tensor, "_ *inputs"]],
+        x: Float[Tensor, "samples *inputs"],
+        sizes: Sequence[int],
     ) -> Float[Tensor, "models samples outputs"]:
         weight, bias = self._split(parameters)
-        rows = weight.flatten(0, 1)
-        found = [torch.mm(rows, x.flatten(1).T) for x in parts]
-        z = (found[0] if len(found) == 1 else torch.cat(found, 1)).unflatten(0, weight.shape[:2])
+        rows, flat, parts = weight.flatten(0, 1), x.flatten(1), list(sizes)
+        if 1 < len(rows) <= FEW_ROWS:
+            found = torch.cat([torch.mm(part, rows.T) for part in flat.split(parts)]).T.contiguous()
+        else:
+            found = torch.cat([torch.mm(rows, part) for part in flat.T.split(parts, 1)], 1)
+        z = found.unflatten(0, weight.shape[:2])
         if self.bias:
             z += bias
         return z.transpose(1, 2)

@@ -163,9 +163,13 @@ def test_training_does_not_depend_on_the_block(make_clients, dtype, components, 
 
 @pytest.mark.parametrize("per_client", [False, True])
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [1, 2, 5], [4, 0, 1]])
-@pytest.mark.parametrize("make", [linear, deep, convolution])
-def test_losses_of_samples_are_those_of_each_client_alone(make_clients, make, rows, per_client):
-    clients, description = make_clients([9, 1, 40, 0, 33, 6], (36,), 4)
+@pytest.mark.parametrize(
+    ("make", "n_classes"), [(linear, 2), (linear, 4), (deep, 4), (convolution, 4)]
+)
+def test_losses_of_samples_are_those_of_each_client_alone(
+    make_clients, make, n_classes, rows, per_client
+):
+    clients, description = make_clients([9, 1, 40, 0, 33, 6], (36,), n_classes)
     model, train = make(description), clients.shards.train
     size = 35 if make is not convolution else model.scored_together
     if make is not convolution:
@@ -181,3 +185,33 @@ def test_losses_of_samples_are_those_of_each_client_alone(make_clients, make, ro
             outputs = model.shared_logits(own, train.x[part])
             alone = model.loss.samples(outputs, train.y[part].expand(3, -1))
             assert torch.equal(found[:, part], alone)
+
+
+@pytest.mark.parametrize("models", [1, 2, 6, 7])
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("make", [linear, mlp, deep])
+def test_outputs_on_shared_inputs_are_those_of_each_model_beside_a_copy(
+    make_clients, make, n_classes, models
+):
+    """Whichever product is the faster one for so many models."""
+    _, description = make_clients([4], (36,), n_classes)
+    model, generator = make(description), torch.Generator().manual_seed(0)
+    rows = torch.randn(models, model.n_parameters, generator=generator, dtype=torch.float64)
+    x = torch.randn(11, 36, generator=generator, dtype=torch.float64)
+    expected = model.logits(rows, x.expand(models, 11, 36))
+    assert torch.allclose(model.shared_logits(rows, x), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_a_perceptrons_gradient_is_that_of_autograd(make_clients, activation):
+    """Its slopes are made in place; a unit that is cut off passes nothing on."""
+    _, description = make_clients([4], (6,), 3)
+    model = mlp(description, hidden=[5, 4], activation=activation)
+    generator = torch.Generator().manual_seed(0)
+    w = torch.randn(3, model.n_parameters, generator=generator, dtype=torch.float64)
+    x = torch.randn(3, 8, 6, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, 3, (3, 8), generator=generator)
+    weights = torch.rand(3, 8, generator=generator, dtype=torch.float64)
+    leaf = w.clone().requires_grad_()
+    (model.loss.samples(model.logits(leaf, x), y) * weights).sum().backward()
+    assert torch.allclose(model.gradient(w, x, y, weights), leaf.grad, rtol=1e-10, atol=1e-12)
