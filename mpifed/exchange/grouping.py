@@ -76,16 +76,17 @@ class Grouping:
     def average(self, total: np.ndarray, divisor: float, kept: float, before: Tensor) -> Tensor:
         """Return total / divisor + kept before in the type of ``before``. Collective.
 
-        A node holds the result once, which must not be changed.
+        A node holds the result once, which must not be changed; ``total`` is overwritten, so that
+        beside the result there is one float64 array at a time, or two where some stays.
         """
         sums = self.sums(total.size)
         kind = np.float64 if before.dtype == torch.float64 else np.float32
         made = torch.from_numpy(sums.array(before.shape, kind))
         part = sums.share(total.size)
-        share = torch.from_numpy(total.reshape(-1)[part]) / divisor
+        share = torch.from_numpy(total.reshape(-1)[part]).div_(divisor)
         if kept:
-            share += kept * before.reshape(-1)[part].double().cpu()
-        made.view(-1)[part] = share.to(made.dtype)
+            share += before.reshape(-1)[part].to("cpu", torch.float64, copy=True).mul_(kept)
+        made.view(-1)[part] = share
         sums.filled()
         return made.to(before.device)
 
