@@ -32,7 +32,7 @@ CLUSTER = {"latency": 2e-6, "overhead": 1e-6, "bandwidth": 1.2e10, "cores": 64}
 """A node of 64 cores and a network of 100 Gbit/s."""
 
 CLIENTS = (1000, 10_000, 100_000)
-SCALE = (64, 256, 1024, 4096, 16384)
+SCALE = (64, 256, 1024, 4096)
 
 
 def configuration(**overrides: Any) -> Any:
