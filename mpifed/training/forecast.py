@@ -209,7 +209,9 @@ def measured(engine: Engine, rank: Played) -> tuple[float, list[Operation]]:
     """
     engine.advance()
     engine.agree(False)
-    found, operations, began = [], [], time.monotonic()
+    found: list[float] = []
+    operations: list[Operation] = []
+    began = time.monotonic()
     while len(found) < ROUNDS and (not found or time.monotonic() - began < PATIENCE):
         rank.operations.clear()
         before = time.process_time()
@@ -222,7 +224,7 @@ def measured(engine: Engine, rank: Played) -> tuple[float, list[Operation]]:
 
 def cost_of_a_look() -> float:
     """Return the CPU seconds of a rank that wakes to look for a message, the least of several."""
-    found = []
+    found: list[float] = []
     for _ in range(5):
         before = time.process_time()
         for _ in range(20):
