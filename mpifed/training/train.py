@@ -127,7 +127,7 @@ def train(
             if costs is not None:
                 recorder.timing(costs)
             if communicator.size > 1:
-                recorder.log(f"local seconds, largest over mean: {summary['imbalance']}")
+                progress.say(f"local seconds, largest over mean: {summary['imbalance']}")
             recorder.finish(summary)
             count = f" ({len(said)} warning{'s' * (len(said) > 1)} in log.txt)" if said else ""
             progress.say(f"{status}: {task.output}{count}")
