@@ -29,6 +29,7 @@ from mpifed.training import resume
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.footprint import check_round
+from mpifed.training.forecast import forecast_lines, read_plan
 from mpifed.training.load import load
 from mpifed.training.plan import plan_lines, remarks
 from mpifed.training.request import (
@@ -182,7 +183,7 @@ def execute(
     Returns
     -------
     Result
-        Its status is 'dry run' where the request asks for one.
+        Its status is 'dry run' or 'plan' where the request asks for one.
 
     Raises
     ------
@@ -213,6 +214,12 @@ def execute(
         torch.set_num_threads(configuration.threads)
         limits = threadpool_limits(configuration.threads)
     with limits:
+        if request.plan is not None:
+            asked = agree(communicator, functools.partial(read_plan, request.plan))
+            lines = agree(communicator, lambda: forecast_lines(asked, configuration, communicator))
+            if first:
+                print(*lines, sep="\n", flush=True)
+            return Result(task.output, "plan")
         with clock.measure("startup"):
             stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
             say = None if request.quiet else functools.partial(print, flush=True)

@@ -81,6 +81,14 @@ def parser() -> Parser:
         "--dry-run", action="store_true", help="check and show the plan; train nothing"
     )
     made.add_argument(
+        "--plan",
+        nargs="+",
+        metavar="key=value",
+        help="what a round takes on ranks=N (or a list) from measured rounds and a model of the "
+        "network: ranks_per_node, cores, and latency, overhead, bandwidth or site=FILE; without "
+        "them two ranks measure; train nothing",
+    )
+    made.add_argument(
         "--list",
         nargs="?",
         const="all",
@@ -174,9 +182,13 @@ def _world(expected: int | None) -> Any:
 
 def _request(options: Any) -> Any:
     from mpifed.config.early import check_early, written_stall_limit
-    from mpifed.config.experiment_files import parse_overrides, split_words
+    from mpifed.config.experiment_files import parse_overrides, split_plan, split_words
 
     words, chosen = list(options.words), options.resume
+    plan = None
+    if options.plan is not None:
+        plan, others = split_plan(options.plan)
+        words += others
     for name in ("output", "resume"):
         if getattr(options, name) == "":
             raise InputError(f"--{name} is empty; it must be a path")
@@ -200,6 +212,7 @@ def _request(options: Any) -> Any:
         options.dry_run,
         options.quiet,
         _since_process_start(),
+        plan,
     )
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import bench_checkpoint
 import bench_clients
 import bench_clustering
+import bench_exchange
 import bench_fedmm
 import bench_flix
 import bench_gossip
@@ -30,6 +31,7 @@ import bench_interruption
 import bench_methods
 import bench_models
 import bench_networks
+import bench_suite
 import bench_surrogates
 import bench_topologies
 import bench_transport
@@ -218,6 +220,8 @@ for part in (
     bench_clients,
     bench_models,
     bench_methods,
+    bench_exchange,
+    bench_suite,
 ):
     BENCHMARKS |= part.BENCHMARKS
 

@@ -60,8 +60,8 @@ def listing(word: str) -> str:
     Examples
     --------
     >>> print(listing("placement"))
-    key placement: Which clients share a rank: consecutive ones, or those that exchange most
-      one of contiguous, partitioned (default contiguous)
+    key placement: Which clients share a rank: consecutive, exchanging most, or of equal work
+      one of contiguous, partitioned, balanced (default contiguous)
     """
     kinds = _kinds()
     if word == "all":

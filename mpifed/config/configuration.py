@@ -89,9 +89,10 @@ class Configuration:
         Floating-point type of models and samples.
     threads : int
         Threads of each rank.
-    placement : {'contiguous', 'partitioned'}
-        Which clients share a rank: consecutive ones, or those that exchange most. It changes no
-        number.
+    placement : {'contiguous', 'partitioned', 'balanced'}
+        Which clients share a rank: consecutive, exchanging most, or of equal work.
+    placement_costs : str, optional
+        A run directory, whose timing.csv is clients' work; None is the samples of their steps.
     on_divergence : {'stop', 'drop'}
         What happens where a client's numbers are not finite: the run stops, or the round is
         repeated without it.
@@ -125,7 +126,8 @@ class Configuration:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     threads: Annotated[int, Ge(1), Le(MOST_THREADS)] = 1
-    placement: Literal["contiguous", "partitioned"] = "contiguous"
+    placement: Literal["contiguous", "partitioned", "balanced"] = "contiguous"
+    placement_costs: str | None = None
     on_divergence: Literal["stop", "drop"] = "stop"
     stall_limit: Annotated[float, Gt(0)] | None = STALL_LIMIT
     data: Section = Section(DEFAULTS["data"])

@@ -92,6 +92,28 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (experiments[0] if experiments else None), overrides
 
 
+PLAN = ("ranks", "ranks_per_node", "cores", "latency", "overhead", "bandwidth", "site")
+"""Keys of ``--plan``."""
+
+
+def split_plan(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values among the words after ``--plan``, and the other words.
+
+    Examples
+    --------
+    >>> split_plan(["ranks=[1,16]", "latency=2.0e-6", "clients=300"])
+    ({'ranks': [1, 16], 'latency': 2e-06}, ['clients=300'])
+    """
+    found, others = {}, []
+    for word in words:
+        key, equals, text = word.partition("=")
+        if equals and key in PLAN:
+            found[key] = text if key == "site" else parse_value(text, key)
+        else:
+            others.append(word)
+    return found, others
+
+
 def read_experiment(name: str) -> dict[str, Any]:
     """Read a shipped experiment, or a YAML file.
 

@@ -35,7 +35,7 @@ class Grouping:
 
     def __init__(self, communicator: Communicator, asked: str) -> None:
         self._communicator, self._asked = communicator, asked
-        self._flat = FlatSums(communicator.sum)
+        self._flat = FlatSums(communicator.total)
         self._has_room: dict[int, bool] = {}
 
     @cached_property
@@ -76,19 +76,17 @@ class Grouping:
     def average(self, total: np.ndarray, divisor: float, kept: float, before: Tensor) -> Tensor:
         """Return total / divisor + kept before in the type of ``before``. Collective.
 
-        A node holds the result once, which must not be changed. ``total`` is lost.
+        A node holds the result once, which must not be changed; ``total`` is overwritten, so that
+        beside the result there is one float64 array at a time, or two where some stays.
         """
         sums = self.sums(total.size)
         kind = np.float64 if before.dtype == torch.float64 else np.float32
         made = torch.from_numpy(sums.array(before.shape, kind))
         part = sums.share(total.size)
-        share = torch.from_numpy(total.reshape(-1)[part])
-        # In place: beside the rows there is one float64 model at a time, or two where some stays.
-        share = share / divisor if self.is_hierarchical else share.div_(divisor)
+        share = torch.from_numpy(total.reshape(-1)[part]).div_(divisor)
         if kept:
-            own = before.reshape(-1)[part]
-            share += own.to("cpu", torch.float64, copy=True).mul_(kept)
-        made.view(-1)[part] = share.to(made.dtype)
+            share += before.reshape(-1)[part].to("cpu", torch.float64, copy=True).mul_(kept)
+        made.view(-1)[part] = share
         sums.filled()
         return made.to(before.device)
 

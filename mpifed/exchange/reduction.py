@@ -86,7 +86,7 @@ def weighted_sum(
     itself and to 2**(n_terms bits - 61) of the largest (for float64 rows: twice as many bits).
     Raises as ``common_exponents``.
     """
-    sums = FlatSums(communicator.sum) if sums is None else sums
+    sums = FlatSums(communicator.total) if sums is None else sums
     # A product rounded up can reach 2**exponent, hence the extra bit of headroom.
     bits = 61 - int(n_terms).bit_length()
     if isinstance(rows, SparseRows):
@@ -100,19 +100,34 @@ def weighted_sum(
         shape = rows.shape[1:]
     limbs = 2 if rows.dtype == torch.float64 else 1
     total = sums.array((math.prod(shape),), np.float64)
+    # Integers are made, added and turned into numbers where the result will be, if that is ours.
+    in_place = limbs == 1 and not sums.shared
+    held = None if in_place else np.empty(limbs * min(len(total), sums.columns), np.int64)
     for start in range(0, len(total), sums.columns):
         part = slice(start, min(start + sums.columns, len(total)))
+        width = part.stop - start
+        own = total[part].view(np.int64) if held is None else held[: limbs * width]
+        own = own.reshape(limbs, width)
         if isinstance(rows, SparseRows):
-            own = _sparse_limbs(rows.columns, terms, part, bits, exponent, limbs)
+            _sparse_limbs(rows.columns, terms, part, bits, exponent, own)
+        elif flat.device.type == "cpu":
+            _limbs(flat[:, part], weights, bits, exponent, own)
         else:
-            limbs_here = _limbs if flat.device.type == "cpu" else _limbs_on_gpu
-            own = limbs_here(flat[:, part], weights, bits, exponent, limbs)
-        total[part][sums.share(part.stop - start)] = sum(
-            shifted(limb.astype(np.float64), exponent - bits * (k + 1))
-            for k, limb in enumerate(sums.add(own))
-        )
+            _limbs_on_gpu(flat[:, part], weights, bits, exponent, own)
+        _combine(sums.add(own), bits, exponent, total[part][sums.share(width)])
     sums.filled()
     return total.reshape(shape)
+
+
+def _combine(limbs: np.ndarray, bits: int, exponent: int, numbers: np.ndarray) -> None:
+    """Fill ``numbers`` by the sum of ``limbs``, int64 (limbs, columns), of ``bits`` bits each."""
+    for start in range(0, len(numbers), CACHED):
+        part = slice(start, start + CACHED)
+        made = limbs[0, part].astype(np.float64)
+        _shift(made, exponent - bits)
+        for k in range(1, len(limbs)):
+            made += shifted(limbs[k, part].astype(np.float64), exponent - bits * (k + 1))
+        numbers[part] = made
 
 
 def _common_exponent(
@@ -130,54 +145,52 @@ def _moduli(flat: Tensor) -> np.ndarray:
 
 
 def _limbs_on_gpu(
-    rows: Tensor, weights: np.ndarray, bits: int, exponent: int, limbs: int
-) -> np.ndarray:
+    rows: Tensor, weights: np.ndarray, bits: int, exponent: int, own: np.ndarray
+) -> None:
     """``_limbs`` where the rows are: the same integers, so that only their sums are moved."""
     if abs(bits - exponent) >= 1000:
-        return _limbs(rows.cpu(), weights, bits, exponent, limbs)
+        _limbs(rows.cpu(), weights, bits, exponent, own)
+        return
     w = torch.from_numpy(weights).to(rows.device)[:, None]
-    sums = torch.empty(limbs, rows.shape[1], dtype=torch.int64, device=rows.device)
+    sums = torch.empty(own.shape, dtype=torch.int64, device=rows.device)
     width = max(1, ON_GPU // max(1, len(rows)))
     for start in range(0, rows.shape[1], width):
         part = slice(start, start + width)
         terms = rows[:, part] * w
         terms *= 2.0 ** (bits - exponent)
-        for limb in range(limbs):
+        for limb in range(len(own)):
             whole = terms.round()
             sums[limb, part] = whole.long().sum(0)
             terms = (terms - whole) * 2.0**bits
-    return on_host(sums)
+    own[:] = on_host(sums)
 
 
-def _limbs(rows: Tensor, weights: np.ndarray, bits: int, exponent: int, limbs: int) -> np.ndarray:
-    """sum_t weights[t] rows[t] over the rows here, as integers of ``bits`` bits.
+def _limbs(rows: Tensor, weights: np.ndarray, bits: int, exponent: int, own: np.ndarray) -> None:
+    """Fill ``own`` by sum_t weights[t] rows[t] over the rows here, as integers of ``bits`` bits.
 
     int64 (limbs, columns): the most significant first, below 2**exponent.
     """
     flat = rows.numpy()
-    sums = np.empty((limbs, flat.shape[1]), np.int64)
     width = max(1, CACHED // max(1, len(flat)))
     for start in range(0, flat.shape[1], width):
         part = slice(start, start + width)
         terms = flat[:, part] * weights[:, None]
-        for limb, whole in enumerate(_integers(terms, bits, exponent, limbs)):
-            whole.sum(0, out=sums[limb, part])
-    return sums
+        for limb, whole in enumerate(_integers(terms, bits, exponent, len(own))):
+            whole.sum(0, out=own[limb, part])
 
 
 def _sparse_limbs(
-    columns: np.ndarray, terms: np.ndarray, part: slice, bits: int, exponent: int, limbs: int
-) -> np.ndarray:
+    columns: np.ndarray, terms: np.ndarray, part: slice, bits: int, exponent: int, own: np.ndarray
+) -> None:
     """The same in the columns of ``part``, from the ``terms`` at ``columns``."""
     if columns.size and (part.start or columns.max() >= part.stop):
         within = (columns >= part.start) & (columns < part.stop)
         columns, terms = columns[within] - part.start, terms[within]
     else:
         terms = terms.copy()
-    sums = np.zeros((limbs, part.stop - part.start), np.int64)
-    for limb, whole in enumerate(_integers(terms, bits, exponent, limbs)):
-        np.add.at(sums[limb], columns, whole)
-    return sums
+    own[:] = 0
+    for limb, whole in enumerate(_integers(terms, bits, exponent, len(own))):
+        np.add.at(own[limb], columns, whole)
 
 
 def _integers(terms: np.ndarray, bits: int, exponent: int, limbs: int) -> Iterator[np.ndarray]:

@@ -18,8 +18,13 @@ from mpifed.mpi.communicator import Communicator
 BUFFER = 1 << 24
 """Bytes of rows and sums, leaving and arriving, that a rank holds at a time."""
 
-COLUMNS, PIECES = 1 << 15, 32
-"""A model of more numbers than ``COLUMNS`` travels in at least ``PIECES``, or pieces of that."""
+LITTLE = 1 << 21
+"""Bytes that a rank may hold of a large model without notice, beside its clients."""
+
+COLUMNS, FEWEST, PIECES = 1 << 15, 8, 32
+"""A model of more numbers than ``COLUMNS`` travels in at least ``PIECES``, or pieces of that; in
+``FEWEST`` where these have no more than ``LITTLE`` bytes.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,7 @@ def arrivals(
     exponent : int
         All numbers of all ranks are below 2**exponent in modulus.
     """
-    width = min(BUFFER // route.bytes_a_number, max(COLUMNS, flat.shape[1] // PIECES))
-    width = max(1, width)
+    width = piece(flat.shape[1], route.bytes_a_number)
     for start in range(0, flat.shape[1], width):
         columns = slice(start, min(start + width, flat.shape[1]))
         part = flat[:, columns]
@@ -70,6 +74,18 @@ def arrivals(
             _rows(communicator, route, neighbourhood, part),
             _sums(communicator, route, part, exponent) if route.by_sums.any() else [],
         )
+
+
+def piece(numbers: int, bytes_a_number: int) -> int:
+    """Return the columns of a model of so many numbers that travel at a time.
+
+    Examples
+    --------
+    >>> piece(1_000_000, 16), piece(1_000_000, 800), piece(1000, 16), piece(10**9, 800)
+    (125000, 20971, 32768, 20971)
+    """
+    little = min(-(-numbers // FEWEST), LITTLE // bytes_a_number)
+    return max(1, min(BUFFER // bytes_a_number, max(COLUMNS, numbers // PIECES, little)))
 
 
 def _rows(

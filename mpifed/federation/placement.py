@@ -1,11 +1,15 @@
-"""Which rank hosts which client, so that few edges of the graph cross between ranks.
+"""Which rank hosts which client: for equal work, or so that few edges cross between ranks.
 
-Clients are lined up by the Fiedler vector of the graph, which keeps neighbours close, and the line
-is cut into blocks of equal work, as contiguous placement cuts the clients' own order. Whichever of
-the two orders sends fewer rows is taken. No number of a run depends on it.
+For equal work, clients are dealt out one by one, the costliest first, each to the rank with the
+least work so far (Graham 1969, LPT): no rank has more than 4/3 of the least largest work. For few
+edges, clients are lined up by the Fiedler vector of the graph, which keeps neighbours close, and
+the line is cut into blocks of equal work, as contiguous placement cuts the clients' own order.
+Whichever of the two orders sends fewer rows is taken. No number of a run depends on it.
 """
 
 from __future__ import annotations
+
+import heapq
 
 import numpy as np
 import scipy.sparse
@@ -52,6 +56,46 @@ def partitioned_owners(
         crossing = [rows_sent(links, owner[training]) for owner in (by_line, by_number)]
         chosen = by_line if crossing[0] < crossing[1] else by_number
     return communicator.broadcast(chosen if communicator.rank == 0 else None)
+
+
+def balanced_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
+    """Assign clients to ranks so that ranks have nearly equal work.
+
+    Parameters
+    ----------
+    work : ndarray, shape (n_clients,)
+        The work of each client, positive, in any unit.
+    n_ranks : int
+        The number of ranks.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_clients,)
+        The rank of each client. Ranks of equal work, and clients of equal work, are taken in order.
+
+    Examples
+    --------
+    >>> balanced_owners(np.array([1.0, 5.0, 2.0, 2.0]), 2)
+    array([1, 0, 1, 1])
+    """
+    owner, loads = np.zeros(len(work), np.int64), [(0.0, rank) for rank in range(n_ranks)]
+    for client in np.argsort(-work, kind="stable").tolist():
+        load, rank = loads[0]
+        owner[client] = rank
+        heapq.heapreplace(loads, (load + float(work[client]), rank))
+    return owner
+
+
+def imbalance(work: np.ndarray, owner: np.ndarray, n_ranks: int) -> float:
+    """Return the largest work of a rank over the mean of all ranks, at least 1.
+
+    Examples
+    --------
+    >>> imbalance(np.array([1.0, 2.0, 3.0]), np.array([0, 0, 1]), 2)
+    1.0
+    """
+    loads = np.bincount(owner, work, minlength=n_ranks)
+    return float(loads.max() / loads.mean())
 
 
 def spectral_order(links: scipy.sparse.csr_array) -> np.ndarray:

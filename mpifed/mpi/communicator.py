@@ -59,7 +59,7 @@ class Alone(Communicator):
         return np.zeros(1, np.int64)
 
     def node_sums(self, nodes: np.ndarray) -> Sums:
-        return FlatSums(self.sum)
+        return FlatSums(self.total)
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
         assert values is not None

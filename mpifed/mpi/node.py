@@ -50,6 +50,7 @@ class NodeSums(Sums):
         Is told the bytes that are handed to MPI; likewise.
     """
 
+    shared = True
     wait: Callable[[Any], None]
     sent: Callable[[int], None]
 

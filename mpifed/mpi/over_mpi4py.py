@@ -117,6 +117,15 @@ class Mpi(Communicator):
             raise TypeError(f"only int64 sums are exact in any order, not {values.dtype}")
         return self._reduce(values, self._mpi.SUM)
 
+    def total(self, values: np.ndarray) -> np.ndarray:
+        if values.dtype != np.int64 or not values.flags.c_contiguous:
+            return self.sum(values)
+        flat = values.reshape(-1)
+        for part in _pieces(flat.size, flat.itemsize):
+            self._wait(self._comm.Iallreduce(self._mpi.IN_PLACE, flat[part], self._mpi.SUM))
+        self.bytes_sent += values.nbytes
+        return values
+
     def nodes(self) -> np.ndarray:
         first = self._local.bcast(self.rank)
         every = self.broadcast_object(self.gather_object(first))
@@ -175,7 +184,7 @@ class Mpi(Communicator):
                     pending.append(self._comm.Irecv(block.reshape(-1)[part], peer))
         for step in range(1, self.size):
             peer = (self.rank + step) % self.size
-            block = np.ascontiguousarray(rows[send[peer]])
+            block = _chosen_rows(rows, send[peer])
             for part in _pieces(block.size, block.itemsize):
                 pending.append(self._comm.Isend(block.reshape(-1)[part], peer))
             self.bytes_sent += block.nbytes
@@ -214,7 +223,7 @@ class Mpi(Communicator):
         result = np.empty((sum(receive), width), rows.dtype)
         for part in _pieces(width, max(1, most) * rows.itemsize):
             whole = part.stop - part.start == width
-            leaving = rows[:, part].take(chosen, axis=0)
+            leaving = _chosen_rows(rows[:, part], chosen)
             block = result if whole else np.empty_like(result, shape=result[:, part].shape)
             wide, byte = block.shape[1] * block.itemsize, self._mpi.BYTE
             going = [leaving, [len(send[peer]) * wide for peer in destinations], None, byte]
@@ -250,6 +259,14 @@ class Mpi(Communicator):
 def _pieces(size: int, itemsize: int) -> list[slice]:
     step = max(1, PIECE // itemsize)
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def _chosen_rows(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Copy some rows; numpy's ``take`` would first copy all of them where columns are cut."""
+    made = np.empty((len(chosen), *rows.shape[1:]), rows.dtype)
+    for place, row in enumerate(chosen.tolist()):
+        made[place] = rows[row]
+    return made
 
 
 def world_size() -> int:

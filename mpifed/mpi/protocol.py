@@ -104,6 +104,10 @@ class Communicator(Protocol):
             If there are several ranks and ``values`` is not of type int64.
         """
 
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """Return what :meth:`sum` does; ``values`` may be overwritten and returned."""
+        return self.sum(values)
+
     def nodes(self) -> np.ndarray:
         """Return the node of each rank, int64 (size,).
 

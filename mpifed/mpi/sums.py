@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-COLUMNS = 1 << 18
+COLUMNS = 1 << 20
 """Columns that are added in one call, at most."""
 
 
@@ -19,9 +19,12 @@ class Sums(Protocol):
     ----------
     columns : int
         Columns that ``add`` takes at a time, at most; the same on every rank.
+    shared : bool
+        Whether arrays are those of all ranks of a node.
     """
 
     columns: int
+    shared: bool
 
     def share(self, size: int) -> slice:
         """Return which of ``size`` numbers this rank finishes for its node."""
@@ -32,7 +35,7 @@ class Sums(Protocol):
         Parameters
         ----------
         values : ndarray of int64, shape (limbs, columns)
-            The integers of this rank, in the same shape on every rank.
+            The integers of this rank, in the same shape on every rank; overwritten.
 
         Returns
         -------
@@ -53,8 +56,10 @@ class FlatSums(Sums):
     Parameters
     ----------
     total : callable
-        ``Communicator.sum``.
+        ``Communicator.total``.
     """
+
+    shared = False
 
     def __init__(self, total: Any) -> None:
         self._total, self.columns = total, COLUMNS

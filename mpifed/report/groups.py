@@ -20,6 +20,7 @@ NO_DIFFERENCE = (
     "evaluation.every",
     "evaluation.validation_split",
     "placement",
+    "placement_costs",
     "exchange.transport",
     "exchange.reduction",
     "experiment",

@@ -28,12 +28,13 @@ from mpifed.federation.clients import (
     contiguous_owners,
     draw_unseen,
 )
-from mpifed.federation.placement import partitioned_owners
+from mpifed.federation.placement import balanced_owners, partitioned_owners
 from mpifed.local.solver import LocalSGD
 from mpifed.memory import check_memory, enough_memory
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
+from mpifed.training.costs import work_for_balance
 from mpifed.training.device import choose_device
 from mpifed.training.model import (
     make_model,
@@ -143,7 +144,10 @@ def make(
     begins = stored is None
     if stored is None:
         stored = exchanging.prepare(communicator, n_training, configuration.seed, options)
-    owner = contiguous_owners(work, communicator.size)
+    if configuration.placement == "balanced":
+        owner = balanced_owners(work_for_balance(configuration, description), communicator.size)
+    else:
+        owner = contiguous_owners(work, communicator.size)
     if configuration.placement == "partitioned":
         links = exchanging.links(n_training, configuration.seed, options, stored)
         if links is not None:

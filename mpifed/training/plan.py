@@ -8,7 +8,9 @@ import numpy as np
 
 from mpifed.components.schema import shown
 from mpifed.errors import RunError, one_line
+from mpifed.federation.placement import imbalance
 from mpifed.training.build import Setup, sample_bytes
+from mpifed.training.costs import work_for_balance
 from mpifed.training.model import described
 
 
@@ -33,10 +35,21 @@ def plan_lines(setup: Setup) -> list[str]:
         f"{description.n_classes} classes",
         f"clients     {participants} in training, {int(federation.unseen.sum())} unseen; "
         f"per rank: {_range(counts)}",
+        *_balance(setup),
         f"memory      {_range(bytes_of_rank)} bytes of samples per rank",
         f"model       {described(setup.model)}; a message has {payload:,} bytes",
         *setup.exchange.describe(payload, itemsize),
     ]
+
+
+def _balance(setup: Setup) -> list[str]:
+    """Return how equal the work of ranks is, where there are several."""
+    federation, ranks = setup.federation, setup.federation.communicator.size
+    if ranks == 1:
+        return []
+    work = work_for_balance(setup.configuration, setup.dataset.description)
+    most = imbalance(work, federation.owner, ranks)
+    return [f"work        the busiest rank has {most:.3f} times the mean of all ranks"]
 
 
 def remarks(setup: Setup) -> list[str]:

@@ -39,6 +39,8 @@ class Request:
         None for a new run, True for the newest checkpoint of ``output``, or a path.
     dry_run : bool
         Whether the plan is printed and nothing trained.
+    plan : mapping or None
+        What a round would take where, as ``forecast.read_plan`` reads it; nothing is trained.
     quiet : bool
         Whether nothing is printed.
     spent : float
@@ -52,6 +54,7 @@ class Request:
     dry_run: bool = False
     quiet: bool = False
     spent: float = 0.0
+    plan: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

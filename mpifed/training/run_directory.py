@@ -193,6 +193,10 @@ class Recorder:
             for name, part in learnt.items():
                 file[f"learnt/{name}"] = part
 
+    def timing(self, text: str) -> None:
+        """Replace timing.csv, the seconds that each client's local steps took a round."""
+        self._guard(replace_bytes, self.directory / "timing.csv", text.encode())
+
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, then DONE if the run is finished.
 

@@ -31,6 +31,7 @@ from mpifed.supervision.stop_requests import stop_requests_from
 from mpifed.training import resume
 from mpifed.training.build import Setup, describe_versions
 from mpifed.training.clock import Clock
+from mpifed.training.costs import seconds_of_clients
 from mpifed.training.divergence import advice
 from mpifed.training.engine import Engine
 from mpifed.training.evaluation import columns_of
@@ -113,6 +114,8 @@ def train(
             raise RunError(f"round {engine.round}: {_in_words(error)}{more}") from error
         every = communicator.gather_object(heard)
         summary = _summary(setup, engine, status)
+        about = setup.configuration, setup.dataset.description, setup.federation
+        costs = seconds_of_clients(*about, engine.clock.seconds["local"] / max(1, engine.round))
         if recorder is not None and progress is not None and every is not None:
             said = [
                 f"warning on rank {rank}: {line}"
@@ -121,6 +124,10 @@ def train(
             ]
             for line in said:
                 recorder.log(line)
+            if costs is not None:
+                recorder.timing(costs)
+            if communicator.size > 1:
+                progress.say(f"local seconds, largest over mean: {summary['imbalance']}")
             recorder.finish(summary)
             count = f" ({len(said)} warning{'s' * (len(said) > 1)} in log.txt)" if said else ""
             progress.say(f"{status}: {task.output}{count}")
@@ -215,10 +222,10 @@ def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progres
 
 def _opening(setup: Setup, task: Task) -> list[str]:
     configuration, federation = setup.configuration, setup.federation
-    size = federation.communicator.size
+    size, name = federation.communicator.size, configuration.algorithm.name
     lines = [
-        f"{configuration.experiment}: {configuration.algorithm.name}, {federation.n_clients} "
-        f"clients on {size} rank{'s' if size > 1 else ''}, {configuration.rounds} rounds"
+        f"{configuration.experiment}: {name}, {federation.n_clients} clients on {size} "
+        f"rank{'s' if size > 1 else ''}, {configuration.rounds} rounds"
     ]
     idle = size - len(np.unique(federation.owner))
     if idle:
@@ -257,10 +264,9 @@ def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
     seconds["total"] = seconds["startup"] + seconds["data"] + engine.elapsed
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     slowest = communicator.max(np.array([*seconds.values(), float(peak)]))
+    local = communicator.gather_object(seconds["local"]) or [0.0]
     sent = int(communicator.sum(np.array([communicator.bytes_sent], np.int64))[0])
-    digest = engine.digest()
-    scores = engine.scores
-    ledger = setup.exchange.ledger
+    digest, scores, ledger = engine.digest(), engine.scores, setup.exchange.ledger
     return {
         "status": status,
         "experiment": configuration.experiment,
@@ -278,6 +284,7 @@ def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
             for phase, value in zip(seconds, slowest[:-1], strict=True)
         },
         "peak_memory_bytes": int(slowest[-1]),
+        "imbalance": round(max(local) * len(local) / sum(local), 4) if sum(local) else None,
         "mpi_bytes_sent": sent,
         "up_bits": ledger.up_bits,
         "down_bits": ledger.down_bits,

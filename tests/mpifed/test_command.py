@@ -74,6 +74,7 @@ def test_help_names_every_option(capfd):
         "output",
         "resume",
         "dry-run",
+        "plan",
         "list",
         "expect-ranks",
         "quiet",

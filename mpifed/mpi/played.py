@@ -1,0 +1,145 @@
+"""One rank of many, played by a single process that answers for the others and notes what it asks.
+
+What a rank computes in a round is measured so without the other ranks, and what it would send is
+known to the byte; ``training.network`` says how long that takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mpifed.mpi.communicator import Alone
+from mpifed.mpi.sums import FlatSums, Sums
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of a communicator.
+
+    Attributes
+    ----------
+    kind : {'reduce', 'node sum', 'broadcast', 'gather', 'neighbours'}
+        What it does.
+    sent, received : int
+        Bytes that this rank gives and gets.
+    messages : int
+        Ranks that it sends to, for 'neighbours'.
+    """
+
+    kind: str
+    sent: int
+    received: int
+    messages: int = 0
+
+
+class Played(Alone):
+    """Rank 0 of ``size``; every other rank answers as this one, gives an empty array where
+    arrays are gathered, and None in place of other objects.
+
+    Parameters
+    ----------
+    size : int
+        The number of ranks.
+    per_node : int
+        Ranks on a node.
+
+    Attributes
+    ----------
+    operations : list of Operation
+        What was asked for so far.
+
+    Examples
+    --------
+    >>> rank = Played(100, 10)
+    >>> rank.sum(np.ones(3, np.int64)), rank.operations[-1].kind, rank.nodes().max()
+    (array([1, 1, 1]), 'reduce', 9)
+    """
+
+    def __init__(self, size: int, per_node: int) -> None:
+        super().__init__()
+        self.size, self._per_node = size, per_node
+        self.operations: list[Operation] = []
+
+    def _note(self, kind: str, sent: int, received: int, messages: int = 0) -> None:
+        self.operations.append(Operation(kind, sent, received, messages))
+
+    def max(self, values: np.ndarray) -> np.ndarray:
+        self._note("reduce", values.nbytes, values.nbytes)
+        return values.copy()
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        self._note("reduce", values.nbytes, values.nbytes)
+        return values.copy()
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        self._note("reduce", values.nbytes, values.nbytes)
+        return values
+
+    def nodes(self) -> np.ndarray:
+        return np.arange(self.size) // self._per_node
+
+    def node_sums(self, nodes: np.ndarray) -> Sums:
+        return FlatSums(self._node_total)
+
+    def _node_total(self, values: np.ndarray) -> np.ndarray:
+        self._note("node sum", values.nbytes, values.nbytes)
+        return values
+
+    def all_agree(self, mine: bool, patience: float) -> bool | None:
+        self._note("reduce", 8, 8)
+        return mine
+
+    def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
+        assert values is not None
+        self._note("broadcast", values.nbytes, values.nbytes)
+        return values
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        self._note("broadcast", 64, 64)
+        return value
+
+    def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
+        self._note("gather", 64, 64 * self.size)
+        other = value[:0] if isinstance(value, np.ndarray) else None
+        return [value, *[other] * (self.size - 1)]
+
+    def exchange_rows(
+        self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
+    ) -> np.ndarray:
+        result = np.zeros((sum(receive), rows.shape[1]), rows.dtype)
+        result[: receive[0]] = rows[send[0]]
+        others = [len(wanted) for wanted in send[1:]]
+        wide = rows.shape[1] * rows.itemsize
+        self._note(
+            "neighbours", sum(others) * wide, sum(receive[1:]) * wide, sum(map(bool, others))
+        )
+        return result
+
+    def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        result = np.zeros((sum(counts), rows.shape[1]), rows.dtype)
+        result[: len(rows)] = rows
+        self._note("gather", rows.nbytes, result.nbytes)
+        return result
+
+    def neighbourhood(self, sources: Sequence[int], destinations: Sequence[int]) -> Any:
+        return None
+
+    def exchange_in(
+        self,
+        neighbourhood: Any,
+        rows: np.ndarray,
+        send: Sequence[np.ndarray],
+        receive: Sequence[int],
+        most: int,
+    ) -> np.ndarray:
+        return self.exchange_rows(rows, send, receive)
+
+    def send(self, values: np.ndarray, to: int) -> None:
+        self._note("neighbours", values.nbytes, 0, 1)
+
+    def barrier(self) -> None:
+        self._note("reduce", 0, 0)

@@ -1,0 +1,289 @@
+"""What a round would take on other numbers of ranks: ``--plan``.
+
+One process plays the first rank of many (``mpi.played``): it makes what that rank would host, and
+measures its CPU seconds of some rounds. What the rank asks of MPI in a round is timed by a model of
+the network (``network``). Where a node has more ranks than cores, ranks take turns on them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpifed.config.configuration import Configuration
+from mpifed.config.experiment_files import PLAN
+from mpifed.errors import InputError
+from mpifed.mpi.communicator import Communicator
+from mpifed.mpi.played import Operation, Played
+from mpifed.state import tensors
+from mpifed.training.build import make
+from mpifed.training.clock import Clock
+from mpifed.training.engine import Engine
+from mpifed.training.network import Network, ping_pong, wall_seconds
+
+ROUNDS, PATIENCE = 7, 10.0
+"""Rounds that are measured, at most, and seconds after which no other is begun."""
+
+LONGEST_PAUSE = 3e-3
+"""Seconds between two looks for a message where ranks share cores, as ``over_mpi4py`` waits."""
+
+FIRST_LOOKS = 5
+"""Looks before a pause is that long: the first is 0.1 ms, and each twice the one before."""
+
+COPIES = 3
+"""Rows of the participants that a round holds beside the state: begun, trained, their gradient."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``--plan`` asks for.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Numbers of ranks.
+    ranks_per_node, cores : int or None
+        Ranks and cores of a node. None for both is a core of its own for every rank, on nodes like
+        this one.
+    network : Network or None
+        None is the network between the ranks of this job, which a ping-pong measures.
+    """
+
+    ranks: tuple[int, ...]
+    ranks_per_node: int | None = None
+    cores: int | None = None
+    network: Network | None = None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A round on so many ranks.
+
+    Attributes
+    ----------
+    ranks, hosted : int
+        Ranks, and clients of the first.
+    compute, network : float
+        Wall seconds of a round: of computing, and of waiting for messages.
+    work : float
+        CPU seconds of a rank, on average, without those of waiting.
+    waits : int
+        Operations of a round that wait for other ranks, where ranks share cores, else 0: elsewhere
+        a rank that waits keeps its core.
+    look : float
+        CPU seconds of a rank that wakes to look for a message.
+    moved : int
+        Bytes that a rank hands to MPI.
+    memory : float
+        Bytes of a rank: the process, its samples, its clients' state and a round's rows.
+    """
+
+    ranks: int
+    hosted: int
+    compute: float
+    network: float
+    work: float
+    waits: int
+    look: float
+    moved: int
+    memory: float
+
+    @property
+    def total(self) -> float:
+        """Wall seconds of a round."""
+        return self.compute + self.network
+
+    def cpu(self, wall: float) -> float:
+        """Return the CPU seconds of all ranks in a round of ``wall`` seconds."""
+        if not self.waits:
+            return self.ranks * self.work
+        looks = self.waits * FIRST_LOOKS + max(0.0, wall - self.work) / LONGEST_PAUSE
+        return self.ranks * (self.work + looks * self.look)
+
+
+def read_plan(given: Mapping[str, Any]) -> Plan:
+    """Return what the words after ``--plan`` ask for.
+
+    Raises
+    ------
+    InputError
+        For a key that is unknown, a value out of range, or a network of which a part is missing.
+    """
+    values = dict(given)
+    if "site" in values:
+        values = {**_site(values.pop("site")), **values}
+    for key in values:
+        if key not in PLAN:
+            raise InputError(f"--plan has the key {key}; allowed: {', '.join(PLAN)}")
+    ranks = values.get("ranks")
+    ranks = ranks if isinstance(ranks, list) else [ranks]
+    if not ranks or not all(type(count) is int and 1 <= count <= 10**7 for count in ranks):
+        raise InputError(
+            f"--plan: ranks is {values.get('ranks')}; allowed: an integer from 1 to 10000000, "
+            "or a list of such"
+        )
+    for key in ("ranks_per_node", "cores"):
+        if key in values and (type(values[key]) is not int or values[key] < 1):
+            raise InputError(f"--plan: {key} is {values[key]}; allowed: an integer from 1")
+    parts = [field.name for field in fields(Network)]
+    named = [key for key in parts if key in values]
+    if named and len(named) < len(parts):
+        missing = ", ".join(key for key in parts if key not in values)
+        raise InputError(f"--plan gives {', '.join(named)} but not {missing}; give all or none")
+    for key in named:
+        value, bound = values[key], "above" if key == "bandwidth" else "from"
+        allowed = type(value) in (int, float) and 0 <= value <= 1e18
+        if not allowed or (value == 0 and bound == "above"):
+            raise InputError(f"--plan: {key} is {value}; allowed: a number {bound} 0")
+    network = Network(*(float(values[key]) for key in parts)) if named else None
+    return Plan(tuple(ranks), values.get("ranks_per_node"), values.get("cores"), network)
+
+
+def _site(path: Any) -> dict[str, Any]:
+    from mpifed.reading.yaml_files import read_yaml
+
+    found = read_yaml(Path(str(path)))
+    if not isinstance(found, dict):
+        raise InputError(f"--plan: {path} holds no mapping; allowed keys: {', '.join(PLAN)}")
+    return found
+
+
+def played(configuration: Configuration, ranks: int, per_node: int) -> tuple[Engine, Played]:
+    """Return the engine of the first of ``ranks`` ranks, ready for a round."""
+    rank = Played(ranks, per_node)
+    setup = make(configuration, rank, configuration.rounds)
+    engine = Engine(setup, setup.load(), Clock())
+    engine.prepare()
+    return engine, rank
+
+
+def forecast(
+    configuration: Configuration, ranks: int, per_node: int, cores: int, network: Network
+) -> Forecast:
+    """Return what a round takes, one rank of which is played here.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        The run.
+    ranks, per_node, cores : int
+        All ranks, those of a node, and its cores.
+    network : Network
+        Between ranks.
+    """
+    base = resident()
+    engine, rank = played(configuration, ranks, per_node)
+    seconds, operations = measured(engine, rank)
+    federation = engine.setup.federation
+    work = np.bincount(federation.owner, federation.n_train, minlength=ranks)
+    busiest = seconds * max(1.0, float(work.max()) / max(float(work[0]), 1.0))
+    average = seconds * float(work.mean()) / max(float(work[0]), 1.0)
+    turns = max(1.0, min(per_node, ranks) / cores)
+    messages = sum(network.cpu_seconds(one, ranks) for one in operations)
+    waited = wall_seconds(network, operations, ranks, per_node)
+    compute, network_seconds = max(busiest, average * turns), max(waited, messages * turns)
+    waits = len(operations) if turns > 1 else 0
+    return Forecast(
+        ranks,
+        len(federation.hosted),
+        compute,
+        network_seconds,
+        average + messages,
+        waits,
+        cost_of_a_look() if waits else 0.0,
+        sum(one.sent for one in operations),
+        base + _own_bytes(engine),
+    )
+
+
+def measured(engine: Engine, rank: Played) -> tuple[float, list[Operation]]:
+    """Return the CPU seconds of a round, the quickest of some, and what it asks of MPI.
+
+    Other work on the computer slows rounds down, so the quickest is least disturbed.
+    """
+    engine.advance()
+    engine.agree(False)
+    found: list[float] = []
+    operations: list[Operation] = []
+    began = time.monotonic()
+    while len(found) < ROUNDS and (not found or time.monotonic() - began < PATIENCE):
+        rank.operations.clear()
+        before = time.process_time()
+        engine.advance()
+        engine.agree(False)
+        found.append(time.process_time() - before)
+        operations = list(rank.operations)
+    return min(found), operations
+
+
+def cost_of_a_look() -> float:
+    """Return the CPU seconds of a rank that wakes to look for a message, the least of several."""
+    found: list[float] = []
+    for _ in range(5):
+        before = time.process_time()
+        for _ in range(20):
+            time.sleep(LONGEST_PAUSE)
+        found.append((time.process_time() - before) / 20)
+    return min(found)
+
+
+def _own_bytes(engine: Engine) -> float:
+    """Bytes of samples, state and a round's rows."""
+    shards, setup = engine.shards, engine.setup
+    splits = (shards.train, shards.val, shards.test)
+    samples = sum(part.x.nbytes + part.y.nbytes for part in splits)
+    held = tensors(engine.state, setup.exchange.shared_is_rows)
+    state = sum(tensor.nbytes for _, tensor, _ in held)
+    row = setup.algorithm.payload() * setup.dtype.itemsize
+    return samples + state + COPIES * row * len(engine.training)
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process has; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGESIZE")
+
+
+def forecast_lines(
+    plan: Plan, configuration: Configuration, communicator: Communicator
+) -> list[str]:
+    """Return the lines of ``--plan``, those of rank 0 on every rank; collective."""
+    network, how = plan.network, "given"
+    if network is None:
+        if communicator.size < 2:
+            raise InputError(
+                "--plan needs latency, overhead and bandwidth (or site) where one rank is alone; "
+                "mpirun -n 2 measures them"
+            )
+        network, how = ping_pong(communicator), "measured between ranks 0 and 1"
+    lines = None
+    if communicator.rank == 0:
+        here = os.cpu_count() or 1
+        cores = plan.cores or plan.ranks_per_node or here
+        per_node = plan.ranks_per_node or cores
+        rows = [forecast(configuration, count, per_node, cores, network) for count in plan.ranks]
+        lines = [
+            f"network     latency {network.latency:.3g} s, overhead {network.overhead:.3g} s, "
+            f"{network.bandwidth:.3g} bytes a second, {how}",
+            f"nodes       {per_node} ranks on {cores} cores each",
+            "   ranks clients/rank  compute s  network s    round s   CPU s/round  "
+            "MPI bytes/rank  memory/rank",
+            *(_row(one) for one in rows),
+        ]
+    return communicator.broadcast_object(lines)
+
+
+def _row(one: Forecast) -> str:
+    return (
+        f"{one.ranks:8d} {one.hosted:12d} {one.compute:10.3g} {one.network:10.3g} "
+        f"{one.total:10.3g} {one.cpu(one.total):13.3g} {one.moved:15d} {one.memory:12.3g}"
+    )

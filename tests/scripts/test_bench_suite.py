@@ -1,0 +1,114 @@
+"""Every part of the benchmark suite runs, and its page is drawn from what it prints."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
+PARTS = (
+    *("local_linear", "local_mlp", "local_cnn", "local_lstm"),
+    *("evaluation", "checkpoint_file", "fmmc_graphs"),
+)
+
+
+@pytest.fixture
+def suite(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import bench_suite
+
+    return bench_suite
+
+
+def figures(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_the_suite_has_all_parts(suite):
+    assert {*suite.PARTS} == {*PARTS, "exchange"}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_prints_its_seconds(part, suite, capsys):
+    suite.PARTS[part](tiny=True)
+    (one,) = figures(capsys.readouterr().out)
+    assert one["name"].startswith(part.split("_graphs")[0])
+    assert one["unit"].startswith("CPU s ")
+    assert 0 <= one["value"] < math.inf and 0 < one["detail"]["wall"] < math.inf
+    assert len(one["detail"]["all"]) == one["detail"]["repeats"] == 1
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("what", ["server", "gossip"])
+def test_an_exchange_is_measured_on_these_ranks(what, monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import bench_exchange
+
+    from mpifed.mpi.communicator import world
+
+    communicator = world()
+    if communicator.size < 2:
+        return
+    found = getattr(bench_exchange, what)(communicator, 5000, 2)
+    assert all(len(every) == 2 for every in found.values())
+    assert all(wall > 0 and cpu >= 0 for every in found.values() for wall, cpu in every)
+    assert {*bench_exchange.medians(found)} == {*found}
+
+
+def test_an_exchange_is_told_beside_bare_mpi(suite, capsys, monkeypatch):
+    ways = ("sum", "by_node", "integers", "int64", "float32", "moved", "bare", "round")
+    measured = {way: [[place + 1.0, 0.5]] * 3 for place, way in enumerate(ways)}
+    monkeypatch.setattr(suite.bench_exchange, "on_ranks", lambda *_: measured)
+    suite.exchange(tiny=True)
+    found = {one["name"]: one for one in figures(capsys.readouterr().out)}
+    assert {*found} == {"server_sum", "server_sum_by_node", "gossip_rows"}
+    assert found["server_sum"]["value"] == -0.5  # (1 - 3) / 4
+    assert found["server_sum"]["detail"]["whole_over_float32"] == 0.2
+    assert found["gossip_rows"]["value"] == round(6 / 7, 3)
+
+
+def line(name, value, **detail):
+    return json.dumps({"name": name, "value": value, "unit": "CPU s a round", "detail": detail})
+
+
+def test_the_page_shows_what_was_measured(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import bench_page
+
+    lines = tmp_path / "lines"
+    ratios = {"cpu_ratio": 1.25, "numbers": 1000, "whole_over_float32": 7.5, "seconds": {}}
+    lines.write_text(
+        "slurm says hello\n"
+        + line("local_linear", 0.25, wall=0.5, all=[0.25], repeats=5, clients=60)
+        + "\n"
+        + line("server_sum", 1.125, **ratios)
+    )
+    assert bench_page.main([str(lines), str(tmp_path)]) == 0
+    text = (tmp_path / "benchmarks_page.md").read_text()
+    assert "| `local_linear` | 0.25 | 0.5 | clients: 60 |" in text
+    assert (
+        "| `server_sum` | 1,000 | 1.125 | 1.25 | whole sum over a float32 Allreduce: 7.5 |" in text
+    )
+    assert (tmp_path / "benchmarks.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("words", [[], ["missing"], ["empty"]])
+def test_lines_that_cannot_be_used_are_refused(words, monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import bench_page
+
+    (tmp_path / "empty").write_text("")
+    assert bench_page.main([str(tmp_path / word) for word in words]) == 2
+    assert capsys.readouterr().err.startswith("bench_page: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty"]
+
+
+def test_the_page_in_the_docs_is_of_every_part():
+    text = (ROOT / "docs" / "benchmarks_page.md").read_text(encoding="utf-8")
+    names = [part for part in PARTS if part != "fmmc_graphs"]
+    assert all(f"`{name}`" in text for name in [*names, "fmmc_200", "server_sum", "gossip_rows"])
+    assert (ROOT / "docs" / "benchmarks.png").exists()
