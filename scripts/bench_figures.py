@@ -67,11 +67,12 @@ def engine(experiment: str, **overrides: Any) -> Any:
     from mpifed.training.build import make
     from mpifed.training.clock import Clock
     from mpifed.training.engine import Engine
+    from mpifed.training.samples import samples_of
 
     torch.set_num_threads(1)
     overrides = {**chosen, **overrides}
     setup = make(resolve(apply_overrides(read_experiment(experiment), overrides)), Alone(), 200)
-    made = Engine(setup, setup.load(), Clock())
+    made = Engine(setup, samples_of(setup), Clock())
     made.prepare()
     return made
 
@@ -83,7 +84,7 @@ def scores_of(made: Any) -> Any:
 
     trained = of_trained(made.setup, made.state, made.training)
     draws = Draws(made.seed, made.round)
-    return score(made.setup, made.state, trained, made.training, made.unseen, draws)
+    return score(made.setup, made.samples, made.state, made.training, trained, draws)
 
 
 def measures_of(made: Any) -> Any:

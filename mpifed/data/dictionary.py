@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 
-from mpifed.data.base import Dataset, Description, Shards, Split
+from mpifed.data.base import Dataset, Description, Shards, Split, SplitName
 from mpifed.data.clustering import Clusters, Solver, equal_clusters
 from mpifed.data.delivery import agreed
-from mpifed.data.generated import drawn_until, make_shards, no_targets, unlabelled
+from mpifed.data.generated import drawn_until, make_shards, no_targets, split_made, unlabelled
 from mpifed.errors import InputError
 from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
@@ -96,6 +96,10 @@ class Dictionary(Dataset):
         """Return the shards of ``client_ids``."""
         return make_shards(self.description, client_ids, dtype, self._make)
 
+    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        """Return one split of ``client_ids``; see ``Dataset``."""
+        return split_made(self.description, name, client_ids, dtype, self._make)
+
     def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
         """Return ``count`` new samples of each client; see ``Dataset``.
 
@@ -117,7 +121,7 @@ class Dictionary(Dataset):
             f"client {client}",
         )
 
-    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def _make(self, client: int, split: SplitName, n: int) -> tuple[np.ndarray, np.ndarray]:
         own = slice(None) if self.clusters is None else self.clusters.owner == client
         return self.samples[own], no_targets(self.samples[own])
 

@@ -8,8 +8,15 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
-from mpifed.data.base import Dataset, Shards, Split
-from mpifed.data.generated import alike, drawn_until, make_shards, no_targets, unlabelled
+from mpifed.data.base import Dataset, Shards, Split, SplitName
+from mpifed.data.generated import (
+    alike,
+    drawn_until,
+    make_shards,
+    no_targets,
+    split_made,
+    unlabelled,
+)
 from mpifed.errors import InputError
 from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
@@ -95,6 +102,10 @@ class GaussianMixture(Dataset):
         """Return the shards of ``client_ids``."""
         return make_shards(self.description, client_ids, dtype, self._make)
 
+    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        """Return one split of ``client_ids``; see ``Dataset``."""
+        return split_made(self.description, name, client_ids, dtype, self._make)
+
     def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
         """Return ``count`` new samples of each client, in its slice; see ``Dataset``."""
         rows = [
@@ -103,7 +114,7 @@ class GaussianMixture(Dataset):
         ]
         return unlabelled(rows, self.means.shape[1])
 
-    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def _make(self, client: int, split: SplitName, n: int) -> tuple[np.ndarray, np.ndarray]:
         if split == "train" and self._sorted is not None:
             x = self._sorted[client * n : (client + 1) * n]
         else:

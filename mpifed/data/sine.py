@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
-from mpifed.data.base import Dataset, Shards
-from mpifed.data.generated import alike, make_shards
+from mpifed.data.base import Dataset, Shards, Split, SplitName
+from mpifed.data.generated import alike, make_shards, split_made
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
@@ -75,7 +75,11 @@ class Sine(Dataset):
         """Return the shards of ``client_ids``."""
         return make_shards(self.description, client_ids, dtype, self._make)
 
-    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        """Return one split of ``client_ids``; see ``Dataset``."""
+        return split_made(self.description, name, client_ids, dtype, self._make)
+
+    def _make(self, client: int, split: SplitName, n: int) -> tuple[np.ndarray, np.ndarray]:
         amplitude, phase = self.families[int(client >= self.split)]
         x = stream(self.seed, f"sine/{split}", client=client).uniform(-REACH, REACH, (n, 1))
         return x, amplitude * np.sin(x + phase)

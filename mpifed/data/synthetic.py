@@ -7,9 +7,6 @@ x ~ U[-1, 1]^d with a component z ~ pi_t and a label that depends on <x, theta_z
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -17,13 +14,12 @@ import torch
 from annotated_types import Ge
 
 from mpifed.data import published
-from mpifed.data.base import Dataset, Description, Shards, Split
-from mpifed.data.cache import cached
+from mpifed.data.base import Dataset, Description, Shards, Split, SplitName
 from mpifed.data.delivery import agreed, allocated, deliver
-from mpifed.data.federated_format import Contents
-from mpifed.data.federated_writer import write
+from mpifed.data.federated_format import SPLITS, Contents
 from mpifed.data.partition import Alpha
 from mpifed.data.published import LARGEST, SMALLEST, Setting, Truth, rounded_sigmoid, sigmoid
+from mpifed.data.released import cached_release
 from mpifed.errors import InputError
 from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
@@ -130,6 +126,11 @@ class Synthetic(Dataset):
             np.full(n_clients, n_test),
         )
         self._communicator = communicator
+        if variant != "released":
+            self.make_split = self._made
+
+    def _made(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        return split_of(self.setting, self.truth, self.variant, name, client_ids, dtype)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``. Collective for ``released``; see ``cached``."""
@@ -196,31 +197,45 @@ def make_shards(
     dtype : torch.dtype
         Type of x.
     """
+    train, val, test = (
+        split_of(setting, truth, variant, name, client_ids, dtype) for name in SPLITS
+    )
+    return Shards(client_ids, train, val, test)
 
-    def split(name: Literal["train", "test"], counts: np.ndarray) -> Split:
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        x = allocated((int(offsets[-1]), setting.dimension), dtype)
-        y = torch.empty(int(offsets[-1]), dtype=torch.int64)
+
+def split_of(
+    setting: Setting,
+    truth: Truth,
+    variant: Variant,
+    name: SplitName,
+    client_ids: np.ndarray,
+    dtype: torch.dtype,
+) -> Split:
+    """Return one split of ``make_shards``.
+
+    Parameters
+    ----------
+    setting, truth, variant, dtype
+        As for ``make_shards``.
+    name : {'train', 'val', 'test'}
+        The split; that for validation has no sample.
+    client_ids : ndarray
+        Clients, int64, in any order.
+    """
+    counts = {
+        "train": truth.n_train[client_ids],
+        "val": np.zeros(len(client_ids), np.int64),
+        "test": np.full(len(client_ids), setting.n_test),
+    }[name]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    x = allocated((int(offsets[-1]), setting.dimension), dtype)
+    y = torch.empty(int(offsets[-1]), dtype=torch.int64)
+    if name != "val":
         for client, start, stop in zip(client_ids, offsets[:-1], offsets[1:], strict=True):
             heartbeat.step()
-            fill(
-                setting,
-                truth,
-                variant,
-                int(client),
-                name,
-                x[start:stop].numpy(),
-                y[start:stop].numpy(),
-            )
-        return Split(x, y, offsets)
-
-    empty = Split(
-        torch.empty((0, setting.dimension), dtype=dtype),
-        torch.empty(0, dtype=torch.int64),
-        np.zeros(len(client_ids) + 1, np.int64),
-    )
-    train = split("train", truth.n_train[client_ids])
-    return Shards(client_ids, train, empty, split("test", np.full(len(client_ids), setting.n_test)))
+            rows = slice(start, stop)
+            fill(setting, truth, variant, int(client), name, x[rows].numpy(), y[rows].numpy())
+    return Split(x, y, offsets)
 
 
 def fill(
@@ -269,28 +284,3 @@ def _draw_box(bits: np.random.BitGenerator, x: np.ndarray) -> None:
     words >>= 8
     x[...] = words
     x *= 2.0**-23
-
-
-def cached_release(setting: Setting, contents: Contents) -> Path:
-    """Return the cached file with everything the published generator makes for ``setting``.
-
-    It is made if it is missing; ``cached`` says what is raised.
-    """
-
-    def make(path: Path) -> None:
-        write(path, contents, _released_blocks(setting, contents), dataclasses.asdict(setting))
-
-    arguments = {**dataclasses.asdict(setting), "stored": contents.stored}
-    return cached("synthetic-released", arguments, contents, make)
-
-
-def _released_blocks(setting: Setting, contents: Contents) -> Iterator[Shards]:
-    dtype = getattr(torch, contents.stored)
-    empty = _split(np.empty((0, setting.dimension)), np.empty(0, np.int64), dtype)
-    for client, (train, test) in enumerate(published.samples(setting)):
-        shards = (_split(train.x, train.y, dtype), empty, _split(test.x, test.y, dtype))
-        yield Shards(np.array([client]), *shards)
-
-
-def _split(x: np.ndarray, y: np.ndarray, dtype: torch.dtype) -> Split:
-    return Split(torch.from_numpy(x).to(dtype), torch.from_numpy(y), np.array([0, len(y)]))

@@ -15,7 +15,6 @@ from mpifed.algorithms.returned import check_state
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
 from mpifed.config.configuration import to_mapping
-from mpifed.data.base import Shards
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.exchange.ledger import Ledger
 from mpifed.federation.clients import Clients, Draws, participants
@@ -26,8 +25,10 @@ from mpifed.training import divergence
 from mpifed.training import evaluation as appraisal
 from mpifed.training.build import Setup
 from mpifed.training.clock import Clock, timed
+from mpifed.training.digest import digest
 from mpifed.training.progress import Progress
 from mpifed.training.run_directory import Recorder
+from mpifed.training.samples import Samples
 from mpifed.training.scores import warn_of_losses
 
 
@@ -36,10 +37,8 @@ class Engine:
 
     Attributes
     ----------
-    setup, shards, clock
+    setup, samples, clock
         The objects of the run, the samples of the hosted clients, and seconds by phase.
-    everyone, training, unseen : Clients
-        The hosted clients: all, those in training, and those that only adapt.
     state : RunState
         The state after round ``round``, with a row for each hosted client.
     active : int or None
@@ -48,13 +47,8 @@ class Engine:
         The last recorded row of metrics.csv, on rank 0.
     """
 
-    def __init__(self, setup: Setup, shards: Shards, clock: Clock) -> None:
-        self.setup, self.shards, self.clock = setup, shards, clock
-        federation = setup.federation
-        unseen = federation.unseen[federation.hosted]
-        self.everyone = Clients(federation, shards, np.arange(len(federation.hosted)))
-        self.training = Clients(federation, shards, np.flatnonzero(~unseen))
-        self.unseen = Clients(federation, shards, np.flatnonzero(unseen))
+    def __init__(self, setup: Setup, samples: Samples, clock: Clock) -> None:
+        self.setup, self.samples, self.clock = setup, samples, clock
         self.seed = setup.configuration.seed
         self.state = setup.first_state(self.everyone)
         self._own: list[torch.Tensor] = []
@@ -63,8 +57,19 @@ class Engine:
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
         self.has_infinite_losses = False
-        self.writer = Writer(federation)
+        self.writer = Writer(setup.federation)
         self._began = time.perf_counter()
+
+    @property
+    def everyone(self) -> Clients:
+        """All clients hosted here."""
+        return self.samples.among_hosted(np.arange(len(self.setup.federation.hosted)))
+
+    @property
+    def training(self) -> Clients:
+        """The clients hosted here that take part in training."""
+        federation = self.setup.federation
+        return self.samples.among_hosted(np.flatnonzero(~federation.unseen[federation.hosted]))
 
     @property
     def elapsed(self) -> float:
@@ -167,7 +172,7 @@ class Engine:
                 after = self._round(active)
                 if drops:
                     where = f"state after round {self.round}"
-                    is_rows, ids = exchange.shared_is_rows, self.everyone.ids
+                    is_rows, ids = exchange.shared_is_rows, federation.hosted
                     divergence.refuse(communicator, after, is_rows, ids, where)
                 break
             except (Diverged, PeerDiverged) as error:
@@ -189,11 +194,11 @@ class Engine:
         here = np.flatnonzero(active[federation.hosted])
         participation = setup.configuration.participation
         effort = efforts(participation, federation.hosted[here], self.seed, self.round)
-        everyone = len(here) == len(self.everyone)
+        everyone = len(here) == len(federation.hosted)
         if everyone and effort is None:
             clients = self.everyone
         else:
-            clients = Clients(federation, self.shards, here, effort)
+            clients = self.samples.clients(here, effort)
         draws = Draws(self.seed, self.round)
         is_rows, rows = setup.exchange.shared_is_rows, torch.from_numpy(here)
         part = self.state if everyone else states.select(self.state, rows, is_rows)
@@ -225,7 +230,7 @@ class Engine:
         Raises ``Diverged`` or ``PeerDiverged`` where a state is not finite, and the failure of the
         last checkpoint.
         """
-        is_rows, ids = self.setup.exchange.shared_is_rows, self.everyone.ids
+        is_rows, ids = self.setup.exchange.shared_is_rows, self.setup.federation.hosted
         own = divergence.bad_clients(self.state, is_rows, ids)
         first = -float(own[0]) if own else -np.inf
         flags = np.array([float(stop), first, float(self.writer.failed)])
@@ -240,17 +245,17 @@ class Engine:
 
     def digest(self) -> str | None:
         """Return the digest of the state on rank 0, None elsewhere."""
-        return appraisal.digest(self.setup, self.state)
+        return digest(self.setup, self.state)
 
     def remarks(self) -> list[str]:
         """Return lines for the log about the algorithm, before its rounds begin."""
         return appraisal.remarks(self.setup, self.state, self.training)
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
-        """Score all clients and record a row of metrics.csv and clients.h5."""
+        """Score clients and record a row of metrics.csv and clients.h5."""
         with self.clock.measure("evaluation"), torch.no_grad():
             draws = Draws(self.seed, self.round)
-            found = appraisal.appraise(self.setup, self.state, self.training, self.unseen, draws)
+            found = appraisal.appraise(self.setup, self.samples, self.state, draws)
             if recorder is None or found.results is None:
                 return
             ledger = self.setup.exchange.ledger

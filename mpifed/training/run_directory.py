@@ -185,8 +185,8 @@ class Recorder:
             replacing(self.directory / "clients.h5") as partial,
             writing(partial, "w") as file,
         ):
-            file["client_id"] = np.arange(len(results.n_train))
-            known = {name: values for name, values in vars(results).items() if name != "more"}
+            file["client_id"] = results.client_ids
+            known = {n: values for n, values in vars(results).items() if n not in ("more", "ids")}
             for name, values in {**known, **results.more}.items():
                 if values is not None:
                     file[name] = values
