@@ -29,7 +29,7 @@ from mpifed.training.digest import digest
 from mpifed.training.progress import Progress
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples
-from mpifed.training.scores import warn_of_losses
+from mpifed.training.scores import ClientResults, warn_of_losses
 
 
 class Engine:
@@ -253,28 +253,37 @@ class Engine:
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
         """Score clients and record a row of metrics.csv and clients.h5."""
-        with self.clock.measure("evaluation"), torch.no_grad():
-            draws = Draws(self.seed, self.round)
-            found = appraisal.appraise(self.setup, self.samples, self.state, draws)
-            if recorder is None or found.results is None:
+        with self.clock.measure("evaluation"):
+            found = self.appraised()
+            if recorder is None or found is None:
                 return
-            ledger = self.setup.exchange.ledger
-            self.scores = {
-                "round": self.round,
-                "seconds": round(self.elapsed, 3),
-                "active_clients": self.active,
-                "up_bits": ledger.up_bits,
-                "down_bits": ledger.down_bits,
-                **found.row(self.setup.configuration.evaluation.client_weights),
-            }
+            self.scores, results, learnt = found
             recorder.row(self.scores)
-            recorder.clients(found.results, found.learnt)
+            recorder.clients(results, learnt)
             if not self.has_infinite_losses:
                 self.has_infinite_losses = warn_of_losses(
-                    found.results, self.round, divergence.advice(self.setup.algorithm)
+                    results, self.round, divergence.advice(self.setup.algorithm)
                 )
         if progress is not None:
             progress.scores(self.round, self.scores)
+
+    @torch.no_grad()
+    def appraised(self) -> tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]] | None:
+        """Return a row of metrics.csv, scores and learnt results on rank 0; None elsewhere."""
+        draws = Draws(self.seed, self.round)
+        found = appraisal.appraise(self.setup, self.samples, self.state, draws)
+        if found.results is None:
+            return None
+        ledger = self.setup.exchange.ledger
+        row = {
+            "round": self.round,
+            "seconds": round(self.elapsed, 3),
+            "active_clients": self.active,
+            "up_bits": ledger.up_bits,
+            "down_bits": ledger.down_bits,
+            **found.row(self.setup.configuration.evaluation.client_weights),
+        }
+        return row, found.results, found.learnt
 
     def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:
         with self.clock.measure("checkpoint"):
