@@ -80,20 +80,22 @@ def engine(experiment: str, **overrides: Any) -> Any:
 def scores_of(made: Any) -> Any:
     """Every client's scores between rounds of an engine."""
     from mpifed.federation.clients import Draws
-    from mpifed.training.evaluation import of_trained, score
+    from mpifed.training.evaluation import of_trained, score, training_of
 
-    trained = of_trained(made.setup, made.state, made.training)
+    training = training_of(made.setup, made.samples)
+    trained = of_trained(made.setup, made.state, training)
     draws = Draws(made.seed, made.round)
-    return score(made.setup, made.samples, made.state, made.training, trained, draws)
+    return score(made.setup, made.samples, made.state, training, trained, draws)
 
 
 def measures_of(made: Any) -> Any:
     """What its algorithm adds to metrics.csv."""
     from mpifed.federation.clients import Draws
-    from mpifed.training.evaluation import measure, of_trained
+    from mpifed.training.evaluation import measure, of_trained, training_of
 
-    trained = of_trained(made.setup, made.state, made.training)
-    return measure(made.setup, trained, made.training, Draws(made.seed, made.round))
+    training = training_of(made.setup, made.samples)
+    trained = of_trained(made.setup, made.state, training)
+    return measure(made.setup, trained, training, Draws(made.seed, made.round))
 
 
 def run(benchmarks: Mapping[str, Callable[[], None]], words: list[str]) -> int:

@@ -104,6 +104,17 @@ class Description:
         return dtype if dtype.is_floating_point else torch.float64
 
 
+def same_for_all(count: int, n_clients: int) -> np.ndarray:
+    """Return ``count`` for each client, int64 (n_clients,), read-only and without memory.
+
+    Examples
+    --------
+    >>> same_for_all(5, 3)
+    array([5, 5, 5])
+    """
+    return np.broadcast_to(np.int64(count), n_clients)
+
+
 @dataclass(frozen=True)
 class Split:
     """One split (training, validation or test) of some clients' shards, client after client.

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from mpifed.data.base import Description, Shards, Split, SplitName, Task
+from mpifed.data.base import Description, Shards, Split, SplitName, Task, same_for_all
 from mpifed.data.delivery import allocated
 from mpifed.data.federated_format import SPLITS
 from mpifed.errors import InputError, RunError
@@ -58,7 +58,7 @@ def alike(
         4.0 * numbers * sum(counts),
         f"data.{name} is {most}, which for one client, with samples of shape {input_shape},",
     )
-    n_train, n_val, n_test = (np.full(n_clients, count, np.int64) for count in counts)
+    n_train, n_val, n_test = (same_for_all(count, n_clients) for count in counts)
     return Description(source, input_shape, n_classes, n_train, n_val, n_test, task)
 
 

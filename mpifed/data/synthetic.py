@@ -14,8 +14,9 @@ import torch
 from annotated_types import Ge
 
 from mpifed.data import published
-from mpifed.data.base import Dataset, Description, Shards, Split, SplitName
+from mpifed.data.base import Dataset, Description, Shards, Split, SplitName, same_for_all
 from mpifed.data.delivery import agreed, allocated, deliver
+from mpifed.data.drawn_rows import DrawnRows
 from mpifed.data.federated_format import SPLITS, Contents
 from mpifed.data.partition import Alpha
 from mpifed.data.published import LARGEST, SMALLEST, Setting, Truth, rounded_sigmoid, sigmoid
@@ -122,8 +123,8 @@ class Synthetic(Dataset):
             (dimension,),
             2,
             self.truth.n_train,
-            np.zeros(n_clients, np.int64),
-            np.full(n_clients, n_test),
+            same_for_all(0, n_clients),
+            same_for_all(n_test, n_clients),
         )
         self._communicator = communicator
         if variant != "released":
@@ -163,16 +164,18 @@ def truth(setting: Setting, mixtures: Mixtures = "dirichlet") -> Truth:
     n_clients, n_components = setting.n_clients, setting.n_components
     sizes = stream(setting.seed, "synthetic/sizes").lognormal(4, 2, n_clients)
     alpha = np.full(n_components, setting.dirichlet_alpha)
-    draw = stream(setting.seed, "synthetic/mixture")
-    if mixtures == "one_hot":
-        mixture = np.eye(n_components)[draw.integers(n_components, size=n_clients)]
-    else:
-        mixture = draw.dirichlet(alpha, n_clients)
+
+    def weights(draw: np.random.Generator, count: int) -> np.ndarray:
+        if mixtures == "one_hot":
+            return np.eye(n_components)[draw.integers(n_components, size=count)]
+        return draw.dirichlet(alpha, count)
+
+    drawn = DrawnRows(stream(setting.seed, "synthetic/mixture"), weights, n_clients)
     components = stream(setting.seed, "synthetic/components").uniform(
         -1, 1, (n_components, setting.dimension)
     )
     n_train = np.minimum(sizes.astype(np.int64) + SMALLEST, LARGEST)
-    return Truth(mixture, components, n_train)
+    return Truth(drawn.row, components, n_train)
 
 
 def make_shards(
@@ -272,7 +275,7 @@ def _labelling(
 ) -> tuple[np.random.Generator, np.ndarray]:
     """The client's stream for labels, after the components of its ``n`` samples were drawn."""
     generator = stream(setting.seed, f"synthetic/{split}/labels", client=client)
-    return generator, generator.choice(setting.n_components, n, p=truth.mixture[client])
+    return generator, generator.choice(setting.n_components, n, p=truth.mixture_of(client))
 
 
 def _draw_box(bits: np.random.BitGenerator, x: np.ndarray) -> None:

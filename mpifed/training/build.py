@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -158,6 +159,7 @@ def make(
     with enough_memory(f"the model {configuration.model.name} with such options"):
         model = make_model(configuration, description, method)
     device = choose_device(configuration.device, method.devices, communicator)
+    _check_storage(configuration, device)
     configuration = with_stepping(configuration, model, device)
     check_memory(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
@@ -210,6 +212,23 @@ def _check_samples(configuration: Configuration, federation: Federation, dataset
         f"data.name '{configuration.data.name}' gives the clients on {host} "
         f"{int(samples.sum(dtype=np.float64))} samples of shape {description.input_shape}, which",
     )
+
+
+def _check_storage(configuration: Configuration, device: torch.device) -> None:
+    """Refuse rows on disk for a device that cannot use them, or where they cannot be."""
+    options = configuration.storage
+    if options.state != "disk":
+        return
+    if device.type != "cpu":
+        raise InputError(
+            f"storage.state is disk, but device is {device.type}, whose memory no file can be; "
+            "allowed: storage.state=memory, or device=cpu"
+        )
+    place = options.directory
+    if place is not None and not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
+        raise InputError(
+            f"storage.directory is '{place}'; it must be a directory that can be written to"
+        )
 
 
 def kept_bytes(configuration: Configuration, dataset: Dataset) -> float | None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 
 from mpifed import state as states
 from mpifed.training.build import Setup
 
-BLOCK = 1 << 16
+BLOCK = 1 << 14
 """Clients whose digests are gathered at once."""
 
 
-def digest(setup: Setup, state: states.RunState) -> str | None:
+def digest(
+    setup: Setup, state: states.RunState, after_block: Callable[[], None] = lambda: None
+) -> str | None:
     """Return the SHA-256 over the digests of the server's and each client's state, in order.
 
     Collective.
@@ -24,6 +27,8 @@ def digest(setup: Setup, state: states.RunState) -> str | None:
         The objects of the run.
     state : RunState
         The state of the server and of all hosted clients.
+    after_block : callable
+        Called when ``BLOCK`` clients were read.
 
     Returns
     -------
@@ -36,6 +41,7 @@ def digest(setup: Setup, state: states.RunState) -> str | None:
         last = min(first + BLOCK, federation.n_clients)
         start, stop = np.searchsorted(federation.hosted, (first, last))
         own = states.client_digests(state, is_rows, slice(int(start), int(stop)))
+        after_block()
         gathered = federation.communicator.gather_object(own)
         if gathered is None:
             continue

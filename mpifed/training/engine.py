@@ -27,6 +27,7 @@ from mpifed.training.build import Setup
 from mpifed.training.clock import Clock, timed
 from mpifed.training.digest import digest
 from mpifed.training.progress import Progress
+from mpifed.training.rows import rows_of
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples
 from mpifed.training.scores import ClientResults, warn_of_losses
@@ -39,20 +40,21 @@ class Engine:
     ----------
     setup, samples, clock
         The objects of the run, the samples of the hosted clients, and seconds by phase.
-    state : RunState
-        The state after round ``round``, with a row for each hosted client.
+    rows : Rows
+        The state after round ``round``.
     active : int or None
-        Participants of the last round; None before the first.
+        Participants of the last round.
     scores : dict
         The last recorded row of metrics.csv, on rank 0.
     """
 
-    def __init__(self, setup: Setup, samples: Samples, clock: Clock) -> None:
+    def __init__(
+        self, setup: Setup, samples: Samples, clock: Clock, directory: Path | None = None
+    ) -> None:
         self.setup, self.samples, self.clock = setup, samples, clock
         self.seed = setup.configuration.seed
-        self.state = setup.first_state(self.everyone)
-        self._own: list[torch.Tensor] = []
-        """Tensors of the state that the engine made: they have no other owner."""
+        self.rows = rows_of(setup, directory)
+        self.rows.take(setup.first_state(self.everyone))
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
@@ -66,15 +68,14 @@ class Engine:
         return self.samples.among_hosted(np.arange(len(self.setup.federation.hosted)))
 
     @property
-    def training(self) -> Clients:
-        """The clients hosted here that take part in training."""
-        federation = self.setup.federation
-        return self.samples.among_hosted(np.flatnonzero(~federation.unseen[federation.hosted]))
-
-    @property
     def elapsed(self) -> float:
         """Wall seconds of training, over all parts of the run."""
         return self.clock.seconds["total"] + time.perf_counter() - self._began
+
+    @property
+    def state(self) -> states.RunState:
+        """The state after round ``round``."""
+        return self.rows.state
 
     def prepare(self) -> None:
         """Run the computations of clients before round 1; a resumed run does not repeat them."""
@@ -82,15 +83,13 @@ class Engine:
             algorithm, before, draws = self.setup.algorithm, self.state, Draws(self.seed, 0)
             made = algorithm.prepare(before.algorithm, self.everyone, self.setup.exchange, draws)
             check_state(algorithm, "prepare", made, before.algorithm)
-            self.state = states.RunState(made, before.memory)
+            self.rows.take(states.RunState(made, before.memory))
 
     def restore(self, path: Path, meta: checkpoint.Meta) -> None:
         """Continue from a checkpoint; ``meta`` is what the file records besides the state."""
-        exchange, hosted = self.setup.exchange, self.setup.federation.hosted
-        self.state = checkpoint.read_state(path, self.state, exchange.shared_is_rows, hosted)
-        self._claim(self.state)
+        self.rows.read(path)
         self.round = meta.round
-        exchange.ledger = Ledger(**meta.ledger)
+        self.setup.exchange.ledger = Ledger(**meta.ledger)
         for phase, seconds in meta.seconds.items():
             self.clock.seconds[phase] += seconds
 
@@ -169,11 +168,11 @@ class Engine:
                 return
             booked = dict(vars(exchange.ledger))
             try:
-                after = self._round(active)
+                moved, here = self._round(active)
                 if drops:
                     where = f"state after round {self.round}"
-                    is_rows, ids = exchange.shared_is_rows, federation.hosted
-                    divergence.refuse(communicator, after, is_rows, ids, where)
+                    is_rows, ids = exchange.shared_is_rows, federation.hosted[here]
+                    divergence.refuse(communicator, moved, is_rows, ids, where)
                 break
             except (Diverged, PeerDiverged) as error:
                 bad = divergence.all_diverged(communicator, error) if drops else []
@@ -185,10 +184,14 @@ class Engine:
                 active[bad] = False
                 if communicator.rank == 0:
                     divergence.report(bad, self.round)
-        self.state = after
+        with self.clock.measure("local"):
+            self.rows.merge(moved, here)
 
-    def _round(self, active: np.ndarray) -> states.RunState:
-        """Return the state after this round among ``active`` clients, bool (n_clients,)."""
+    def _round(self, active: np.ndarray) -> tuple[states.RunState, np.ndarray]:
+        """Run this round among ``active`` clients, bool (n_clients,).
+
+        Return the state of those hosted here, and their positions among the hosted.
+        """
         setup, federation = self.setup, self.setup.federation
         began, exchanged = time.perf_counter(), self.clock.seconds["exchange"]
         here = np.flatnonzero(active[federation.hosted])
@@ -200,29 +203,15 @@ class Engine:
         else:
             clients = self.samples.clients(here, effort)
         draws = Draws(self.seed, self.round)
-        is_rows, rows = setup.exchange.shared_is_rows, torch.from_numpy(here)
-        part = self.state if everyone else states.select(self.state, rows, is_rows)
+        part = self.rows.of(here)
         made = setup.exchange.at(self.round, active, part.memory)
         channel = timed(made, self.clock)
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
         check_state(setup.algorithm, "round", moved, part.algorithm)
-        after = states.RunState(moved, channel.memory)
-        if everyone:
-            self._own = []
-        else:
-            after = states.merge(self.state, after, rows, is_rows, self._own)
-            self._claim(after)
         spent = time.perf_counter() - began
         self.clock.seconds["local"] += spent - (self.clock.seconds["exchange"] - exchanged)
-        return after
-
-    def _claim(self, state: states.RunState) -> None:
-        """Note that the engine made the rows of ``state``, so that rounds may overwrite them."""
-        # A round that may be run again needs the state before it.
-        if self.setup.configuration.on_divergence != "drop":
-            found = states.tensors(state, self.setup.exchange.shared_is_rows)
-            self._own = [tensor for _, tensor, is_rows in found if is_rows]
+        return states.RunState(moved, channel.memory), here
 
     def agree(self, stop: bool) -> bool:
         """Return whether any rank was asked to stop.
@@ -230,8 +219,8 @@ class Engine:
         Raises ``Diverged`` or ``PeerDiverged`` where a state is not finite, and the failure of the
         last checkpoint.
         """
-        is_rows, ids = self.setup.exchange.shared_is_rows, self.setup.federation.hosted
-        own = divergence.bad_clients(self.state, is_rows, ids)
+        is_rows, (changed, ids) = self.setup.exchange.shared_is_rows, self.rows.unchecked()
+        own = divergence.bad_clients(changed, is_rows, ids)
         first = -float(own[0]) if own else -np.inf
         flags = np.array([float(stop), first, float(self.writer.failed)])
         answer = self.setup.federation.communicator.max(flags)
@@ -245,11 +234,11 @@ class Engine:
 
     def digest(self) -> str | None:
         """Return the digest of the state on rank 0, None elsewhere."""
-        return digest(self.setup, self.state)
+        return digest(self.setup, self.state, self.rows.release)
 
     def remarks(self) -> list[str]:
-        """Return lines for the log about the algorithm, before its rounds begin."""
-        return appraisal.remarks(self.setup, self.state, self.training)
+        """Return lines for the log, before the rounds begin."""
+        return appraisal.remarks(self.setup, self.state, self.samples)
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
         """Score clients and record a row of metrics.csv and clients.h5."""
@@ -270,8 +259,8 @@ class Engine:
     @torch.no_grad()
     def appraised(self) -> tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]] | None:
         """Return a row of metrics.csv, scores and learnt results on rank 0; None elsewhere."""
-        draws = Draws(self.seed, self.round)
-        found = appraisal.appraise(self.setup, self.samples, self.state, draws)
+        at = Draws(self.seed, self.round)
+        found = appraisal.appraise(self.setup, self.samples, self.rows, at)
         if found.results is None:
             return None
         ledger = self.setup.exchange.ledger
@@ -308,4 +297,5 @@ class Engine:
                 setup.exchange.shared_is_rows,
                 setup.exchange.arrays(),
                 setup.configuration.checkpoint.keep,
+                self.rows.release if self.rows.on_disk else None,
             )

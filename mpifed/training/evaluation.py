@@ -16,19 +16,20 @@ from mpifed import state as states
 from mpifed.algorithms import returned
 from mpifed.algorithms.base import Predictor
 from mpifed.config.configuration import ClientWeights
-from mpifed.federation.clients import Clients, Draws, Federation
-from mpifed.federation.participation import count_participants
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import unread
 from mpifed.training.averages import summarise
 from mpifed.training.build import Setup
 from mpifed.training.digest import digest
 from mpifed.training.growing import with_growth
+from mpifed.training.rows import Rows
 from mpifed.training.run_directory import COLUMNS, UNSEEN_COLUMNS
 from mpifed.training.samples import Samples
 from mpifed.training.scores import (
     VALIDATION_COLUMNS,
     ClientResults,
     score_clients,
+    scored_clients,
     task_columns,
 )
 
@@ -94,7 +95,7 @@ class Appraisal:
         }
 
 
-def appraise(setup: Setup, samples: Samples, state: states.RunState, draws: Draws) -> Appraisal:
+def appraise(setup: Setup, samples: Samples, rows: Rows, draws: Draws) -> Appraisal:
     """Evaluate the state after a round.
 
     Parameters
@@ -103,24 +104,31 @@ def appraise(setup: Setup, samples: Samples, state: states.RunState, draws: Draw
         The objects of the run.
     samples : Samples
         The samples of the hosted clients.
-    state : RunState
+    rows : Rows
         The state after the round.
     draws : Draws
         The random numbers of this evaluation.
     """
-    federation = setup.federation
-    training = samples.among_hosted(np.flatnonzero(~federation.unseen[federation.hosted]))
+    state, training = rows.state, training_of(setup, samples)
     shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
+    results = score(setup, samples, state, training, trained, draws)
+    rows.release()
     return Appraisal(
-        score(setup, samples, state, training, trained, draws),
-        digest(setup, state),
+        results,
+        digest(setup, state, rows.release),
         setup.exchange.consensus_distance(shared) if shared else None,
         measure(setup, trained, training, draws),
         _learnt(setup, trained),
     )
 
 
-def remarks(setup: Setup, state: states.RunState, training: Clients) -> list[str]:
+def training_of(setup: Setup, samples: Samples) -> Clients:
+    """Return the clients hosted here that take part in training."""
+    federation = setup.federation
+    return samples.among_hosted(np.flatnonzero(~federation.unseen[federation.hosted]))
+
+
+def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]:
     """Return lines for the log: the algorithm's own, and options of ``local`` that it ignores.
 
     Parameters
@@ -129,11 +137,11 @@ def remarks(setup: Setup, state: states.RunState, training: Clients) -> list[str
         The objects of the run.
     state : RunState
         The state before the first round of this part.
-    training : Clients
-        The hosted clients in training.
+    samples : Samples
+        The samples of the hosted clients.
     """
     algorithm = setup.algorithm
-    own = algorithm.remarks(state.algorithm, training, setup.exchange)
+    own = algorithm.remarks(state.algorithm, training_of(setup, samples), setup.exchange)
     return [*_unread(setup), *_of_sample(setup), *returned.checked_remarks(algorithm, own)]
 
 
@@ -158,31 +166,6 @@ def _unread(setup: Setup) -> list[str]:
         f"local.{key}={value} changes nothing: of the section local, {name} reads {what}"
         for key, value in unread(setup.configuration.local, read).items()
     ]
-
-
-def scored_clients(federation: Federation, share: float, draws: Draws) -> np.ndarray:
-    """Return the clients that an evaluation scores, ascending, int64.
-
-    They depend on the seed and the round alone. Those in training and those unseen are drawn
-    apart, uniformly without replacement: of n of a kind max(1, round(share n)).
-
-    Parameters
-    ----------
-    federation : Federation
-        All clients.
-    share : float
-        ``evaluation.sample``, in (0, 1].
-    draws : Draws
-        The random numbers of this evaluation.
-    """
-    chosen = []
-    kinds = {"training": federation.training, "unseen": np.flatnonzero(federation.unseen)}
-    for kind, among in kinds.items():
-        if len(among):
-            count = count_participants(share, len(among))
-            stream = draws.stream(f"evaluation/{kind}")
-            chosen.append(among[stream.choice(len(among), count, replace=False, shuffle=False)])
-    return np.sort(np.concatenate(chosen))
 
 
 def count_scored(setup: Setup) -> int:
@@ -223,10 +206,12 @@ def score(
     """
     algorithm, federation = setup.algorithm, setup.federation
     options, is_rows = setup.configuration.evaluation, setup.exchange.shared_is_rows
-    ids, here = None, np.arange(len(federation.hosted))
     if options.sample < 1:
         ids = scored_clients(federation, options.sample, draws)
-        here = np.searchsorted(federation.hosted, np.intersect1d(ids, federation.hosted))
+        own = ids[federation.owner[ids] == federation.communicator.rank]
+        here = np.searchsorted(federation.hosted, own)
+    else:
+        ids, here = None, np.arange(len(federation.hosted))
     is_unseen = federation.unseen[federation.hosted[here]]
 
     def served() -> Iterator[tuple[Clients, Predictor]]:

@@ -12,7 +12,8 @@ import torch
 
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.returned import check_predictor
-from mpifed.federation.clients import Clients, Federation
+from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.participation import count_participants
 from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
 from mpifed.models.losses import likelihood_differs
@@ -53,6 +54,31 @@ class ClientResults:
     def client_ids(self) -> np.ndarray:
         """The numbers of the clients, int64 (n_clients,), ascending."""
         return np.arange(len(self.n_train)) if self.ids is None else self.ids
+
+
+def scored_clients(federation: Federation, share: float, draws: Draws) -> np.ndarray:
+    """Return the clients that an evaluation scores, ascending, int64.
+
+    They depend on the seed and the round alone. Those in training and those unseen are drawn
+    apart, uniformly without replacement: of n of a kind max(1, round(share n)).
+
+    Parameters
+    ----------
+    federation : Federation
+        All clients.
+    share : float
+        ``evaluation.sample``, in (0, 1].
+    draws : Draws
+        The random numbers of this evaluation.
+    """
+    chosen = []
+    kinds = {"training": federation.training, "unseen": np.flatnonzero(federation.unseen)}
+    for kind, among in kinds.items():
+        if len(among):
+            count = count_participants(share, len(among))
+            stream = draws.stream(f"evaluation/{kind}")
+            chosen.append(among[stream.choice(len(among), count, replace=False, shuffle=False)])
+    return np.sort(np.concatenate(chosen))
 
 
 def score_clients(

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def train(
     with listening(say) as heard, ExitStack() as at_the_end:
         with clock.measure("data"):
             samples = agree(communicator, partial(_load, setup))
-        engine = agree(communicator, partial(_engine, setup, samples, clock))
+        engine = agree(communicator, partial(_engine, setup, samples, clock, task.output))
         agree(communicator, lambda: _warn_of_this_computer(engine))
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
@@ -133,9 +134,9 @@ def _load(setup: Setup) -> Samples:
         return samples_of(setup)
 
 
-def _engine(setup: Setup, samples: Samples, clock: Clock) -> Engine:
+def _engine(setup: Setup, samples: Samples, clock: Clock, output: Path) -> Engine:
     with enough_memory("the state of the clients hosted here"):
-        return Engine(setup, samples, clock)
+        return Engine(setup, samples, clock, output)
 
 
 class _Listener(logging.Handler):

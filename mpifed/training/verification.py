@@ -138,7 +138,7 @@ def _engine(
         lambda: make(configuration, communicator, horizon or configuration.rounds, stored),
     )
     samples = agree(communicator, partial(samples_of, setup))
-    engine = Engine(setup, samples, Clock())
+    engine = Engine(setup, samples, Clock(), recorded.directory)
     if path is None or meta is None:
         engine.prepare()
         return engine
