@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,8 @@ from mpifed.jobs.importing import Cost, cost, main, seconds_to_copy
 
 def test_an_import_is_measured_in_a_process_of_its_own():
     found = cost()
-    # Every module that is imported from a file was looked up at least once.
-    known = [m for m in sys.modules.values() if str(getattr(m, "__file__", "")).endswith(".py")]
-    assert found.paths > 500 < len(known) + 500
+    # A module that is imported from a file is looked up at least once; torch alone has as many.
+    assert found.paths > 1000
     assert found.user + found.system > 0
     assert found.seconds > 0
 
