@@ -30,6 +30,7 @@ import bench_interruption
 import bench_methods
 import bench_models
 import bench_networks
+import bench_scale
 import bench_surrogates
 import bench_topologies
 import bench_transport
@@ -215,6 +216,7 @@ for part in (
     bench_checkpoint,
     bench_interruption,
     bench_networks,
+    bench_scale,
     bench_clients,
     bench_models,
     bench_methods,
