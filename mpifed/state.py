@@ -211,7 +211,7 @@ def server_digest(state: Any, shared_is_rows: bool) -> bytes:
     for name, tensor, is_rows in tensors(state, shared_is_rows):
         if not is_rows:
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-            digest.update(_bytes(tensor))
+            digest.update(_bytes(tensor).data)
     return digest.digest()
 
 

@@ -244,10 +244,12 @@ def to_yaml(configuration: Configuration) -> str:
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration with defaults for keys of two sections that it may lack."""
-    given = stored.get("evaluation")
-    section = dataclasses.asdict(EvaluationOptions()) | (given if isinstance(given, dict) else {})
-    return {**stored, "data": with_defaults("data", stored.get("data")), "evaluation": section}
+    """Return a stored configuration with defaults for keys of some sections that it may lack."""
+    found = {**stored, "data": with_defaults("data", stored.get("data"))}
+    for name, options in (("evaluation", EvaluationOptions()), ("storage", StorageOptions())):
+        given = stored.get(name)
+        found[name] = dataclasses.asdict(options) | (given if isinstance(given, dict) else {})
+    return found
 
 
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:

@@ -121,7 +121,7 @@ class Dictionary(Dataset):
             f"client {client}",
         )
 
-    def _make(self, client: int, split: SplitName, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         own = slice(None) if self.clusters is None else self.clusters.owner == client
         return self.samples[own], no_targets(self.samples[own])
 

@@ -114,7 +114,7 @@ class GaussianMixture(Dataset):
         ]
         return unlabelled(rows, self.means.shape[1])
 
-    def _make(self, client: int, split: SplitName, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         if split == "train" and self._sorted is not None:
             x = self._sorted[client * n : (client + 1) * n]
         else:

@@ -77,7 +77,7 @@ class Poisson(Dataset):
         ]
         return unlabelled(rows, 1)
 
-    def _make(self, client: int, split: SplitName, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         x = self._draw(stream(self.seed, f"poisson/{split}", client=client), client, n)
         return x, no_targets(x)
 

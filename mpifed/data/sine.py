@@ -79,7 +79,7 @@ class Sine(Dataset):
         """Return one split of ``client_ids``; see ``Dataset``."""
         return split_made(self.description, name, client_ids, dtype, self._make)
 
-    def _make(self, client: int, split: SplitName, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         amplitude, phase = self.families[int(client >= self.split)]
         x = stream(self.seed, f"sine/{split}", client=client).uniform(-REACH, REACH, (n, 1))
         return x, amplitude * np.sin(x + phase)

@@ -263,7 +263,7 @@ def fill(
         _draw_box(bits, x[rows])
         # In float64 whatever x is: labels then do not depend on the run's type.
         products = x[rows].astype(np.float64) @ truth.components.T
-        logits[rows] += np.take_along_axis(products, latent[rows, None], axis=1)[:, 0]
+        logits[rows] += products[np.arange(len(products)), latent[rows]]
     if variant == "paper":
         y[:] = generator.random(len(y)) < sigmoid(logits)
     else:

@@ -161,7 +161,7 @@ class Tags(Dataset):
         rng = stream(self.seed, "tags/topic", client=source)
         return int(rng.integers(len(self.language.topics)))
 
-    def _make(self, client: int, split: SplitName, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         source = self.layout.source_of(client)
         questions = self.questions(source)
         rng = stream(self.seed, "tags/split", client=source)

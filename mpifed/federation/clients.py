@@ -105,8 +105,8 @@ def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
 
     Examples
     --------
-    >>> contiguous_owners(np.array([1.0, 1.0, 1.0, 3.0]), 2)
-    array([0, 0, 0, 1])
+    >>> contiguous_owners(np.array([1.0, 1.0, 1.0, 3.0]), 2).tolist()
+    [0, 0, 0, 1]
     """
     n_clients = len(work)
     n_blocks = min(n_ranks, n_clients)

@@ -49,5 +49,5 @@ def digest(
         of_all = np.empty((last - first, hashlib.sha256().digest_size), np.uint8)
         for rank, found in enumerate(gathered):
             of_all[owners == rank] = np.frombuffer(found, np.uint8).reshape(-1, of_all.shape[1])
-        total.update(of_all)
+        total.update(of_all.data)
     return total.hexdigest() if federation.communicator.rank == 0 else None

@@ -182,17 +182,17 @@ class _Later(Shards):
         return self._made.split(name, self.client_ids)
 
     @cached_property
-    def train(self) -> Split:  # type: ignore[override]
+    def train(self) -> Split:
         """Training samples."""
         return self._split("train")
 
     @cached_property
-    def val(self) -> Split:  # type: ignore[override]
+    def val(self) -> Split:
         """Validation samples."""
         return self._split("val")
 
     @cached_property
-    def test(self) -> Split:  # type: ignore[override]
+    def test(self) -> Split:
         """Test samples."""
         return self._split("test")
 
