@@ -17,7 +17,7 @@ from mpifed import state
 from mpifed.algorithms.scaffold import ScaffoldState
 from mpifed.checkpoint.row_file import RowFile
 from mpifed.data.drawn_rows import BLOCK, DrawnRows
-from mpifed.errors import RunError
+from mpifed.errors import InputError, RunError
 from mpifed.federation.clients import contiguous_owners
 from mpifed.local.optimizers import SgdState
 from mpifed.mpi.communicator import Alone, world
@@ -184,3 +184,20 @@ def test_owners_do_not_depend_on_how_work_is_added_up(work, ranks, window):
         assert (contiguous_owners(np.array(work), ranks) == expected).all()
     finally:
         clients.WINDOW = before
+
+
+def test_a_run_of_an_earlier_version_has_no_section_storage(tmp_path):
+    from mpifed.config.configuration import completed
+    from mpifed.reading.configurations import read_stored
+
+    run("synthetic-fedem", {**SMALL, "rounds": 2}, tmp_path / "run", Alone())
+    path = tmp_path / "run" / "config.yaml"
+    text = path.read_text()
+    kept = [line for line in text.splitlines() if not line.startswith("storage")]
+    path.write_text("\n".join(kept) + "\n")
+    stored = read_stored(path)
+    assert "storage" not in stored
+    assert completed(stored)["storage"] == {"samples": None, "state": "memory", "directory": None}
+    path.write_text("\n".join([*kept, "storage: 3"]) + "\n")
+    with pytest.raises(InputError, match="storage is not a mapping"):
+        read_stored(path)
