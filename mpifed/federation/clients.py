@@ -198,9 +198,10 @@ class Clients:
     federation : Federation
         All clients.
     shards : Shards
-        The samples of the hosted clients.
+        The samples of the hosted clients, or of these alone.
     rows : ndarray of int64, shape (len,)
-        Positions of these clients among the hosted ones.
+        Positions of these clients in ``shards``: among the hosted ones, or from 0 where the
+        samples of these clients alone were made.
     effort : ndarray of float64, shape (len,), or None
         The share of its local steps that each client takes; None if all take all.
     """
