@@ -276,9 +276,7 @@ class Engine:
 
     def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:
         with self.clock.measure("checkpoint"):
-            setup = self.setup
-            data = setup.dataset.description
-            folder = directory / "checkpoints"
+            setup, data = self.setup, self.setup.dataset.description
             meta = checkpoint.Meta(
                 self.round,
                 self.seed,
@@ -291,7 +289,7 @@ class Engine:
                 data if data.problem is None else None,
             )
             self.writer.start(
-                checkpoint.path_of(folder, self.round),
+                checkpoint.path_of(directory / "checkpoints", self.round),
                 meta,
                 self.state,
                 setup.exchange.shared_is_rows,
