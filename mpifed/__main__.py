@@ -18,6 +18,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "sweep": ("mpifed.sweep.__main__", "run every combination of lists of values"),
     "report": ("mpifed.report.__main__", "make tables and plots from run directories"),
     "jobs": ("mpifed.jobs.__main__", "submit, watch and stop runs as SLURM jobs"),
+    "verify": ("mpifed.verify", "repeat rounds of a finished run and compare digests"),
     "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),
     "reproduce": ("mpifed.reproduce.__main__", "run the tables and figures of the papers"),
     "theory": ("mpifed.theory.__main__", "compare a run of FLIX with the paper's theorems"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed import __version__
-from mpifed.command import Parser, program
+from mpifed.command import Parser, program, since_process_start
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -105,6 +105,31 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     """Run the command with the words after ``mpifed run``; return its exit code."""
+    return started(lambda: _prepared(arguments))
+
+
+def _prepared(arguments: list[str]) -> Callable[[], int]:
+    options = parser().parse_intermixed_args(arguments)
+    if options.list:
+        from mpifed.config.catalogue import listing
+
+        text = listing(options.list)
+        return lambda: _show(text)
+    # Before the imports of torch and MPI, which take seconds in which a signal may come.
+    stop_requested = _stop_on_signals()
+    request = _request(options)
+    communicator = world_of_ranks(options.expect_ranks)
+    return lambda: _run(request, communicator, stop_requested)
+
+
+def started(prepare: Callable[[], Callable[[], int]]) -> int:
+    """Prepare a command and carry it out; return its exit code.
+
+    Parameters
+    ----------
+    prepare : callable
+        Returns what is to be done once all ranks are there. What it raises is reported.
+    """
     # Set before numpy and torch start their thread pools; ``threads=`` raises them again.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
@@ -114,13 +139,7 @@ def main(arguments: list[str]) -> int:
         # A name that the terminal cannot show must not end a run that has succeeded.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        options = parser().parse_intermixed_args(arguments)
-        if options.list:
-            return _list(options.list)
-        # Before the imports of torch and MPI, which take seconds in which a signal may come.
-        stop_requested = _stop_on_signals()
-        request = _request(options)
-        communicator = _world(options.expect_ranks)
+        action = prepare()
     except InputError as error:
         return _fail_early(text_of(error), EXIT_BAD_INPUT)
     except SystemExit:
@@ -129,15 +148,25 @@ def main(arguments: list[str]) -> int:
         return _fail_early("interrupted", EXIT_FAILED)
     except BaseException as error:
         return _fail_early(_foreign(error), EXIT_FAILED)
-    return _run(request, communicator, stop_requested)
+    return action()
 
 
 def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) -> int:
-    """Carry out a request; every failure ends the whole job with one message."""
-    try:
+    """Carry out a request; return the exit code."""
+
+    def action() -> int:
         from mpifed.api import execute
 
         result = execute(request, communicator, stop_requested)
+        return EXIT_STOPPED if result.status == "stopped" else EXIT_FINISHED
+
+    return reporting(communicator, action)
+
+
+def reporting(communicator: Any, action: Callable[[], int]) -> int:
+    """Return the exit code of ``action``; a failure ends the whole job with one message."""
+    try:
+        return action()
     except AgreedInputError as error:
         if communicator.rank == 0:
             _say(text_of(error))
@@ -162,14 +191,14 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
     except BaseException as error:
         # A user's component may raise anything, SystemExit included.
         return _fail(communicator, _foreign(error), EXIT_FAILED)
-    return EXIT_STOPPED if result.status == "stopped" else EXIT_FINISHED
 
 
 def _foreign(error: BaseException) -> str:
     return f"{in_words(error)} (MPIFED_DEBUG=1 shows the traceback)"
 
 
-def _world(expected: int | None) -> Any:
+def world_of_ranks(expected: int | None = None) -> Any:
+    """Return the communicator of all ranks, of which there must be ``expected``."""
     with waiting():  # for the other ranks, in MPI_Init
         from mpifed.mpi.agreement import share_guard_addresses
         from mpifed.mpi.communicator import world
@@ -211,7 +240,7 @@ def _request(options: Any) -> Any:
         Path(chosen) if isinstance(chosen, str) else chosen,
         options.dry_run,
         options.quiet,
-        _since_process_start(),
+        since_process_start(),
         plan,
     )
 
@@ -240,16 +269,6 @@ def _stop_on_signals() -> Callable[[], bool]:
 def _interrupt(number: int, frame: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-def _since_process_start() -> float:
-    """Return wall seconds since this process began; its CPU seconds where they are unknown."""
-    try:
-        fields = Path("/proc/self/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
-        ticks = int(fields[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError, ValueError, IndexError):
-        return time.process_time()
 
 
 def _say(message: str) -> None:
@@ -284,10 +303,7 @@ def _fail(communicator: Any, message: str, code: int) -> int:
     return code
 
 
-def _list(word: str) -> int:
-    from mpifed.config.catalogue import listing
-
-    text = listing(word)
+def _show(text: str) -> int:
     if launched_rank() in (None, 0):
         print(text, flush=True)
     return EXIT_FINISHED

@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -210,21 +211,38 @@ def server_digest(state: Any, shared_is_rows: bool) -> bytes:
     for name, tensor, is_rows in tensors(state, shared_is_rows):
         if not is_rows:
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-            digest.update(_bytes(tensor))
+            digest.update(_bytes(tensor).data)
     return digest.digest()
 
 
-def client_digests(state: Any, shared_is_rows: bool, n_hosted: int) -> list[bytes]:
-    """Return one SHA-256 per hosted client of its rows of every field that has a client axis."""
-    digests = [hashlib.sha256() for _ in range(n_hosted)]
+def client_digests(state: Any, shared_is_rows: bool, part: slice) -> bytes:
+    """Return the SHA-256 of each of some hosted clients' rows of all fields with a client axis.
+
+    Parameters
+    ----------
+    state : dataclass
+        The state of all hosted clients.
+    shared_is_rows : bool
+        As for :func:`tensors`.
+    part : slice
+        Positions among the hosted clients, with a start and a stop.
+
+    Returns
+    -------
+    bytes
+        32 of each client, in their order.
+    """
+    digests = [hashlib.sha256() for _ in range(part.start, part.stop)]
     for name, tensor, is_rows in tensors(state, shared_is_rows):
-        if is_rows:
+        if is_rows and digests:
             header = f"{name} {tensor.dtype} {tuple(tensor.shape[1:])};".encode()
-            for digest, row in zip(digests, tensor, strict=True):
+            rows = _bytes(tensor[part]).reshape(len(digests), -1)
+            for digest, row in zip(digests, rows, strict=True):
                 digest.update(header)
-                digest.update(_bytes(row))
-    return [digest.digest() for digest in digests]
+                digest.update(row.data)
+    return b"".join(digest.digest() for digest in digests)
 
 
-def _bytes(tensor: Tensor) -> Any:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+def _bytes(tensor: Tensor) -> np.ndarray:
+    """The bytes of a tensor, uint8."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -67,11 +67,12 @@ def engine(experiment: str, **overrides: Any) -> Any:
     from mpifed.training.build import make
     from mpifed.training.clock import Clock
     from mpifed.training.engine import Engine
+    from mpifed.training.samples import samples_of
 
     torch.set_num_threads(1)
     overrides = {**chosen, **overrides}
     setup = make(resolve(apply_overrides(read_experiment(experiment), overrides)), Alone(), 200)
-    made = Engine(setup, setup.load(), Clock())
+    made = Engine(setup, samples_of(setup), Clock())
     made.prepare()
     return made
 
@@ -79,20 +80,22 @@ def engine(experiment: str, **overrides: Any) -> Any:
 def scores_of(made: Any) -> Any:
     """Every client's scores between rounds of an engine."""
     from mpifed.federation.clients import Draws
-    from mpifed.training.evaluation import of_trained, score
+    from mpifed.training.evaluation import of_trained, score, training_of
 
-    trained = of_trained(made.setup, made.state, made.training)
+    training = training_of(made.setup, made.samples)
+    trained = of_trained(made.setup, made.state, training)
     draws = Draws(made.seed, made.round)
-    return score(made.setup, made.state, trained, made.training, made.unseen, draws)
+    return score(made.setup, made.samples, made.state, training, trained, draws)
 
 
 def measures_of(made: Any) -> Any:
     """What its algorithm adds to metrics.csv."""
     from mpifed.federation.clients import Draws
-    from mpifed.training.evaluation import measure, of_trained
+    from mpifed.training.evaluation import measure, of_trained, training_of
 
-    trained = of_trained(made.setup, made.state, made.training)
-    return measure(made.setup, trained, made.training, Draws(made.seed, made.round))
+    training = training_of(made.setup, made.samples)
+    trained = of_trained(made.setup, made.state, training)
+    return measure(made.setup, trained, training, Draws(made.seed, made.round))
 
 
 def run(benchmarks: Mapping[str, Callable[[], None]], words: list[str]) -> int:

@@ -157,11 +157,12 @@ def dcgd_floor() -> None:
 
     from mpifed.federation.clients import Draws
     from mpifed.theory import flix
+    from mpifed.training.evaluation import training_of
 
     ratios = {}
     for k in GRID[:-1]:
         made = engine("flix-dcgd", **{"compression.k": k})
-        method, clients = made.setup.algorithm, made.training
+        method, clients = made.setup.algorithm, training_of(made.setup, made.samples)
         state = made.state.algorithm
         c = method.constants(state, clients, made.setup.exchange)
         rows = state.reference.expand(len(clients), -1)

@@ -342,7 +342,7 @@ def cnn_scoring() -> None:
     """Scores of the CNN on 12,000 images, beside bare forward passes at their best batch size."""
     about = {"shape": [28, 28], "samples": 600, "tests": 600}
     engine = made("bench_networks:small_cnn", about, clients=10)
-    shards = engine.shards
+    shards = engine.samples.shards
     x = torch.cat([shards.train.x, shards.test.x])
     description = Description("random", (28, 28), 10, *[np.zeros(1, np.int64)] * 3)
     measured = in_turn(

@@ -32,6 +32,7 @@ import bench_methods
 import bench_models
 import bench_networks
 import bench_suite
+import bench_scale
 import bench_surrogates
 import bench_topologies
 import bench_transport
@@ -217,6 +218,7 @@ for part in (
     bench_checkpoint,
     bench_interruption,
     bench_networks,
+    bench_scale,
     bench_clients,
     bench_models,
     bench_methods,

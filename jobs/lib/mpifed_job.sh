@@ -7,9 +7,9 @@
 # of the user's own, else empty), python, launcher (mpirun or srun), mpirun, mpi (for srun), bind_gpus
 # and srun_container (options of srun), launcher_options, least_ranks (empty unless the number of nodes
 # is SLURM's to choose), warn_seconds, max_restarts (0: never queued again), max_preemptions,
-# max_failures, stage (an archive to unpack on every node, else empty), scratch (where), image (the file
-# of a container, else empty), container (words before the interpreter), stop_files (files that ask the
-# job to stay stopped). The prologue has left `early` (a signal that came meanwhile) and `trouble` (why
+# max_failures, stage (an archive to unpack on every node, else empty), stage_when (always, or where it is
+# faster than an import), scratch (where), image (the file of a container, else empty), container (words
+# before the interpreter), stop_files (files that ask the job to stay stopped). The prologue has left `early` (a signal that came meanwhile) and `trouble` (why
 # it failed), both empty as a rule.
 
 process='' code=1 asked='' cancelled=no staged='' cause=''
@@ -108,6 +108,7 @@ begin() {
 stage() {
   [ -n "$stage" ] || return 0
   [ -z "$asked" ] || return 0
+  if [ "$stage_when" = faster ] && ! is_faster; then return 0; fi
   staged=$scratch/mpifed-${job}-$(id -u)
   # The directory may be open to all, and the name can be guessed: what another user made there is not
   # used.
@@ -129,6 +130,17 @@ stage() {
   python=$staged/environment/bin/python
   if [ -x "$staged/environment/bin/mpirun" ]; then mpirun=$staged/environment/bin/mpirun; fi
   note "unpacked $stage in $staged"
+}
+
+# Whether a copy of the environment takes less time than an import from where it is, measured on this
+# node before ranks start; yes where it cannot be measured.
+# shellcheck disable=SC2317,SC2329  # not in every template
+is_faster() {
+  local said status
+  said=$("$python" -m mpifed.jobs.importing "$stage" "$scratch" 2>&1)
+  status=$?
+  note "$said"
+  [ "$status" != 1 ]
 }
 
 # shellcheck disable=SC2317,SC2329  # not in every template

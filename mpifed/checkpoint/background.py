@@ -63,10 +63,12 @@ class Writer:
         shared_is_rows: bool,
         arrays: Mapping[str, np.ndarray],
         keep: int,
+        release: Callable[[], None] | None = None,
     ) -> None:
         """Begin a checkpoint; collective.
 
-        Returns when ``state`` is copied and the previous checkpoint is written.
+        Returns when ``state`` is copied and the previous checkpoint is written. A state on disk is
+        not copied: the call then returns when the checkpoint is complete.
 
         Parameters
         ----------
@@ -82,6 +84,8 @@ class Writer:
             Arrays that the exchange stores, by name.
         keep : int
             Checkpoints that are kept.
+        release : callable, optional
+            For a state on disk: gives back the memory of rows that were read.
 
         Raises
         ------
@@ -92,8 +96,8 @@ class Writer:
         """
         self.finish()
         federation = self._federation
-        if self._communicator is None:
-            taken = parts(state, shared_is_rows)
+        if self._communicator is None or release is not None:
+            taken = parts(state, shared_is_rows, release)
             write(path, meta, taken, arrays, federation, federation.communicator, keep)
             return
         first = federation.communicator.rank == 0

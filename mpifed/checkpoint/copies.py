@@ -6,6 +6,7 @@ kept from one checkpoint to the next, so that later copies touch no fresh pages.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,10 @@ from torch import Tensor
 
 from mpifed import state as states
 from mpifed.staging import host_memory, on_host
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,14 @@ class Part:
         The rows of the clients hosted here, (hosted, ...), or the server's tensor.
     is_rows : bool
         Whether the first axis is clients.
+    release : callable
+        Called when a piece of the values was taken, which are then read once more.
     """
 
     name: str
     values: np.ndarray
     is_rows: bool
+    release: Callable[[], None] = _nothing
 
     @property
     def row_bytes(self) -> int:
@@ -41,7 +49,9 @@ class Part:
         return int(np.prod(shape, dtype=np.int64)) * self.values.itemsize
 
 
-def parts(state: Any, shared_is_rows: bool) -> list[Part]:
+def parts(
+    state: Any, shared_is_rows: bool, release: Callable[[], None] | None = None
+) -> list[Part]:
     """Return the tensors of a state as NumPy arrays, without a copy where they are on the CPU.
 
     Parameters
@@ -50,6 +60,8 @@ def parts(state: Any, shared_is_rows: bool) -> list[Part]:
         The state of a run.
     shared_is_rows : bool
         Whether shared tensors have a row for each client.
+    release : callable, optional
+        As in ``Part``.
 
     Returns
     -------
@@ -57,7 +69,7 @@ def parts(state: Any, shared_is_rows: bool) -> list[Part]:
         In the order of ``mpifed.state.tensors``.
     """
     return [
-        Part(name, on_host(tensor), is_rows)
+        Part(name, on_host(tensor), is_rows, release or _nothing)
         for name, tensor, is_rows in states.tensors(state, shared_is_rows)
     ]
 

@@ -14,26 +14,23 @@ more than its own share. ``background`` does all of this while the run continues
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
-import torch
 
-from mpifed import state as states
 from mpifed.checkpoint.copies import Part
 from mpifed.checkpoint.format import LIBRARY, Meta, lay_out, read_description
 from mpifed.checkpoint.gathering import feed, fill
 from mpifed.checkpoint.integrity import Damaged, seal, verify, verify_on_disk
+from mpifed.checkpoint.stored_state import opened_checkpoint, read_state, selection
 from mpifed.errors import PeerFailure, RunError
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
-from mpifed.reading.hdf5 import disk_reason, opened, whole
+from mpifed.reading.hdf5 import disk_reason, whole
 from mpifed.replacing import partial_of, replacing
 
 __all__ = [
@@ -202,7 +199,7 @@ def _write_together(
     with h5py.File(path, "r+", driver="mpio", comm=communicator.mpi4py, libver=LIBRARY) as file:
         for part in parts:
             if part.is_rows and len(federation.hosted):
-                file["clients"][part.name][_selection(federation.hosted)] = part.values
+                file["clients"][part.name][selection(federation.hosted)] = part.values
             elif part.values.ndim and not part.is_rows and communicator.rank == 0:
                 file["server"][part.name][...] = part.values
         file.flush()
@@ -215,25 +212,6 @@ def _reserve(path: Path) -> None:
         os.posix_fallocate(descriptor, 0, os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
-
-
-def _selection(ids: np.ndarray) -> slice | np.ndarray:
-    """Return ascending ``ids`` for h5py: a slice, much faster, where they are consecutive."""
-    if len(ids) and ids[-1] - ids[0] == len(ids) - 1:
-        return slice(int(ids[0]), int(ids[-1]) + 1)
-    return ids
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[h5py.File]:
-    """Open ``path`` for reading; errors of reading become ``Damaged``."""
-    try:
-        with opened(path) as file:
-            yield file
-    except Damaged:
-        raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise Damaged(f"{path} cannot be read: {disk_reason(error)}") from error
 
 
 def newest(directory: Path) -> tuple[tuple[Path, Meta] | None, list[str]]:
@@ -259,42 +237,15 @@ def _first_intact(paths: Sequence[Path]) -> tuple[tuple[Path, Meta] | None, list
 def read_meta(path: Path) -> Meta:
     """Return what an intact checkpoint records besides the state; raise ``Damaged``."""
     verify(path)
-    with _opened(path) as file:
+    with opened_checkpoint(path) as file:
         return read_description(file)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays that the exchange stored, by name; raise ``Damaged``."""
-    with _opened(path) as file:
+    with opened_checkpoint(path) as file:
         return {
             name.removeprefix("exchange."): whole(data)
             for name, data in file["server"].items()
             if name.startswith("exchange.")
         }
-
-
-def read_state(path: Path, state: Any, shared_is_rows: bool, hosted: np.ndarray) -> Any:
-    """Return ``state`` with the stored tensors; each rank reads the rows of the ``hosted`` clients.
-
-    Raises
-    ------
-    Damaged
-        If the file lacks a tensor, or has another shape, dtype or too few clients.
-    """
-    values = {}
-    with _opened(path) as file:
-        for name, tensor, is_rows in states.tensors(state, shared_is_rows):
-            group = file["clients" if is_rows else "server"]
-            if not isinstance(group.get(name), h5py.Dataset):
-                raise Damaged(f"{path} lacks the state '{name}'")
-            stored = group[name]
-            fresh = torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format)
-            target = fresh.detach().numpy()
-            same = stored.shape[is_rows:] == target.shape[is_rows:] and stored.dtype == target.dtype
-            if not same or (is_rows and len(hosted) and hosted[-1] >= len(stored)):
-                form = f"{stored.dtype} {stored.shape}"
-                raise Damaged(f"{path} holds '{name}' as {form}, which is not this run's form")
-            if target.size:
-                stored.read_direct(target, _selection(hosted) if is_rows else ())
-            values[name] = fresh.to(tensor.device)
-    return states.replace_tensors(state, values)

@@ -131,6 +131,7 @@ def fill(
                 else:
                     made = values[:, piece.begin : piece.end]
                 sink.put(offset, made)
+                part.release()
                 offset += made.size
         sink.close()
     finally:
@@ -185,6 +186,7 @@ def feed(
             rows = _part_of(piece, values, federation)
             if len(rows):
                 communicator.send(rows, 0)
+            part.release()
 
 
 def _part_of(piece: Piece, own: np.ndarray, federation: Federation) -> np.ndarray:

@@ -36,7 +36,12 @@ from mpifed.config.experiment_files import (
     parse_overrides,
     read_experiment,
 )
-from mpifed.config.sections import CheckpointOptions, ClientWeights, EvaluationOptions
+from mpifed.config.sections import (
+    CheckpointOptions,
+    ClientWeights,
+    EvaluationOptions,
+    StorageOptions,
+)
 from mpifed.errors import InputError, closest
 from mpifed.federation import participation
 from mpifed.federation.participation import Participation
@@ -54,7 +59,6 @@ __all__ = [
     "check_names",
     "completed",
     "decided",
-    "differences",
     "experiment_names",
     "parse_overrides",
     "read_experiment",
@@ -114,6 +118,8 @@ class Configuration:
         When clients are scored, and on what.
     checkpoint : mapping
         When the state is stored.
+    storage : mapping
+        Where samples and states of clients are kept.
     reschedule : bool
         Whether a run that is resumed for more rounds stretches its learning-rate schedule to them.
     """
@@ -138,6 +144,7 @@ class Configuration:
     compression: Section = Section(DEFAULTS["compression"])
     evaluation: EvaluationOptions = EvaluationOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
+    storage: StorageOptions = StorageOptions()
     reschedule: bool = False
 
     @property
@@ -239,10 +246,12 @@ def to_yaml(configuration: Configuration) -> str:
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration with defaults for keys of two sections that it may lack."""
-    given = stored.get("evaluation")
-    section = dataclasses.asdict(EvaluationOptions()) | (given if isinstance(given, dict) else {})
-    return {**stored, "data": with_defaults("data", stored.get("data")), "evaluation": section}
+    """Return a stored configuration with defaults for keys of some sections that it may lack."""
+    found = {**stored, "data": with_defaults("data", stored.get("data"))}
+    for name, options in (("evaluation", EvaluationOptions()), ("storage", StorageOptions())):
+        given = stored.get(name)
+        found[name] = dataclasses.asdict(options) | (given if isinstance(given, dict) else {})
+    return found
 
 
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:
@@ -260,18 +269,6 @@ def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[st
             if asked.get(key, option.default) == "auto" and settled not in (None, "auto"):
                 lines.append(f"{section}.{key} is auto, which is {settled} here")
     return lines
-
-
-def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
-    """Return the dotted keys in which two configurations differ, with both values."""
-    found = []
-    for key in sorted({*one, *other}):
-        a, b, where = one.get(key), other.get(key), f"{path}{key}"
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += differences(a, b, f"{where}.")
-        elif a != b:
-            found.append(f"{where}: {shown(a)} in the run, {shown(b)} now")
-    return found
 
 
 def _participation(value: Any) -> Participation:

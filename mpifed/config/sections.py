@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from mpifed.components.values import LARGEST
 from mpifed.errors import InputError
@@ -34,6 +34,10 @@ class EvaluationOptions:
     client_weights : {'scored', 'train', 'uniform'}
         Weights of averages over clients: the samples of the split that is scored, the training
         samples n_t, as in Marfoq et al. 2021, or one each.
+    sample : float
+        Share of the clients that an evaluation scores. Which ones is drawn anew for each
+        evaluation, from the seed and the round alone. Averages are over these clients, and
+        clients.h5 holds those of the last evaluation.
     """
 
     every: Annotated[int, Ge(1), Le(LARGEST)] = 10
@@ -42,6 +46,7 @@ class EvaluationOptions:
     validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
     validation_split: bool = False
     client_weights: ClientWeights = "scored"
+    sample: Annotated[float, Gt(0), Le(1)] = 1.0
 
     def __post_init__(self) -> None:
         if self.unseen_shares and not self.unseen_fraction:
@@ -75,3 +80,26 @@ class CheckpointOptions:
 
     every: Annotated[int, Ge(1), Le(LARGEST)] = 50
     keep: Annotated[int, Ge(1), Le(LARGEST)] = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageOptions:
+    """The section ``storage``: where samples and states of clients are; it changes no number.
+
+    Parameters
+    ----------
+    samples : float, optional
+        Megabytes of samples that a rank holds, or more where those in use are more. Others are
+        made again when they are needed, where the data set makes clients one by one. None is the
+        samples of all clients, or 192 MB where ``evaluation.sample`` is below 1.
+    state : {'memory', 'disk'}
+        Where the rows of the clients' state are between rounds. Rows on disk are read for the
+        participants of a round, and written back.
+    directory : str, optional
+        Where the rows on disk are, for instance a local disk of the node. None is the file system
+        of the run directory. The file has no name, so that it ends with the process.
+    """
+
+    samples: Annotated[float, Ge(0), Le(LARGEST)] | None = None
+    state: Literal["memory", "disk"] = "memory"
+    directory: str | None = None

@@ -104,6 +104,17 @@ class Description:
         return dtype if dtype.is_floating_point else torch.float64
 
 
+def same_for_all(count: int, n_clients: int) -> np.ndarray:
+    """Return ``count`` for each client, int64 (n_clients,), read-only and without memory.
+
+    Examples
+    --------
+    >>> same_for_all(5, 3)
+    array([5, 5, 5])
+    """
+    return np.broadcast_to(np.int64(count), n_clients)
+
+
 @dataclass(frozen=True)
 class Split:
     """One split (training, validation or test) of some clients' shards, client after client.
@@ -144,7 +155,10 @@ class Split:
         return Split(self.x[part], self.y[part], np.array([0, part.stop - part.start]))
 
 
+SplitName = Literal["train", "val", "test"]
+
 Fresh = Callable[[np.ndarray, int, int], Split]
+MakeSplit = Callable[[SplitName, np.ndarray, torch.dtype], Split]
 
 
 @dataclass(frozen=True)
@@ -193,6 +207,10 @@ class Dataset(Component, kind="data set"):
         Draws new samples where the source can, (client_ids, round, count) to a split of ``count``
         samples of each client, float64. They follow the client's distribution and depend on the
         seed, the round and the client alone: the same call gives the same samples on any rank.
+    make_split : callable or None
+        Makes one split of some clients where the source can make them one by one: (name,
+        client_ids, dtype) to what ``load`` has of it. It is not collective, and may be called for
+        any clients in any order. None where samples can only be loaded all at once.
     """
 
     description: Description
@@ -200,6 +218,7 @@ class Dataset(Component, kind="data set"):
     divisor: int = 1
     is_uint8: bool = False
     fresh: Fresh | None = None
+    make_split: MakeSplit | None = None
 
     @abstractmethod
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:

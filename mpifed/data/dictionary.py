@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 
-from mpifed.data.base import Dataset, Description, Shards, Split
+from mpifed.data.base import Dataset, Description, Shards, Split, SplitName
 from mpifed.data.clustering import Clusters, Solver, equal_clusters
 from mpifed.data.delivery import agreed
-from mpifed.data.generated import drawn_until, make_shards, no_targets, unlabelled
+from mpifed.data.generated import drawn_until, make_shards, no_targets, split_made, unlabelled
 from mpifed.errors import InputError
 from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
@@ -95,6 +95,10 @@ class Dictionary(Dataset):
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``."""
         return make_shards(self.description, client_ids, dtype, self._make)
+
+    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        """Return one split of ``client_ids``; see ``Dataset``."""
+        return split_made(self.description, name, client_ids, dtype, self._make)
 
     def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
         """Return ``count`` new samples of each client; see ``Dataset``.

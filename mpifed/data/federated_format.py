@@ -31,14 +31,14 @@ from typing import Any, cast, get_args
 import h5py
 import numpy as np
 
-from mpifed.data.base import Description, Task
+from mpifed.data.base import Description, SplitName, Task
 from mpifed.errors import InputError, closest, one_line
 from mpifed.reading import hdf5
 from mpifed.reading.hdf5 import disk_reason
 from topologies.inputs import check_regular
 
 VERSION = 1
-SPLITS = ("train", "val", "test")
+SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 STORED = ("uint8", "float32", "float64")
 LARGEST_DIVISOR = 2**53 - 1
 """Every whole number up to it is one of float64."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
-from mpifed.data.base import Description, Shards, Split, Task
+from mpifed.data.base import Description, Shards, Split, SplitName, Task, same_for_all
 from mpifed.data.delivery import allocated
 from mpifed.data.federated_format import SPLITS
 from mpifed.errors import InputError, RunError
@@ -57,7 +58,7 @@ def alike(
         4.0 * numbers * sum(counts),
         f"data.{name} is {most}, which for one client, with samples of shape {input_shape},",
     )
-    n_train, n_val, n_test = (np.full(n_clients, count, np.int64) for count in counts)
+    n_train, n_val, n_test = (same_for_all(count, n_clients) for count in counts)
     return Description(source, input_shape, n_classes, n_train, n_val, n_test, task)
 
 
@@ -87,19 +88,56 @@ def make_shards(
     for position, client in enumerate(client_ids):
         heartbeat.step()
         for name, split in zip(SPLITS, splits, strict=True):
-            rows = slice(*split.offsets[position : position + 2])
-            if rows.start < rows.stop:
-                x, y = make(int(client), name, int(rows.stop - rows.start))
-                split.x[rows].copy_(torch.from_numpy(x))
-                split.y[rows].copy_(torch.from_numpy(y))
-                for values in (split.x[rows], split.y[rows]):
-                    if values.is_floating_point() and not np.isfinite(values.numpy()).all():
-                        raise InputError(
-                            f"the data set {about.source} with such options has a value that is "
-                            f"not finite in {dtype} among the samples of client {client}"
-                        )
+            _fill(about, split, position, int(client), partial(make, int(client), name))
     train, val, test = splits
     return Shards(client_ids, train, val, test)
+
+
+def split_made(
+    about: Description, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype, make: Make
+) -> Split:
+    """Return one split of ``make_shards`` alone; the other parameters are the same.
+
+    Parameters
+    ----------
+    about : Description
+        The data set.
+    name : {'train', 'val', 'test'}
+        The split.
+    client_ids : ndarray
+        Clients, int64, in any order.
+    dtype : torch.dtype
+        Type of x, and of floating-point targets.
+    make : callable
+        As for ``make_shards``.
+    """
+    split = _unset(about, name, client_ids, dtype)
+    for position, client in enumerate(client_ids):
+        heartbeat.step()
+        _fill(about, split, position, int(client), partial(make, int(client), name))
+    return split
+
+
+def _fill(
+    about: Description,
+    split: Split,
+    position: int,
+    client: int,
+    make: Callable[[int], tuple[np.ndarray, np.ndarray]],
+) -> None:
+    """Write what ``make`` returns for so many samples to the rows of the client at ``position``."""
+    rows = split.rows_of(position)
+    if rows.start == rows.stop:
+        return
+    x, y = make(rows.stop - rows.start)
+    split.x[rows].copy_(torch.from_numpy(x))
+    split.y[rows].copy_(torch.from_numpy(y))
+    for values in (split.x[rows], split.y[rows]):
+        if values.is_floating_point() and not np.isfinite(values.numpy()).all():
+            raise InputError(
+                f"the data set {about.source} with such options has a value that is "
+                f"not finite in {values.dtype} among the samples of client {client}"
+            )
 
 
 def _unset(about: Description, name: str, client_ids: np.ndarray, dtype: torch.dtype) -> Split:

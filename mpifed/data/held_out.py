@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from mpifed.data.base import Dataset, Description, Shards, Split
+from mpifed.data.base import Dataset, Description, Shards, Split, SplitName
 from mpifed.errors import InputError
 from mpifed.random import stream
 
@@ -48,14 +48,27 @@ class HeldOut(Dataset):
         self._dataset, self._fraction, self._seed = dataset, fraction, seed
         self.description: Description = replace(about, n_train=about.n_train - n_val, n_val=n_val)
         self.fresh = dataset.fresh
+        self.make_split = None if dataset.make_split is None else self._made
+
+    def _made(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        assert self._dataset.make_split is not None
+        if name == "test":
+            return self._dataset.make_split(name, client_ids, dtype)
+        whole = self._dataset.make_split("train", client_ids, dtype)
+        held = self._held(client_ids, whole)
+        return _part(whole, np.flatnonzero(held if name == "val" else ~held))
+
+    def _held(self, client_ids: np.ndarray, train: Split) -> np.ndarray:
+        """Which of the samples in ``train`` are held out, bool (samples,)."""
+        held = np.zeros(len(train.y), bool)
+        for client, n, start in zip(client_ids, train.counts, train.offsets[:-1], strict=True):
+            held[start + draw_held_out(self._seed, int(client), int(n), self._fraction)] = True
+        return held
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``. Collective where the data set's own is."""
         shards = self._dataset.load(client_ids, dtype)
-        counts = shards.train.counts
-        held = np.zeros(int(counts.sum()), bool)
-        for client, n, start in zip(client_ids, counts, shards.train.offsets[:-1], strict=True):
-            held[start + draw_held_out(self._seed, int(client), int(n), self._fraction)] = True
+        held = self._held(client_ids, shards.train)
         train = _part(shards.train, np.flatnonzero(~held))
         return replace(shards, train=train, val=_part(shards.train, np.flatnonzero(held)))
 

@@ -10,7 +10,7 @@ therefore not a mixture with the weights drawn; about a quarter of the labels ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,17 +58,22 @@ class Truth:
 
     Attributes
     ----------
-    mixture : ndarray
-        pi, float64 (n_clients, n_components); rows sum to one.
+    mixture_of : callable
+        pi of a client, float64 (n_components,), which sums to one.
     components : ndarray
         theta, float64 (n_components, dimension).
     n_train : ndarray
         Training samples of each client, int64 (n_clients,).
     """
 
-    mixture: np.ndarray
+    mixture_of: Callable[[int], np.ndarray]
     components: np.ndarray
     n_train: np.ndarray
+
+    @property
+    def mixture(self) -> np.ndarray:
+        """pi of all clients, float64 (n_clients, n_components)."""
+        return np.stack([self.mixture_of(client) for client in range(len(self.n_train))])
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ def begin(setting: Setting) -> tuple[np.random.RandomState, Truth]:
             "generator draws weights that are not finite; use a more moderate one"
         )
     components = random.uniform(-1, 1, (setting.n_components, setting.dimension))
-    return random, Truth(mixture, components, n_train)
+    return random, Truth(mixture.__getitem__, components, n_train)
 
 
 def samples(setting: Setting) -> Iterator[tuple[Sample, Sample]]:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
-from mpifed.data.base import Dataset, Shards
-from mpifed.data.generated import alike, make_shards
+from mpifed.data.base import Dataset, Shards, Split, SplitName
+from mpifed.data.generated import alike, make_shards, split_made
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
@@ -74,6 +74,10 @@ class Sine(Dataset):
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``."""
         return make_shards(self.description, client_ids, dtype, self._make)
+
+    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        """Return one split of ``client_ids``; see ``Dataset``."""
+        return split_made(self.description, name, client_ids, dtype, self._make)
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         amplitude, phase = self.families[int(client >= self.split)]

@@ -7,9 +7,6 @@ x ~ U[-1, 1]^d with a component z ~ pi_t and a label that depends on <x, theta_z
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -17,13 +14,13 @@ import torch
 from annotated_types import Ge
 
 from mpifed.data import published
-from mpifed.data.base import Dataset, Description, Shards, Split
-from mpifed.data.cache import cached
+from mpifed.data.base import Dataset, Description, Shards, Split, SplitName, same_for_all
 from mpifed.data.delivery import agreed, allocated, deliver
-from mpifed.data.federated_format import Contents
-from mpifed.data.federated_writer import write
+from mpifed.data.drawn_rows import DrawnRows
+from mpifed.data.federated_format import SPLITS, Contents
 from mpifed.data.partition import Alpha
 from mpifed.data.published import LARGEST, SMALLEST, Setting, Truth, rounded_sigmoid, sigmoid
+from mpifed.data.released import cached_release
 from mpifed.errors import InputError
 from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
@@ -126,10 +123,15 @@ class Synthetic(Dataset):
             (dimension,),
             2,
             self.truth.n_train,
-            np.zeros(n_clients, np.int64),
-            np.full(n_clients, n_test),
+            same_for_all(0, n_clients),
+            same_for_all(n_test, n_clients),
         )
         self._communicator = communicator
+        if variant != "released":
+            self.make_split = self._made
+
+    def _made(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        return split_of(self.setting, self.truth, self.variant, name, client_ids, dtype)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``. Collective for ``released``; see ``cached``."""
@@ -162,16 +164,18 @@ def truth(setting: Setting, mixtures: Mixtures = "dirichlet") -> Truth:
     n_clients, n_components = setting.n_clients, setting.n_components
     sizes = stream(setting.seed, "synthetic/sizes").lognormal(4, 2, n_clients)
     alpha = np.full(n_components, setting.dirichlet_alpha)
-    draw = stream(setting.seed, "synthetic/mixture")
-    if mixtures == "one_hot":
-        mixture = np.eye(n_components)[draw.integers(n_components, size=n_clients)]
-    else:
-        mixture = draw.dirichlet(alpha, n_clients)
+
+    def weights(draw: np.random.Generator, count: int) -> np.ndarray:
+        if mixtures == "one_hot":
+            return np.eye(n_components)[draw.integers(n_components, size=count)]
+        return draw.dirichlet(alpha, count)
+
+    drawn = DrawnRows(stream(setting.seed, "synthetic/mixture"), weights, n_clients)
     components = stream(setting.seed, "synthetic/components").uniform(
         -1, 1, (n_components, setting.dimension)
     )
     n_train = np.minimum(sizes.astype(np.int64) + SMALLEST, LARGEST)
-    return Truth(mixture, components, n_train)
+    return Truth(drawn.row, components, n_train)
 
 
 def make_shards(
@@ -196,31 +200,45 @@ def make_shards(
     dtype : torch.dtype
         Type of x.
     """
+    train, val, test = (
+        split_of(setting, truth, variant, name, client_ids, dtype) for name in SPLITS
+    )
+    return Shards(client_ids, train, val, test)
 
-    def split(name: Literal["train", "test"], counts: np.ndarray) -> Split:
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        x = allocated((int(offsets[-1]), setting.dimension), dtype)
-        y = torch.empty(int(offsets[-1]), dtype=torch.int64)
+
+def split_of(
+    setting: Setting,
+    truth: Truth,
+    variant: Variant,
+    name: SplitName,
+    client_ids: np.ndarray,
+    dtype: torch.dtype,
+) -> Split:
+    """Return one split of ``make_shards``.
+
+    Parameters
+    ----------
+    setting, truth, variant, dtype
+        As for ``make_shards``.
+    name : {'train', 'val', 'test'}
+        The split; that for validation has no sample.
+    client_ids : ndarray
+        Clients, int64, in any order.
+    """
+    counts = {
+        "train": truth.n_train[client_ids],
+        "val": np.zeros(len(client_ids), np.int64),
+        "test": np.full(len(client_ids), setting.n_test),
+    }[name]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    x = allocated((int(offsets[-1]), setting.dimension), dtype)
+    y = torch.empty(int(offsets[-1]), dtype=torch.int64)
+    if name != "val":
         for client, start, stop in zip(client_ids, offsets[:-1], offsets[1:], strict=True):
             heartbeat.step()
-            fill(
-                setting,
-                truth,
-                variant,
-                int(client),
-                name,
-                x[start:stop].numpy(),
-                y[start:stop].numpy(),
-            )
-        return Split(x, y, offsets)
-
-    empty = Split(
-        torch.empty((0, setting.dimension), dtype=dtype),
-        torch.empty(0, dtype=torch.int64),
-        np.zeros(len(client_ids) + 1, np.int64),
-    )
-    train = split("train", truth.n_train[client_ids])
-    return Shards(client_ids, train, empty, split("test", np.full(len(client_ids), setting.n_test)))
+            rows = slice(start, stop)
+            fill(setting, truth, variant, int(client), name, x[rows].numpy(), y[rows].numpy())
+    return Split(x, y, offsets)
 
 
 def fill(
@@ -245,7 +263,7 @@ def fill(
         _draw_box(bits, x[rows])
         # In float64 whatever x is: labels then do not depend on the run's type.
         products = x[rows].astype(np.float64) @ truth.components.T
-        logits[rows] += np.take_along_axis(products, latent[rows, None], axis=1)[:, 0]
+        logits[rows] += products[np.arange(len(products)), latent[rows]]
     if variant == "paper":
         y[:] = generator.random(len(y)) < sigmoid(logits)
     else:
@@ -257,7 +275,7 @@ def _labelling(
 ) -> tuple[np.random.Generator, np.ndarray]:
     """The client's stream for labels, after the components of its ``n`` samples were drawn."""
     generator = stream(setting.seed, f"synthetic/{split}/labels", client=client)
-    return generator, generator.choice(setting.n_components, n, p=truth.mixture[client])
+    return generator, generator.choice(setting.n_components, n, p=truth.mixture_of(client))
 
 
 def _draw_box(bits: np.random.BitGenerator, x: np.ndarray) -> None:
@@ -269,28 +287,3 @@ def _draw_box(bits: np.random.BitGenerator, x: np.ndarray) -> None:
     words >>= 8
     x[...] = words
     x *= 2.0**-23
-
-
-def cached_release(setting: Setting, contents: Contents) -> Path:
-    """Return the cached file with everything the published generator makes for ``setting``.
-
-    It is made if it is missing; ``cached`` says what is raised.
-    """
-
-    def make(path: Path) -> None:
-        write(path, contents, _released_blocks(setting, contents), dataclasses.asdict(setting))
-
-    arguments = {**dataclasses.asdict(setting), "stored": contents.stored}
-    return cached("synthetic-released", arguments, contents, make)
-
-
-def _released_blocks(setting: Setting, contents: Contents) -> Iterator[Shards]:
-    dtype = getattr(torch, contents.stored)
-    empty = _split(np.empty((0, setting.dimension)), np.empty(0, np.int64), dtype)
-    for client, (train, test) in enumerate(published.samples(setting)):
-        shards = (_split(train.x, train.y, dtype), empty, _split(test.x, test.y, dtype))
-        yield Shards(np.array([client]), *shards)
-
-
-def _split(x: np.ndarray, y: np.ndarray, dtype: torch.dtype) -> Split:
-    return Split(torch.from_numpy(x).to(dtype), torch.from_numpy(y), np.array([0, len(y)]))

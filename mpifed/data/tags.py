@@ -17,8 +17,8 @@ from annotated_types import Ge, Gt
 from scipy.sparse import csr_matrix
 
 from mpifed.data import tag_layout
-from mpifed.data.base import Dataset, Shards
-from mpifed.data.generated import alike, make_shards
+from mpifed.data.base import Dataset, Shards, Split, SplitName
+from mpifed.data.generated import alike, make_shards, split_made
 from mpifed.data.tag_layout import Sources, Test, Train, Validation
 from mpifed.memory import check_memory
 from mpifed.mpi.communicator import Communicator
@@ -151,6 +151,10 @@ class Tags(Dataset):
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``."""
         return make_shards(self.description, client_ids, dtype, self._make)
+
+    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        """Return one split of ``client_ids``; see ``Dataset``."""
+        return split_made(self.description, name, client_ids, dtype, self._make)
 
     def topic(self, source: int) -> int:
         """Return the topic of a source."""

@@ -20,6 +20,9 @@ from mpifed.federation.unseen import count_unseen
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
 
+WINDOW = 1024
+"""Clients whose work is added up at once, at first."""
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -29,7 +32,7 @@ class Federation:
     ----------
     communicator : Communicator
         The ranks.
-    owner : ndarray of int64, shape (n_clients,)
+    owner : ndarray of int32, shape (n_clients,)
         The rank that hosts each client.
     unseen : ndarray of bool, shape (n_clients,)
         True for clients that are kept out of training.
@@ -57,8 +60,8 @@ class Federation:
 
     @cached_property
     def training(self) -> np.ndarray:
-        """The clients that take part in training, ascending, int64 (n_training,)."""
-        return np.flatnonzero(~self.unseen)
+        """The clients that take part in training, ascending, int32 (n_training,)."""
+        return np.flatnonzero(~self.unseen).astype(np.int32)
 
     @cached_property
     def n_train_total(self) -> int:
@@ -92,7 +95,7 @@ def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
 
     Returns
     -------
-    ndarray of int64, shape (n_clients,)
+    ndarray of int32, shape (n_clients,)
         The rank of each client, ascending. With no more ranks than clients every rank gets at least
         one; with more, the first n_clients ranks get one each.
 
@@ -102,8 +105,8 @@ def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
 
     Examples
     --------
-    >>> contiguous_owners(np.array([1.0, 1.0, 1.0, 3.0]), 2)
-    array([0, 0, 0, 1])
+    >>> contiguous_owners(np.array([1.0, 1.0, 1.0, 3.0]), 2).tolist()
+    [0, 0, 0, 1]
     """
     n_clients = len(work)
     n_blocks = min(n_ranks, n_clients)
@@ -126,18 +129,26 @@ def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
         block = int(np.argmax(weights))
         starts = sorted([*starts, starts[block] + _half(work[starts[block] : ends[block]])])
         assert lengths[block] > 1
-    owner = np.zeros(n_clients, np.int64)
+    owner = np.zeros(n_clients, np.int32)
     owner[starts[1:]] = 1
-    return np.cumsum(owner)
+    return np.cumsum(owner, out=owner)
 
 
 def _fill(work: np.ndarray, limit: float) -> list[int]:
-    starts, load = [0], 0.0
-    for client, amount in enumerate(work):
-        if load + amount > limit and load > 0:
-            starts.append(client)
-            load = 0.0
-        load += amount
+    """The first clients of the blocks that are filled one after the other up to ``limit``."""
+    starts, begin = [0], 0
+    while begin < len(work):
+        window = WINDOW
+        while True:
+            # From the block's first client on: as if work were added one by one.
+            load = np.cumsum(work[begin : begin + window], dtype=np.float64)
+            fitting = int(np.searchsorted(load, limit, side="right"))
+            if fitting < len(load) or begin + window >= len(work):
+                break
+            window *= 2
+        begin += max(1, fitting)
+        if begin < len(work):
+            starts.append(begin)
     return starts
 
 
@@ -165,6 +176,8 @@ def draw_unseen(n_clients: int, fraction: float, seed: int) -> np.ndarray:
     """
     unseen = np.zeros(n_clients, bool)
     count = count_unseen(n_clients, fraction)
+    if not count:
+        return unseen
     unseen[stream(seed, "unseen").permutation(n_clients)[:count]] = True
     return unseen
 
@@ -185,9 +198,10 @@ class Clients:
     federation : Federation
         All clients.
     shards : Shards
-        The samples of the hosted clients.
+        The samples of the hosted clients, or of these alone.
     rows : ndarray of int64, shape (len,)
-        Positions of these clients among the hosted ones.
+        Positions of these clients in ``shards``: among the hosted ones, or from 0 where the
+        samples of these clients alone were made.
     effort : ndarray of float64, shape (len,), or None
         The share of its local steps that each client takes; None if all take all.
     """

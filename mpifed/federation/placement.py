@@ -44,13 +44,13 @@ def partitioned_owners(
 
     Returns
     -------
-    ndarray of int64, shape (n_clients,)
+    ndarray of int32, shape (n_clients,)
         The rank of each client, the same on every rank.
     """
     if communicator.rank == 0:
         training = np.flatnonzero(~unseen)
         line = np.concatenate([training[spectral_order(links)], np.flatnonzero(unseen)])
-        by_line = np.empty(len(work), np.int64)
+        by_line = np.empty(len(work), np.int32)
         by_line[line] = contiguous_owners(work[line], communicator.size)
         by_number = contiguous_owners(work, communicator.size)
         crossing = [rows_sent(links, owner[training]) for owner in (by_line, by_number)]
@@ -151,5 +151,5 @@ def rows_sent(links: scipy.sparse.csr_array, owner: np.ndarray) -> int:
     pairs = links.tocoo()
     receiver, sender = pairs.row, pairs.col
     across = owner[receiver] != owner[sender]
-    pairs = owner[receiver[across]] * len(owner) + sender[across]
+    pairs = owner[receiver[across]].astype(np.int64) * len(owner) + sender[across]
     return len(np.unique(pairs))

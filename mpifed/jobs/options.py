@@ -69,6 +69,7 @@ class JobOptions:
     launcher_options: list[Text] | None = None
     python: str | None = None
     stage: str | None = None
+    stage_when: Literal["always", "faster"] = "always"
     scratch: str = "/tmp"
     image: str | None = None
     container: str = "apptainer"

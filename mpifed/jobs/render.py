@@ -246,6 +246,7 @@ def _settings(job: Job) -> str:
         _assign("max_preemptions", str(options.max_preemptions)),
         _assign("max_failures", str(options.max_failures)),
         _assign("stage", str(Path(options.stage).absolute()) if options.stage else ""),
+        _assign("stage_when", options.stage_when),
         _assign("scratch", options.scratch),
         _assign("image", str(options.image_file or "")),
         _array("container", containers.words(options)),

@@ -66,8 +66,11 @@ def check_stored(configuration: Any) -> None:
     for name, least in (("clients", 1), ("rounds", 1), ("seed", 0)):
         if not is_count(configuration.get(name)) or configuration[name] < least:
             raise ValueError(f"{name} is not a whole number, at least {least}")
-    for name in SECTIONS:
-        if not isinstance(configuration.get(name), dict):
+    # Runs of earlier versions have no section storage.
+    for name, found in [(name, configuration.get(name)) for name in SECTIONS] + [
+        ("storage", configuration.get("storage", {}))
+    ]:
+        if not isinstance(found, dict):
             raise ValueError(f"{name} is not a mapping")
     for name in COMPONENTS:
         if not isinstance(configuration[name].get("name"), str):

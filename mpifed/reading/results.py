@@ -220,10 +220,14 @@ def read_clients(path: Path) -> Clients:
     return Clients(results, learnt)
 
 
+def _rise(ids: np.ndarray) -> bool:
+    return bool((ids[:1] >= 0).all() and (ids[1:] > ids[:-1]).all())
+
+
 def _check_results(results: dict[str, np.ndarray]) -> None:
     ids = results.get("client_id")
-    if ids is None or not np.array_equal(ids, np.arange(ids.size)):
-        raise ValueError("client_id is not 0, 1, ... for all clients")
+    if ids is None or ids.dtype.kind not in "iu" or ids.ndim != 1 or not _rise(ids):
+        raise ValueError("client_id has no rising numbers of clients, from 0 on")
     for name, values in results.items():
         if values.dtype.kind not in "biuf" or values.shape[:1] != ids.shape:
             raise ValueError(

@@ -17,6 +17,7 @@ NO_DIFFERENCE = (
     "threads",
     "device",
     "checkpoint.",
+    "storage.",
     "evaluation.every",
     "evaluation.validation_split",
     "placement",

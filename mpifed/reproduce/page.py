@@ -12,7 +12,7 @@ import scipy.stats
 
 from mpifed.reading.results import read_clients, read_summary
 from mpifed.reproduce.study import Entry, Planned, Table
-from mpifed.training.scores import bottom_decile
+from mpifed.training.averages import bottom_decile
 
 LEVEL = 0.05
 """Above this p-value two methods tie."""

@@ -17,13 +17,14 @@ from typing import Any
 import yaml
 
 from mpifed.config import configuration as config
+from mpifed.config.differences import differences
 from mpifed.config.filenames import safe
 from mpifed.errors import EXIT_BAD_INPUT, InputError
 from mpifed.reading.configurations import read_stored
 from mpifed.sweep.references import split_linked
 
 # Resuming may change these, so a finished run with other values of them is the same run.
-FREE = ("evaluation.every:", "checkpoint.", "threads:", "reschedule:")
+FREE = ("evaluation.every:", "checkpoint.", "storage.", "threads:", "reschedule:")
 
 MOST_RUNS = 10_000
 """Largest number of runs of a sweep, all of which are checked before the first begins."""
@@ -249,7 +250,7 @@ def _check_same_run(run: Planned, complete: dict[str, Any]) -> None:
     if not run.finished() or not path.exists():
         return  # an unfinished run is compared by mpifed.run itself when it resumes
     stored = config.completed(read_stored(path))
-    found = config.differences(stored, complete)
+    found = differences(stored, complete)
     found = [difference for difference in found if not difference.startswith(FREE)]
     if found:
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -45,6 +46,9 @@ from mpifed.training.model import (
 
 CLIENT_BYTES = 200
 """Least number of bytes that a rank needs for each client of the run, hosted here or not."""
+
+AUTOMATIC = 192e6
+"""Bytes of samples that a rank holds where ``evaluation.sample`` is below 1, unless it is said."""
 
 COPIES = 2
 """Least number of copies of a model on a rank: the received one and the trained one."""
@@ -155,10 +159,11 @@ def make(
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation
     )
-    _check_samples(configuration, federation, description)
+    _check_samples(configuration, federation, dataset)
     with enough_memory(f"the model {configuration.model.name} with such options"):
         model = make_model(configuration, description, method)
     device = choose_device(configuration.device, method.devices, communicator)
+    _check_storage(configuration, device)
     configuration = with_stepping(configuration, model, device)
     check_memory(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
@@ -195,20 +200,47 @@ def make(
     return Setup(configuration, dataset, federation, exchange, model, algorithm, horizon, device)
 
 
-def _check_samples(
-    configuration: Configuration, federation: Federation, description: Description
-) -> None:
+def _check_samples(configuration: Configuration, federation: Federation, dataset: Dataset) -> None:
     """Refuse samples that do not fit into the memory of the hosts; collective."""
+    description = dataset.description
     samples = description.n_train + description.n_val + description.n_test
     by_rank = np.bincount(
         federation.owner, weights=samples, minlength=federation.communicator.size
     ) * sample_bytes(configuration, description)
     host, here = sum_on_host(federation.communicator, by_rank)
+    if kept_bytes(configuration, dataset) is not None:
+        # Those of the participants of a round alone, and not for long.
+        here *= federation.inclusion
     check_memory(
         here,
         f"data.name '{configuration.data.name}' gives the clients on {host} "
         f"{int(samples.sum(dtype=np.float64))} samples of shape {description.input_shape}, which",
     )
+
+
+def _check_storage(configuration: Configuration, device: torch.device) -> None:
+    """Refuse rows on disk for a device that cannot use them, or where they cannot be."""
+    options = configuration.storage
+    if options.state != "disk":
+        return
+    if device.type != "cpu":
+        raise InputError(
+            f"storage.state is disk, but device is {device.type}, whose memory no file can be; "
+            "allowed: storage.state=memory, or device=cpu"
+        )
+    place = options.directory
+    if place is not None and not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
+        raise InputError(
+            f"storage.directory is '{place}'; it must be a directory that can be written to"
+        )
+
+
+def kept_bytes(configuration: Configuration, dataset: Dataset) -> float | None:
+    """Return the bytes of samples that a rank holds, if it can; None: all are loaded."""
+    asked, sampled = configuration.storage.samples, configuration.evaluation.sample < 1
+    if dataset.make_split is None or (asked is None and not sampled):
+        return None
+    return AUTOMATIC if asked is None else asked * 1e6
 
 
 def sum_on_host(communicator: Communicator, by_rank: np.ndarray) -> tuple[str, float]:

@@ -15,7 +15,6 @@ from mpifed.algorithms.returned import check_state
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
 from mpifed.config.configuration import to_mapping
-from mpifed.data.base import Shards
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.exchange.ledger import Ledger
 from mpifed.federation.clients import Clients, Draws, participants
@@ -26,9 +25,12 @@ from mpifed.training import divergence
 from mpifed.training import evaluation as appraisal
 from mpifed.training.build import Setup
 from mpifed.training.clock import Clock, timed
+from mpifed.training.digest import digest
 from mpifed.training.progress import Progress
+from mpifed.training.rows import rows_of
 from mpifed.training.run_directory import Recorder
-from mpifed.training.scores import warn_of_losses
+from mpifed.training.samples import Samples
+from mpifed.training.scores import ClientResults, warn_of_losses
 
 
 class Engine:
@@ -36,40 +38,44 @@ class Engine:
 
     Attributes
     ----------
-    setup, shards, clock
+    setup, samples, clock
         The objects of the run, the samples of the hosted clients, and seconds by phase.
-    everyone, training, unseen : Clients
-        The hosted clients: all, those in training, and those that only adapt.
-    state : RunState
-        The state after round ``round``, with a row for each hosted client.
+    rows : Rows
+        The state after round ``round``.
     active : int or None
-        Participants of the last round; None before the first.
+        Participants of the last round.
     scores : dict
         The last recorded row of metrics.csv, on rank 0.
     """
 
-    def __init__(self, setup: Setup, shards: Shards, clock: Clock) -> None:
-        self.setup, self.shards, self.clock = setup, shards, clock
-        federation = setup.federation
-        unseen = federation.unseen[federation.hosted]
-        self.everyone = Clients(federation, shards, np.arange(len(federation.hosted)))
-        self.training = Clients(federation, shards, np.flatnonzero(~unseen))
-        self.unseen = Clients(federation, shards, np.flatnonzero(unseen))
+    def __init__(
+        self, setup: Setup, samples: Samples, clock: Clock, directory: Path | None = None
+    ) -> None:
+        self.setup, self.samples, self.clock = setup, samples, clock
         self.seed = setup.configuration.seed
-        self.state = setup.first_state(self.everyone)
-        self._own: list[torch.Tensor] = []
-        """Tensors of the state that the engine made: they have no other owner."""
+        self.rows = rows_of(setup, directory)
+        self.rows.take(setup.first_state(self.everyone))
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
         self.has_infinite_losses = False
-        self.writer = Writer(federation)
+        self.writer = Writer(setup.federation)
         self._began = time.perf_counter()
+
+    @property
+    def everyone(self) -> Clients:
+        """All clients hosted here."""
+        return self.samples.among_hosted(np.arange(len(self.setup.federation.hosted)))
 
     @property
     def elapsed(self) -> float:
         """Wall seconds of training, over all parts of the run."""
         return self.clock.seconds["total"] + time.perf_counter() - self._began
+
+    @property
+    def state(self) -> states.RunState:
+        """The state after round ``round``."""
+        return self.rows.state
 
     def prepare(self) -> None:
         """Run the computations of clients before round 1; a resumed run does not repeat them."""
@@ -77,15 +83,13 @@ class Engine:
             algorithm, before, draws = self.setup.algorithm, self.state, Draws(self.seed, 0)
             made = algorithm.prepare(before.algorithm, self.everyone, self.setup.exchange, draws)
             check_state(algorithm, "prepare", made, before.algorithm)
-            self.state = states.RunState(made, before.memory)
+            self.rows.take(states.RunState(made, before.memory))
 
     def restore(self, path: Path, meta: checkpoint.Meta) -> None:
         """Continue from a checkpoint; ``meta`` is what the file records besides the state."""
-        exchange, hosted = self.setup.exchange, self.setup.federation.hosted
-        self.state = checkpoint.read_state(path, self.state, exchange.shared_is_rows, hosted)
-        self._claim(self.state)
+        self.rows.read(path)
         self.round = meta.round
-        exchange.ledger = Ledger(**meta.ledger)
+        self.setup.exchange.ledger = Ledger(**meta.ledger)
         for phase, seconds in meta.seconds.items():
             self.clock.seconds[phase] += seconds
 
@@ -164,11 +168,11 @@ class Engine:
                 return
             booked = dict(vars(exchange.ledger))
             try:
-                after = self._round(active)
+                moved, here = self._round(active)
                 if drops:
                     where = f"state after round {self.round}"
-                    is_rows, ids = exchange.shared_is_rows, self.everyone.ids
-                    divergence.refuse(communicator, after, is_rows, ids, where)
+                    is_rows, ids = exchange.shared_is_rows, federation.hosted[here]
+                    divergence.refuse(communicator, moved, is_rows, ids, where)
                 break
             except (Diverged, PeerDiverged) as error:
                 bad = divergence.all_diverged(communicator, error) if drops else []
@@ -180,44 +184,34 @@ class Engine:
                 active[bad] = False
                 if communicator.rank == 0:
                     divergence.report(bad, self.round)
-        self.state = after
+        with self.clock.measure("local"):
+            self.rows.merge(moved, here)
 
-    def _round(self, active: np.ndarray) -> states.RunState:
-        """Return the state after this round among ``active`` clients, bool (n_clients,)."""
+    def _round(self, active: np.ndarray) -> tuple[states.RunState, np.ndarray]:
+        """Run this round among ``active`` clients, bool (n_clients,).
+
+        Return the state of those hosted here, and their positions among the hosted.
+        """
         setup, federation = self.setup, self.setup.federation
         began, exchanged = time.perf_counter(), self.clock.seconds["exchange"]
         here = np.flatnonzero(active[federation.hosted])
         participation = setup.configuration.participation
         effort = efforts(participation, federation.hosted[here], self.seed, self.round)
-        everyone = len(here) == len(self.everyone)
+        everyone = len(here) == len(federation.hosted)
         if everyone and effort is None:
             clients = self.everyone
         else:
-            clients = Clients(federation, self.shards, here, effort)
+            clients = self.samples.clients(here, effort)
         draws = Draws(self.seed, self.round)
-        is_rows, rows = setup.exchange.shared_is_rows, torch.from_numpy(here)
-        part = self.state if everyone else states.select(self.state, rows, is_rows)
+        part = self.rows.of(here)
         made = setup.exchange.at(self.round, active, part.memory)
         channel = timed(made, self.clock)
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
         check_state(setup.algorithm, "round", moved, part.algorithm)
-        after = states.RunState(moved, channel.memory)
-        if everyone:
-            self._own = []
-        else:
-            after = states.merge(self.state, after, rows, is_rows, self._own)
-            self._claim(after)
         spent = time.perf_counter() - began
         self.clock.seconds["local"] += spent - (self.clock.seconds["exchange"] - exchanged)
-        return after
-
-    def _claim(self, state: states.RunState) -> None:
-        """Note that the engine made the rows of ``state``, so that rounds may overwrite them."""
-        # A round that may be run again needs the state before it.
-        if self.setup.configuration.on_divergence != "drop":
-            found = states.tensors(state, self.setup.exchange.shared_is_rows)
-            self._own = [tensor for _, tensor, is_rows in found if is_rows]
+        return states.RunState(moved, channel.memory), here
 
     def agree(self, stop: bool) -> bool:
         """Return whether any rank was asked to stop.
@@ -225,8 +219,8 @@ class Engine:
         Raises ``Diverged`` or ``PeerDiverged`` where a state is not finite, and the failure of the
         last checkpoint.
         """
-        is_rows, ids = self.setup.exchange.shared_is_rows, self.everyone.ids
-        own = divergence.bad_clients(self.state, is_rows, ids)
+        is_rows, (changed, ids) = self.setup.exchange.shared_is_rows, self.rows.unchecked()
+        own = divergence.bad_clients(changed, is_rows, ids)
         first = -float(own[0]) if own else -np.inf
         flags = np.array([float(stop), first, float(self.writer.failed)])
         answer = self.setup.federation.communicator.max(flags)
@@ -240,42 +234,49 @@ class Engine:
 
     def digest(self) -> str | None:
         """Return the digest of the state on rank 0, None elsewhere."""
-        return appraisal.digest(self.setup, self.state)
+        return digest(self.setup, self.state, self.rows.release)
 
     def remarks(self) -> list[str]:
-        """Return lines for the log about the algorithm, before its rounds begin."""
-        return appraisal.remarks(self.setup, self.state, self.training)
+        """Return lines for the log, before the rounds begin."""
+        return appraisal.remarks(self.setup, self.state, self.samples)
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
-        """Score all clients and record a row of metrics.csv and clients.h5."""
-        with self.clock.measure("evaluation"), torch.no_grad():
-            draws = Draws(self.seed, self.round)
-            found = appraisal.appraise(self.setup, self.state, self.training, self.unseen, draws)
-            if recorder is None or found.results is None:
+        """Score clients and record a row of metrics.csv and clients.h5."""
+        with self.clock.measure("evaluation"):
+            found = self.appraised()
+            if recorder is None or found is None:
                 return
-            ledger = self.setup.exchange.ledger
-            self.scores = {
-                "round": self.round,
-                "seconds": round(self.elapsed, 3),
-                "active_clients": self.active,
-                "up_bits": ledger.up_bits,
-                "down_bits": ledger.down_bits,
-                **found.row(self.setup.configuration.evaluation.client_weights),
-            }
+            self.scores, results, learnt = found
             recorder.row(self.scores)
-            recorder.clients(found.results, found.learnt)
+            recorder.clients(results, learnt)
             if not self.has_infinite_losses:
                 self.has_infinite_losses = warn_of_losses(
-                    found.results, self.round, divergence.advice(self.setup.algorithm)
+                    results, self.round, divergence.advice(self.setup.algorithm)
                 )
         if progress is not None:
             progress.scores(self.round, self.scores)
 
+    @torch.no_grad()
+    def appraised(self) -> tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]] | None:
+        """Return a row of metrics.csv, scores and learnt results on rank 0; None elsewhere."""
+        at = Draws(self.seed, self.round)
+        found = appraisal.appraise(self.setup, self.samples, self.rows, at)
+        if found.results is None:
+            return None
+        ledger = self.setup.exchange.ledger
+        row = {
+            "round": self.round,
+            "seconds": round(self.elapsed, 3),
+            "active_clients": self.active,
+            "up_bits": ledger.up_bits,
+            "down_bits": ledger.down_bits,
+            **found.row(self.setup.configuration.evaluation.client_weights),
+        }
+        return row, found.results, found.learnt
+
     def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:
         with self.clock.measure("checkpoint"):
-            setup = self.setup
-            data = setup.dataset.description
-            folder = directory / "checkpoints"
+            setup, data = self.setup, self.setup.dataset.description
             meta = checkpoint.Meta(
                 self.round,
                 self.seed,
@@ -288,10 +289,11 @@ class Engine:
                 data if data.problem is None else None,
             )
             self.writer.start(
-                checkpoint.path_of(folder, self.round),
+                checkpoint.path_of(directory / "checkpoints", self.round),
                 meta,
                 self.state,
                 setup.exchange.shared_is_rows,
                 setup.exchange.arrays(),
                 setup.configuration.checkpoint.keep,
+                self.rows.release if self.rows.on_disk else None,
             )

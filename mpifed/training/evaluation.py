@@ -5,7 +5,7 @@ All functions but ``columns_of`` are collective, and none changes the run.
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,17 +14,22 @@ import torch
 
 from mpifed import state as states
 from mpifed.algorithms import returned
+from mpifed.algorithms.base import Predictor
 from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import unread
+from mpifed.training.averages import summarise
 from mpifed.training.build import Setup
+from mpifed.training.digest import digest
 from mpifed.training.growing import with_growth
+from mpifed.training.rows import Rows
 from mpifed.training.run_directory import COLUMNS, UNSEEN_COLUMNS
+from mpifed.training.samples import Samples
 from mpifed.training.scores import (
     VALIDATION_COLUMNS,
     ClientResults,
     score_clients,
-    summarise,
+    scored_clients,
     task_columns,
 )
 
@@ -90,63 +95,40 @@ class Appraisal:
         }
 
 
-def appraise(
-    setup: Setup, state: states.RunState, training: Clients, unseen: Clients, draws: Draws
-) -> Appraisal:
+def appraise(setup: Setup, samples: Samples, rows: Rows, draws: Draws) -> Appraisal:
     """Evaluate the state after a round.
 
     Parameters
     ----------
     setup : Setup
         The objects of the run.
-    state : RunState
+    samples : Samples
+        The samples of the hosted clients.
+    rows : Rows
         The state after the round.
-    training, unseen : Clients
-        The hosted clients of each kind.
     draws : Draws
         The random numbers of this evaluation.
     """
+    state, training = rows.state, training_of(setup, samples)
     shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
+    results = score(setup, samples, state, training, trained, draws)
+    rows.release()
     return Appraisal(
-        score(setup, state, trained, training, unseen, draws),
-        digest(setup, state),
+        results,
+        digest(setup, state, rows.release),
         setup.exchange.consensus_distance(shared) if shared else None,
         measure(setup, trained, training, draws),
         _learnt(setup, trained),
     )
 
 
-def digest(setup: Setup, state: states.RunState) -> str | None:
-    """Return the SHA-256 over the digests of the server's and each client's state, in order.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    state : RunState
-        The state of the server and of all hosted clients.
-
-    Returns
-    -------
-    str or None
-        64 hexadecimal digits on rank 0, independent of the number of ranks; None elsewhere.
-    """
-    is_rows, federation = setup.exchange.shared_is_rows, setup.federation
-    own = states.client_digests(state, is_rows, len(federation.hosted))
-    gathered = federation.communicator.gather_object(own)
-    if gathered is None:
-        return None
-    total = hashlib.sha256(states.server_digest(state, is_rows))
-    by_client: list[bytes] = [b""] * federation.n_clients
-    for rank, digests in enumerate(gathered):
-        for client, found in zip(federation.hosted_of(rank), digests, strict=True):
-            by_client[client] = found
-    for found in by_client:
-        total.update(found)
-    return total.hexdigest()
+def training_of(setup: Setup, samples: Samples) -> Clients:
+    """Return the clients hosted here that take part in training."""
+    federation = setup.federation
+    return samples.among_hosted(np.flatnonzero(~federation.unseen[federation.hosted]))
 
 
-def remarks(setup: Setup, state: states.RunState, training: Clients) -> list[str]:
+def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]:
     """Return lines for the log: the algorithm's own, and options of ``local`` that it ignores.
 
     Parameters
@@ -155,12 +137,23 @@ def remarks(setup: Setup, state: states.RunState, training: Clients) -> list[str
         The objects of the run.
     state : RunState
         The state before the first round of this part.
-    training : Clients
-        The hosted clients in training.
+    samples : Samples
+        The samples of the hosted clients.
     """
     algorithm = setup.algorithm
-    own = algorithm.remarks(state.algorithm, training, setup.exchange)
-    return [*_unread(setup), *returned.checked_remarks(algorithm, own)]
+    own = algorithm.remarks(state.algorithm, training_of(setup, samples), setup.exchange)
+    return [*_unread(setup), *_of_sample(setup), *returned.checked_remarks(algorithm, own)]
+
+
+def _of_sample(setup: Setup) -> list[str]:
+    """Return a line that says of how many clients the scores are, where it is not all."""
+    share, federation = setup.configuration.evaluation.sample, setup.federation
+    if share == 1:
+        return []
+    return [
+        f"evaluation.sample is {share:g}: scores are averages over {count_scored(setup)} of the "
+        f"{federation.n_clients} clients, drawn for each evaluation"
+    ]
 
 
 def _unread(setup: Setup) -> list[str]:
@@ -175,26 +168,34 @@ def _unread(setup: Setup) -> list[str]:
     ]
 
 
+def count_scored(setup: Setup) -> int:
+    """Return how many clients an evaluation scores."""
+    share, seed = setup.configuration.evaluation.sample, setup.configuration.seed
+    return len(scored_clients(setup.federation, share, Draws(seed, 0)))
+
+
 def score(
     setup: Setup,
+    samples: Samples,
     state: states.RunState,
-    trained: Any,
     training: Clients,
-    unseen: Clients,
+    trained: Any,
     draws: Draws,
 ) -> ClientResults | None:
-    """Score every client with the predictors of this round.
+    """Score clients with the predictors of this round.
 
     Parameters
     ----------
     setup : Setup
         The objects of the run.
+    samples : Samples
+        The samples of the hosted clients.
     state : RunState
         The state, from which unseen clients adapt.
+    training : Clients
+        The hosted clients in training.
     trained : Any
-        The algorithm's state of the clients in ``training``; see ``of_trained``.
-    training, unseen : Clients
-        The hosted clients of each kind.
+        The algorithm's state of these; see ``of_trained``.
     draws : Draws
         The random numbers of this evaluation.
 
@@ -203,19 +204,34 @@ def score(
     ClientResults or None
         On rank 0; None elsewhere.
     """
-    algorithm = setup.algorithm
-    deployed = algorithm.deploy(trained, training, draws)
-    served = [(training, returned.checked_predictor(algorithm, "deploy", deployed))]
-    if setup.federation.unseen.any():
-        adapted = algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
-        predictor = returned.checked_predictor(algorithm, "adapt", adapted)
-        configuration = setup.configuration
-        if configuration.evaluation.unseen_shares and draws.round == configuration.rounds:
-            predictor = with_growth(setup, state.algorithm, unseen, predictor, draws)
-        served.append((unseen, predictor))
-    return score_clients(
-        setup.federation, setup.model, served, setup.configuration.evaluation.validates
-    )
+    algorithm, federation = setup.algorithm, setup.federation
+    options, is_rows = setup.configuration.evaluation, setup.exchange.shared_is_rows
+    if options.sample < 1:
+        ids = scored_clients(federation, options.sample, draws)
+        own = ids[federation.owner[ids] == federation.communicator.rank]
+        here = np.searchsorted(federation.hosted, own)
+    else:
+        ids, here = None, np.arange(len(federation.hosted))
+    is_unseen = federation.unseen[federation.hosted[here]]
+
+    def served() -> Iterator[tuple[Clients, Predictor]]:
+        rows = here[~is_unseen]
+        for block in samples.blocks(rows):
+            clients, own = training, trained
+            if len(rows[block]) < len(training):
+                clients, chosen = samples.clients(rows[block]), torch.from_numpy(rows[block])
+                own = states.select(state.algorithm, chosen, is_rows)
+            deployed = algorithm.deploy(own, clients, draws)
+            yield clients, returned.checked_predictor(algorithm, "deploy", deployed)
+        if federation.unseen.any():
+            unseen = samples.among_hosted(here[is_unseen])
+            adapted = algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
+            predictor = returned.checked_predictor(algorithm, "adapt", adapted)
+            if options.unseen_shares and draws.round == setup.configuration.rounds:
+                predictor = with_growth(setup, state.algorithm, unseen, predictor, draws)
+            yield unseen, predictor
+
+    return score_clients(federation, setup.model, served(), options.validates, ids)
 
 
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:

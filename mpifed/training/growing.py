@@ -14,6 +14,7 @@ import torch
 
 from mpifed.algorithms import returned
 from mpifed.algorithms.base import Predictor
+from mpifed.data.base import Shards
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.sampling import chosen
 from mpifed.local.scoring import client_scores
@@ -33,16 +34,17 @@ def first_samples(clients: Clients, share: float) -> Clients:
     share : float
         In [0, 1]; client t keeps floor(share n_t) samples.
     """
-    train, federation = clients.shards.train, clients.federation
+    known, federation = clients.shards, clients.federation
+    train = known.train
     counts = np.floor(share * train.counts + 1e-9).astype(np.int64)
     begins = train.offsets[:-1]
     split = chosen(train, [np.arange(a, a + n) for a, n in zip(begins, counts, strict=True)])
     n_train = federation.n_train.copy()
-    n_train[clients.shards.client_ids] = counts
+    n_train[known.client_ids] = counts
     return replace(
         clients,
         federation=replace(federation, n_train=n_train),
-        shards=replace(clients.shards, train=split),
+        shards=Shards(known.client_ids, split, known.val, known.test, known.fresh),
     )
 
 

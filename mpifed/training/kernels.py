@@ -19,7 +19,6 @@ from mpifed.algorithms.fedmm.failures import FAILURES
 from mpifed.algorithms.fedmm.fedmm import FedMM
 from mpifed.algorithms.fedmm.samples import inputs_of
 from mpifed.algorithms.maml import Maml
-from mpifed.data.base import Shards
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.invariance import addresses_agree, blocks_agree, products_agree
 from mpifed.local.linear_objective import objective_of
@@ -27,6 +26,7 @@ from mpifed.local.objective import Objective, Regulariser
 from mpifed.local.solver import LocalSGD
 from mpifed.models.icnn import DenseICNN
 from mpifed.training.build import Setup
+from mpifed.training.samples import Samples
 
 ROWS = 20
 """Rows of the largest block tried: enough for kernels that process 16 at a time."""
@@ -50,15 +50,37 @@ Models = Callable[[int], Tensor]
 """Returns so many models, each drawn anew: (count, P)."""
 
 
-def warning_of_kernels(setup: Setup, shards: Shards, seed: int) -> str | None:
+def smallest_and_largest(setup: Setup, samples: Samples) -> Clients:
+    """Return the clients hosted here with whose samples kernels are tried.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    samples : Samples
+        The samples of the hosted clients.
+
+    Returns
+    -------
+    Clients
+        Those with the fewest training samples, but not without one, by their number, and at last
+        the one with the most.
+    """
+    counts = setup.dataset.description.n_train[setup.federation.hosted]
+    order = np.argsort(counts, kind="stable")
+    order = order[counts[order] > 0]
+    return samples.clients(np.concatenate([order[:-1][:ROWS], order[-1:]]))
+
+
+def warning_of_kernels(setup: Setup, clients: Clients, seed: int) -> str | None:
     """Return a warning if results of this run depend on which clients share a rank.
 
     Parameters
     ----------
     setup : Setup
         The run; its algorithm is initialised.
-    shards : Shards
-        Samples of the clients hosted here.
+    clients : Clients
+        What ``smallest_and_largest`` returns.
     seed : int
         Seed of the models and batches that are tried.
 
@@ -67,8 +89,6 @@ def warning_of_kernels(setup: Setup, shards: Shards, seed: int) -> str | None:
     str or None
         One sentence with what to do about it; None where all results agree.
     """
-    hosted = np.argsort(shards.train.counts, kind="stable")
-    clients = Clients(setup.federation, shards, hosted[shards.train.counts[hosted] > 0])
     if setup.device.type != "cpu" or not len(clients):
         return None
     with torch.random.fork_rng(devices=[]):

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import Configuration, completed, differences, to_mapping
+from mpifed.config.configuration import Configuration, completed, to_mapping
+from mpifed.config.differences import differences
 from mpifed.errors import InputError
 from mpifed.reading.configurations import read_stored
 from mpifed.reading.results import read_summary
 
-MAY_CHANGE = ("rounds", "checkpoint", "threads", "reschedule", "stall_limit", "experiment")
+MAY_CHANGE = (
+    *("rounds", "checkpoint", "threads", "reschedule", "stall_limit", "experiment"),
+    "storage",
+)
 """Keys that may change on a resume, in addition to ``evaluation.every``."""
 
 
@@ -232,7 +236,7 @@ def refuse_changes(
     if found:
         raise InputError(
             f"{where} has another configuration: {_listed(found)}. Resuming may change rounds, "
-            "evaluation.every, checkpoint, threads and the number of ranks"
+            "evaluation.every, checkpoint, storage, threads and the number of ranks"
         )
 
 

@@ -154,7 +154,7 @@ class Recorder:
         values : mapping of str to Any
             Values by column. One that is missing or None leaves its field empty.
         """
-        row = [_text(values.get(name)) for name in self.columns]
+        row = [field_of(values.get(name)) for name in self.columns]
         self.rows.append(row)
         self._guard(self._append_row, row)
 
@@ -185,13 +185,8 @@ class Recorder:
             replacing(self.directory / "clients.h5") as partial,
             writing(partial, "w") as file,
         ):
-            file["client_id"] = np.arange(len(results.n_train))
-            known = {name: values for name, values in vars(results).items() if name != "more"}
-            for name, values in {**known, **results.more}.items():
-                if values is not None:
-                    file[name] = values
-            for name, part in learnt.items():
-                file[f"learnt/{name}"] = part
+            for name, values in results_of(results, learnt).items():
+                file[name] = values
 
     def timing(self, text: str) -> None:
         """Replace timing.csv, the seconds that each client's local steps took a round."""
@@ -211,7 +206,16 @@ class Recorder:
             self._guard(replace_bytes, self.directory / "DONE", b"")
 
 
-def _text(value: Any) -> str:
+def results_of(results: ClientResults, learnt: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the content of clients.h5 by name; the parameters are those of ``clients``."""
+    known = {n: values for n, values in vars(results).items() if n not in ("more", "ids")}
+    found = {"client_id": results.client_ids, **known, **results.more}
+    own = {f"learnt/{name}": part for name, part in learnt.items()}
+    return {name: values for name, values in {**found, **own}.items() if values is not None}
+
+
+def field_of(value: Any) -> str:
+    """Return the text of a value in metrics.csv, empty for None."""
     # repr of a float is the shortest text that reads back as the same float.
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 

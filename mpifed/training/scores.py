@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +12,8 @@ import torch
 
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.returned import check_predictor
-from mpifed.config.configuration import ClientWeights
-from mpifed.federation.clients import Clients, Federation
+from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.participation import count_participants
 from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
 from mpifed.models.losses import likelihood_differs
@@ -34,6 +35,8 @@ class ClientResults:
         Weights of the models of each client, (n_clients, M), where predictors are mixtures.
     more : dict of str to ndarray
         What the task or the method adds, each (n_clients, ...).
+    ids : ndarray or None
+        The clients, where these are not all: int64 (n_clients,), ascending.
     """
 
     n_train: np.ndarray
@@ -45,13 +48,45 @@ class ClientResults:
     unseen: np.ndarray
     mixture: np.ndarray | None = None
     more: dict[str, np.ndarray] = field(default_factory=dict)
+    ids: np.ndarray | None = None
+
+    @property
+    def client_ids(self) -> np.ndarray:
+        """The numbers of the clients, int64 (n_clients,), ascending."""
+        return np.arange(len(self.n_train)) if self.ids is None else self.ids
+
+
+def scored_clients(federation: Federation, share: float, draws: Draws) -> np.ndarray:
+    """Return the clients that an evaluation scores, ascending, int64.
+
+    They depend on the seed and the round alone. Those in training and those unseen are drawn
+    apart, uniformly without replacement: of n of a kind max(1, round(share n)).
+
+    Parameters
+    ----------
+    federation : Federation
+        All clients.
+    share : float
+        ``evaluation.sample``, in (0, 1].
+    draws : Draws
+        The random numbers of this evaluation.
+    """
+    chosen = []
+    kinds = {"training": federation.training, "unseen": np.flatnonzero(federation.unseen)}
+    for kind, among in kinds.items():
+        if len(among):
+            count = count_participants(share, len(among))
+            stream = draws.stream(f"evaluation/{kind}")
+            chosen.append(among[stream.choice(len(among), count, replace=False, shuffle=False)])
+    return np.sort(np.concatenate(chosen))
 
 
 def score_clients(
     federation: Federation,
     model: Model,
-    served: list[tuple[Clients, Predictor]],
+    served: Iterable[tuple[Clients, Predictor]],
     validates: bool = False,
+    ids: np.ndarray | None = None,
 ) -> ClientResults | None:
     """Score hosted clients on their training and test splits; collective.
 
@@ -61,51 +96,52 @@ def score_clients(
         All clients.
     model : Model
         The model whose parameters the predictors hold.
-    served : list of (Clients, Predictor)
-        Groups of hosted clients (those in training, those unseen) and what they deploy.
+    served : iterable of (Clients, Predictor)
+        Groups of hosted clients and what they deploy; each is scored before the next is asked for.
     validates : bool
         Whether validation splits are scored too.
+    ids : ndarray, optional
+        The clients of all ranks that are scored, int64, ascending; None is all.
 
     Returns
     -------
     ClientResults or None
-        Those of all clients on rank 0; None elsewhere.
+        Those of all ranks on rank 0; None elsewhere.
 
     Raises
     ------
     RunError
         For predictors of other shapes than are documented.
     """
+    parts = []
     for clients, predictor in served:
         if len(clients):
             check_predictor(predictor, len(clients), model.n_parameters)
-    parts = [
-        _score(model, clients, predictor, validates)
-        for clients, predictor in served
-        if len(clients)
-    ]
+            parts.append(_score(model, clients, predictor, validates))
     gathered = federation.communicator.gather_object(parts)
     if gathered is None:
         return None
     every = [part for of_rank in gathered for part in of_rank]
+    unseen = federation.unseen if ids is None else federation.unseen[ids]
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(name for part in every for name in part if name != "ids"):
         having = [part for part in every if part.get(name) is not None]
         if not having:
             continue
         first = having[0][name]
-        shape = (federation.n_clients, *first.shape[1:])
+        shape = (len(unseen), *first.shape[1:])
         columns[name] = np.full(shape, np.nan) if first.dtype == float else np.zeros(shape, int)
         for part in having:
-            columns[name][part["ids"]] = part[name]
+            place = part["ids"] if ids is None else np.searchsorted(ids, part["ids"])
+            columns[name][place] = part[name]
     own = {name: columns.pop(name) for name in list(columns) if name in _FIELDS}
-    return ClientResults(unseen=federation.unseen, **own, more=columns)
+    return ClientResults(unseen=unseen, **own, more=columns, ids=ids)
 
 
 VALIDATION_COLUMNS = ["validation_loss", "validation_accuracy"]
 """The columns of ``metrics.csv`` where validation samples are scored."""
 
-_FIELDS = set(ClientResults.__dataclass_fields__) - {"more"}
+_FIELDS = set(ClientResults.__dataclass_fields__) - {"more", "ids"}
 
 
 def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool) -> dict[str, Any]:
@@ -169,88 +205,6 @@ def task_columns(model: Model, mixes: bool, validates: bool = False) -> list[str
     return [f"{split}_{measure}" for measure in measures for split in splits]
 
 
-def summarise(
-    results: ClientResults, client_weights: ClientWeights = "scored"
-) -> dict[str, float | None]:
-    """Return the columns of metrics.csv that describe scores of clients.
-
-    Clients without a sample in a split are left out of its averages. The bottom decile is the
-    ceil(T / 10)-th smallest accuracy of T clients, not interpolated; it, the minimum and the
-    standard deviation count all clients alike.
-
-    Parameters
-    ----------
-    results : ClientResults
-        Scores of all clients.
-    client_weights : {'scored', 'train', 'uniform'}
-        Weights of averages: the samples of the split that is scored (for a recall the tags to be
-        found), each client's training samples, or one.
-
-    Returns
-    -------
-    dict of str to (float or None)
-        Values by column; None where one does not apply.
-    """
-    seen = ~results.unseen
-    tested = results.test_accuracy[seen & np.isfinite(results.test_accuracy)]
-
-    def average(values: np.ndarray, counts: np.ndarray, among: np.ndarray) -> float | None:
-        weights = {
-            "scored": counts,
-            "train": np.where(counts > 0, results.n_train, 0),
-            "uniform": counts > 0,
-        }[client_weights]
-        return _average(values, weights, among)
-
-    summary = {
-        "train_loss": average(results.train_loss, results.n_train, seen),
-        "train_accuracy": average(results.train_accuracy, results.n_train, seen),
-        "test_loss": average(results.test_loss, results.n_test, seen),
-        "test_accuracy": average(results.test_accuracy, results.n_test, seen),
-        "test_accuracy_p10": bottom_decile(tested) if len(tested) else None,
-        "test_accuracy_min": float(tested.min()) if len(tested) else None,
-        "test_accuracy_std": float(tested.std()) if len(tested) else None,
-    }
-    samples = {"train": results.n_train, "test": results.n_test}
-    if "n_validation" in results.more:
-        samples["validation"] = results.more["n_validation"]
-    for name in (*VALIDATION_COLUMNS, *(f"{split}_nll" for split in samples)):
-        if name in results.more:
-            summary[name] = average(results.more[name], samples[name.partition("_")[0]], seen)
-    for name in results.more:
-        if f"{name}_possible" in results.more:
-            counts = results.more[f"{name}_possible"]
-            summary[name] = average(results.more[name], counts, seen)
-    if results.unseen.any():
-        train = average(results.train_accuracy, results.n_train, results.unseen)
-        test = average(results.test_accuracy, results.n_test, results.unseen)
-        summary |= {"unseen_train_accuracy": train, "unseen_test_accuracy": test}
-    return summary
-
-
-def bottom_decile(accuracies: np.ndarray) -> float:
-    """Return the ceil(T / 10)-th smallest of T values.
-
-    Parameters
-    ----------
-    accuracies : ndarray
-        (T,), in any order, T at least 1.
-
-    Examples
-    --------
-    >>> bottom_decile(np.arange(20.0))
-    1.0
-    """
-    return float(np.sort(accuracies)[-(-len(accuracies) // 10) - 1])
-
-
-def _average(values: np.ndarray, weights: np.ndarray, among: np.ndarray) -> float | None:
-    scored = among & (weights > 0)
-    if not scored.any() or np.isnan(values[scored]).all():
-        return None
-    return float((values[scored] * weights[scored]).sum() / weights[scored].sum())
-
-
 def warn_of_losses(results: ClientResults, round: int, advice: str) -> bool:
     """Log which clients have a loss that is not finite although the state is.
 
@@ -274,8 +228,9 @@ def warn_of_losses(results: ClientResults, round: int, advice: str) -> bool:
     if not scored or not len(bad):
         return False
     others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    first = results.client_ids[bad[0]]
     logging.getLogger("mpifed").warning(
-        f"after round {round} the training loss of client {bad[0]}{others} is not finite: numbers "
+        f"after round {round} the training loss of client {first}{others} is not finite: numbers "
         f"have grown too large, and {advice}"
     )
     return True

@@ -8,12 +8,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mpifed.config.configuration import to_yaml
-from mpifed.data.base import Shards
 from mpifed.errors import (
     AgreedStop,
     Diverged,
@@ -34,11 +34,12 @@ from mpifed.training.clock import Clock
 from mpifed.training.costs import seconds_of_clients
 from mpifed.training.divergence import advice
 from mpifed.training.engine import Engine
-from mpifed.training.evaluation import columns_of
-from mpifed.training.kernels import warning_of_kernels
+from mpifed.training.evaluation import columns_of, count_scored
+from mpifed.training.kernels import smallest_and_largest, warning_of_kernels
 from mpifed.training.progress import Progress
 from mpifed.training.request import Task, refuse_overtaken
 from mpifed.training.run_directory import Recorder
+from mpifed.training.samples import Samples, samples_of
 from mpifed.training.scores import VALIDATION_COLUMNS
 
 
@@ -74,8 +75,8 @@ def train(
     say = partial(print, flush=True) if communicator.rank == 0 and not quiet else None
     with listening(say) as heard, ExitStack() as at_the_end:
         with clock.measure("data"):
-            shards = agree(communicator, partial(_load, setup))
-        engine = agree(communicator, partial(_engine, setup, shards, clock))
+            samples = agree(communicator, partial(_load, setup))
+        engine = agree(communicator, partial(_engine, setup, samples, clock, task.output))
         agree(communicator, lambda: _warn_of_this_computer(engine))
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
@@ -135,14 +136,14 @@ def train(
     return status
 
 
-def _load(setup: Setup) -> Shards:
+def _load(setup: Setup) -> Samples:
     with enough_memory("the samples of the clients hosted here"):
-        return setup.load()
+        return samples_of(setup)
 
 
-def _engine(setup: Setup, shards: Shards, clock: Clock) -> Engine:
+def _engine(setup: Setup, samples: Samples, clock: Clock, output: Path) -> Engine:
     with enough_memory("the state of the clients hosted here"):
-        return Engine(setup, shards, clock)
+        return Engine(setup, samples, clock, output)
 
 
 class _Listener(logging.Handler):
@@ -239,7 +240,8 @@ def _opening(setup: Setup, task: Task) -> list[str]:
 def _warn_of_this_computer(engine: Engine) -> None:
     """Test kernels on rank 0: results are promised for ranks on one kind of CPU."""
     if engine.setup.federation.communicator.rank == 0:
-        warning = warning_of_kernels(engine.setup, engine.shards, engine.seed)
+        clients = smallest_and_largest(engine.setup, engine.samples)
+        warning = warning_of_kernels(engine.setup, clients, engine.seed)
         if warning is not None:
             warnings.warn(warning, stacklevel=1)
 
@@ -278,6 +280,7 @@ def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
         "test_accuracy_p10": scores.get("test_accuracy_p10"),
         "test_loss": scores.get("test_loss"),
         **{name: scores[name] for name in VALIDATION_COLUMNS if name in scores},
+        **({"scored_clients": count_scored(setup)} if configuration.evaluation.sample < 1 else {}),
         "state_digest": digest,
         "seconds": {
             phase: round(float(value), 3)

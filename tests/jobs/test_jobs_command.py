@@ -15,6 +15,7 @@ from fake_slurm import FakeSlurm, fake_slurm
 from mpifed.config import configuration as config
 from mpifed.jobs import slurm as commands
 from mpifed.jobs.__main__ import main
+from mpifed.jobs.importing import Cost
 
 TINY = ["clients=4", "rounds=6", "data.n_test=20", "job.ranks=2"]
 UNCHECKED = "--unchecked"
@@ -27,6 +28,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_dry_runs: None
     for name, value in found.variables().items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MPIFED_SITE", raising=False)
+    # An import takes seconds; test_jobs_importing.py measures one.
+    monkeypatch.setattr("mpifed.jobs.importing.cost", lambda python: Cost(2.0, 1.5, 0.5, 9000))
     return found
 
 
@@ -330,6 +333,7 @@ def test_a_directory_is_known_by_any_of_its_names(
 
 def test_check_tells_what_it_checked(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
     out = call(capfd, "check", *TINY, "--output", tmp_path / "run")
+    assert "looks up 9,000 paths; 2 ranks look up 18,000" in out
     assert out.startswith("1 run of 2 ranks\n")
     assert "the data can be read here" in out
     assert "bash reads the script" in out

@@ -12,6 +12,7 @@ from mpifed.mpi.communicator import Alone
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
+from mpifed.training.samples import samples_of
 
 COUNTS = (5, 9, 14, 7)
 ROUNDS = 4
@@ -57,7 +58,7 @@ def ran(algorithm, options=None, rounds=4, **more):
     given = {"algorithm": {"name": algorithm, **(options or {})}, **SYNTHETIC, **more}
     configuration = resolve(given)
     setup = make(configuration, Alone(), configuration.rounds)
-    engine = Engine(setup, setup.load(), Clock())
+    engine = Engine(setup, samples_of(setup), Clock())
     with torch.no_grad():
         engine.prepare()
         for _ in range(rounds):

@@ -25,6 +25,7 @@ from mpifed.training import evaluation
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
+from mpifed.training.samples import samples_of
 
 PLAIN = {
     "clients": 4,
@@ -80,7 +81,7 @@ every_case = pytest.mark.parametrize(("name", "exchange"), CASES)
 def engine_of(name, exchange, **more):
     configuration = resolve({**problem(name, exchange), **more})
     setup = make(configuration, Alone(), configuration.rounds)
-    return Engine(setup, setup.load(), Clock())
+    return Engine(setup, samples_of(setup), Clock())
 
 
 def prepared(name, exchange, **more):

@@ -27,6 +27,7 @@ from mpifed.mpi.communicator import Alone
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
+from mpifed.training.samples import samples_of
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_the_method_in_the_readme_is_fedavg(tmp_path, monkeypatch):
 
     def digest(algorithm):
         setup = run_of(algorithm=algorithm, participation=0.5)
-        engine = Engine(setup, setup.load(), Clock())
+        engine = Engine(setup, samples_of(setup), Clock())
         engine.advance()
         return engine.digest()
 

@@ -10,7 +10,9 @@ from commands import TINY, command, environment, launch, rows
 
 from mpifed.__main__ import SUBCOMMANDS, main
 
-NAMES = ("run", "data", "sweep", "report", "jobs", "topologies", "reproduce", "theory")
+NAMES = (
+    *("run", "data", "sweep", "report", "jobs", "verify", "topologies", "reproduce", "theory"),
+)
 
 
 def test_without_arguments_the_subcommands_are_listed(capfd):

@@ -1,0 +1,128 @@
+"""Rows of a state on disk: a file without a name, mapped into memory.
+
+A rank reads and writes the rows of the participants of a round; all others take no memory of the
+process. The file ends with the process: what lasts is a checkpoint, which holds all rows as ever.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed import state as states
+from mpifed.errors import RunError
+from mpifed.reading.hdf5 import disk_reason
+
+State = TypeVar("State")
+
+BLOCK = 1 << 24
+"""Bytes that are copied at once."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """One tensor in the file.
+
+    Attributes
+    ----------
+    tensor : Tensor
+        Its rows, which are written to in place.
+    pages : mmap
+        The memory that it is in.
+    """
+
+    tensor: Tensor
+    pages: mmap.mmap
+
+
+class RowFile:
+    """Rows of a state in a file of this rank.
+
+    Parameters
+    ----------
+    directory : Path
+        Where the file is; the nearest directory above it that exists is used.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._mapped: dict[str, Mapped] = {}
+
+    def hold(self, state: State, shared_is_rows: bool) -> State:
+        """Return ``state`` with its rows in the file. What was there before is overwritten.
+
+        Parameters
+        ----------
+        state : dataclass
+            The state of all hosted clients, on the CPU.
+        shared_is_rows : bool
+            Whether shared tensors have a row for each client.
+
+        Raises
+        ------
+        RunError
+            If the disk has no room for them.
+        """
+        values = {}
+        for name, tensor, is_rows in states.tensors(state, shared_is_rows):
+            if not is_rows or not tensor.numel():
+                continue
+            kept = self._mapped.get(name)
+            if kept is None or kept.tensor.shape != tensor.shape:
+                kept = self._mapped[name] = self._room(tensor)
+            if kept.tensor is not tensor:
+                step = max(1, BLOCK * len(tensor) // tensor.nbytes)
+                for first in range(0, len(tensor), step):
+                    kept.tensor[first : first + step] = tensor[first : first + step]
+                    self.release()
+            values[name] = kept.tensor
+        return states.replace_tensors(state, values)
+
+    def release(self) -> None:
+        """Give back the memory of pages that were read or written; their content stays."""
+        for kept in self._mapped.values():
+            kept.pages.madvise(mmap.MADV_DONTNEED)
+
+    def _room(self, tensor: Tensor) -> Mapped:
+        place = self._directory.absolute()
+        while not place.is_dir():
+            place = place.parent
+        try:
+            descriptor = _unnamed(place)
+            try:
+                # A disk that becomes full while a page is written would kill the process.
+                os.posix_fallocate(descriptor, 0, tensor.nbytes)
+                pages = mmap.mmap(descriptor, tensor.nbytes)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise RunError(
+                f"storage.state is disk, but {place} has no room for {tensor.nbytes} bytes of "
+                f"clients' states: {disk_reason(error)}; storage.directory names another place"
+            ) from error
+        # Rows are visited in no order.
+        pages.madvise(mmap.MADV_RANDOM)
+        flat = np.frombuffer(pages, np.uint8, tensor.nbytes)
+        mapped = torch.from_numpy(flat).view(tensor.dtype).view(tensor.shape)
+        return Mapped(mapped, pages)
+
+
+def _unnamed(place: Path) -> int:
+    """Return a descriptor of a new file in ``place`` that has no name."""
+    try:
+        return os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
+            raise
+    descriptor, name = tempfile.mkstemp(prefix=".mpifed-rows-", dir=place)
+    os.unlink(name)
+    return descriptor

@@ -1,0 +1,139 @@
+"""The state of a run with the rows of all hosted clients, in memory or on disk.
+
+Rounds change the rows of their participants in place, where nobody else has these tensors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mpifed import state as states
+from mpifed.checkpoint import files as checkpoint
+from mpifed.checkpoint.row_file import RowFile
+from mpifed.state import RunState
+from mpifed.training.build import Setup
+
+
+class Rows:
+    """The state between rounds.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    file : RowFile or None
+        Where the rows are, if not in memory.
+
+    Attributes
+    ----------
+    state : RunState
+        The state, with a row for each hosted client.
+    """
+
+    state: RunState
+
+    def __init__(self, setup: Setup, file: RowFile | None) -> None:
+        self._is_rows, self._hosted = setup.exchange.shared_is_rows, setup.federation.hosted
+        self._file = file
+        self._own: list[torch.Tensor] = []
+        """Tensors of the state that have no other owner."""
+        self._changed: tuple[RunState, np.ndarray] | None = None
+        """The rows that the last round changed, and their clients; None for all."""
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the rows are in a file."""
+        return self._file is not None
+
+    def release(self) -> None:
+        """Give back memory of rows on disk that were read."""
+        if self._file is not None:
+            self._file.release()
+
+    def take(self, state: RunState) -> None:
+        """Replace the whole state.
+
+        Parameters
+        ----------
+        state : RunState
+            With a row for each hosted client.
+        """
+        self._changed, self._own = None, []
+        if self._file is not None:
+            state = self._file.hold(state, self._is_rows)
+            self._claim(state)
+        self.state = state
+
+    def read(self, path: Path) -> None:
+        """Replace the whole state by that of a checkpoint.
+
+        Parameters
+        ----------
+        path : Path
+            The checkpoint.
+        """
+        release = self.release if self.on_disk else None
+        self.state = checkpoint.read_state(path, self.state, self._is_rows, self._hosted, release)
+        self._changed = None
+        self._claim(self.state)
+
+    def of(self, here: np.ndarray) -> RunState:
+        """Return the state of some hosted clients, or the state itself where these are all.
+
+        Parameters
+        ----------
+        here : ndarray of int64
+            Their positions among the hosted clients, ascending.
+        """
+        if len(here) == len(self._hosted):
+            return self.state
+        return states.select(self.state, torch.from_numpy(here), self._is_rows)
+
+    def merge(self, moved: RunState, here: np.ndarray) -> None:
+        """Replace the rows of some hosted clients, and all that has no client axis.
+
+        Parameters
+        ----------
+        moved : RunState
+            The new state of these clients.
+        here : ndarray of int64
+            As for ``of``.
+        """
+        if len(here) == len(self._hosted):
+            self.take(moved)
+        else:
+            rows = torch.from_numpy(here)
+            self.state = states.merge(self.state, moved, rows, self._is_rows, self._own)
+            self._claim(self.state)
+        self._changed = moved, self._hosted[here]
+        self.release()
+
+    def unchecked(self) -> tuple[RunState, np.ndarray]:
+        """Return what may hold numbers that are not finite since the last call, and its clients."""
+        found, self._changed = self._changed, (self.state, self._hosted[:0])
+        if found is None:
+            return self.state, self._hosted
+        return found
+
+    def _claim(self, state: RunState) -> None:
+        found = states.tensors(state, self._is_rows)
+        self._own = [tensor for _, tensor, is_rows in found if is_rows]
+
+
+def rows_of(setup: Setup, directory: Path | None) -> Rows:
+    """Return the place for the rows of the clients hosted here.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run; ``storage`` says where rows are.
+    directory : Path or None
+        The run directory; None is the working directory.
+    """
+    options = setup.configuration.storage
+    if options.state == "memory":
+        return Rows(setup, None)
+    return Rows(setup, RowFile(Path(options.directory or directory or ".")))

@@ -1,0 +1,244 @@
+"""The samples of the clients hosted here: all of them from the start, or made when first used.
+
+Where the data set makes clients one by one, a round needs the training samples of its participants
+alone, and an evaluation those of the clients that it scores. ``Made`` makes them then, and keeps
+what was used last up to a number of bytes. A client's samples depend on the seed and the client,
+so that it makes no difference when they are made.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from mpifed.data.base import Shards, Split, SplitName
+from mpifed.data.delivery import allocated
+from mpifed.federation.clients import Clients, Federation
+from mpifed.training.build import Setup, kept_bytes, sample_bytes
+
+BLOCK = 32e6
+"""Bytes of the samples of clients that are scored together, at most, but for one client alone."""
+
+PIECE = 64
+"""Clients whose samples are made at once, before they are put in their place."""
+
+
+class Held:
+    """Samples of all hosted clients, in memory for the whole run.
+
+    Parameters
+    ----------
+    federation : Federation
+        All clients.
+    shards : Shards
+        The samples of the clients hosted here.
+    """
+
+    def __init__(self, federation: Federation, shards: Shards) -> None:
+        self.federation, self.shards = federation, shards
+        self._lasting: dict[bytes, Clients] = {}
+
+    def clients(self, rows: np.ndarray, effort: np.ndarray | None = None) -> Clients:
+        """Return some of the hosted clients for a round or an evaluation.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Their positions among the hosted clients.
+        effort : ndarray of float64, optional
+            As in ``Clients``.
+        """
+        return Clients(self.federation, self.shards, rows, effort)
+
+    def among_hosted(self, rows: np.ndarray) -> Clients:
+        """Return the same clients, their rows being positions among all hosted clients."""
+        return self._lasting.setdefault(rows.tobytes(), self.clients(rows))
+
+    def blocks(self, rows: np.ndarray) -> Iterator[slice]:
+        """Yield the parts of ``rows`` that are scored together: here all of them."""
+        yield slice(0, len(rows))
+
+
+class Made:
+    """Samples that are made when they are first used; the methods are those of ``Held``.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run, whose data set has ``make_split``.
+    budget : float
+        Bytes of samples that are held, or more where those in use are more; the last used ones.
+    """
+
+    def __init__(self, setup: Setup, budget: float) -> None:
+        make = setup.dataset.make_split
+        assert make is not None
+        self.federation, self._setup, self._make = setup.federation, setup, make
+        self._budget = budget
+        self._kept: OrderedDict[tuple[SplitName, bytes], tuple[np.ndarray, Split]] = OrderedDict()
+
+    def clients(self, rows: np.ndarray, effort: np.ndarray | None = None) -> Clients:
+        """Return some of the hosted clients; their ``rows`` count from 0."""
+        shards = _Later(self, self.federation.hosted[rows])
+        return Clients(self.federation, shards, np.arange(len(rows)), effort)
+
+    def among_hosted(self, rows: np.ndarray) -> Clients:
+        """Return some of the hosted clients; all others have no sample."""
+        return Clients(self.federation, _Spread(self, self.federation.hosted, rows), rows)
+
+    def blocks(self, rows: np.ndarray) -> Iterator[slice]:
+        """Yield consecutive parts of ``rows`` whose samples have at most ``BLOCK`` bytes."""
+        about, ids = self._setup.dataset.description, self.federation.hosted[rows]
+        per_sample = sample_bytes(self._setup.configuration, about)
+        counts = about.n_train[ids] + about.n_val[ids] + about.n_test[ids]
+        ends = np.cumsum(counts * per_sample)
+        start = 0
+        while start < len(rows):
+            before = ends[start - 1] if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + BLOCK, side="right")))
+            yield slice(start, stop)
+            start = stop
+        if not len(rows):
+            yield slice(0, 0)
+
+    def split(self, name: SplitName, ids: np.ndarray) -> Split:
+        """Return one split of some clients.
+
+        Parameters
+        ----------
+        name : {'train', 'val', 'test'}
+            The split.
+        ids : ndarray of int64
+            The clients.
+        """
+        key = name, ids.tobytes()
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key][1]
+        size = self._bytes_of(name, ids)
+        while self._kept and self._held() + size > self._budget:
+            self._kept.popitem(last=False)
+        found = self._assembled(name, ids)
+        if self._setup.device.type != "cpu":
+            device = self._setup.device
+            found = Split(found.x.to(device), found.y.to(device), found.offsets)
+        if len(ids) and size <= self._budget:
+            self._kept[key] = ids, found
+        return found
+
+    def _bytes_of(self, name: SplitName, ids: np.ndarray) -> int:
+        about = self._setup.dataset.description
+        samples = int(getattr(about, f"n_{name}")[ids].sum())
+        return samples * sample_bytes(self._setup.configuration, about)
+
+    def _held(self) -> int:
+        return sum(split.x.nbytes + split.y.nbytes for _, split in self._kept.values())
+
+    def _assembled(self, name: SplitName, ids: np.ndarray) -> Split:
+        """Return a split of ``ids``, from what is kept and what is made now."""
+        known = [(own, split) for (kind, _), (own, split) in self._kept.items() if kind == name]
+        source, place = np.full(len(ids), -1), np.zeros(len(ids), np.int64)
+        for number, (own, _) in enumerate(known):
+            order = np.argsort(own, kind="stable")
+            at = np.searchsorted(own[order], ids).clip(max=len(own) - 1)
+            there = own[order][at] == ids
+            source[there], place[there] = number, order[at[there]]
+        if (source < 0).all():
+            return self._make(name, ids, self._setup.dtype)
+        about = self._setup.dataset.description
+        counts = getattr(about, f"n_{name}")[ids]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        total, dtype = int(offsets[-1]), self._setup.dtype
+        x = allocated((total, *about.input_shape), dtype)
+        y = allocated((total, *about.target_shape), about.target_type(dtype))
+        for start in range(0, len(ids), PIECE):
+            missing = start + np.flatnonzero(source[start : start + PIECE] < 0)
+            made = self._make(name, ids[missing], dtype)
+            for i, row in enumerate(missing):
+                _copy(made, i, x, y, offsets, int(row))
+        for row in np.flatnonzero(source >= 0):
+            _copy(known[source[row]][1], int(place[row]), x, y, offsets, int(row))
+        return Split(x, y, offsets)
+
+
+Samples = Held | Made
+
+
+class _Later(Shards):
+    """Shards whose splits are made at their first use."""
+
+    def __init__(self, made: Made, ids: np.ndarray) -> None:
+        # The base class is frozen.
+        vars(self).update(client_ids=ids, _made=made, fresh=made._setup.dataset.fresh)
+
+    _made: Made
+
+    def _split(self, name: SplitName) -> Split:
+        return self._made.split(name, self.client_ids)
+
+    @cached_property
+    def train(self) -> Split:
+        """Training samples."""
+        return self._split("train")
+
+    @cached_property
+    def val(self) -> Split:
+        """Validation samples."""
+        return self._split("val")
+
+    @cached_property
+    def test(self) -> Split:
+        """Test samples."""
+        return self._split("test")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the samples will be."""
+        return self._made._setup.device
+
+
+class _Spread(_Later):
+    """Shards of all ``ids`` in which those at the positions ``rows`` alone have samples."""
+
+    def __init__(self, made: Made, ids: np.ndarray, rows: np.ndarray) -> None:
+        super().__init__(made, ids)
+        vars(self).update(_rows=rows)
+
+    _rows: np.ndarray
+
+    def _split(self, name: SplitName) -> Split:
+        found = self._made.split(name, self.client_ids[self._rows])
+        if len(self._rows) == len(self.client_ids):
+            return found
+        counts = np.zeros(len(self.client_ids), np.int64)
+        counts[self._rows] = found.counts
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        return replace(found, offsets=offsets)
+
+
+def samples_of(setup: Setup) -> Samples:
+    """Return the samples of the clients hosted here. Collective where all are loaded.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run; ``storage.samples`` says how many bytes are kept.
+    """
+    budget = kept_bytes(setup.configuration, setup.dataset)
+    if budget is None:
+        return Held(setup.federation, setup.load())
+    return Made(setup, budget)
+
+
+def _copy(
+    source: Split, client: int, x: torch.Tensor, y: torch.Tensor, offsets: np.ndarray, row: int
+) -> None:
+    """Copy the samples of one client to the rows of the client at position ``row``."""
+    to, own = slice(int(offsets[row]), int(offsets[row + 1])), source.rows_of(client)
+    x[to].copy_(source.x[own])
+    y[to].copy_(source.y[own])

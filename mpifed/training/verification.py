@@ -1,0 +1,215 @@
+"""Repeats rounds of a finished run and compares what it recorded with what comes out.
+
+The state of every evaluated round is compared by its digest, and every column of metrics.csv but
+``seconds``; so are the states of checkpoints, clients.h5 and the numbers of summary.json. Nothing
+is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from mpifed.checkpoint import files as checkpoint
+from mpifed.config.configuration import Configuration, resolve
+from mpifed.federation.clients import participants
+from mpifed.mpi.agreement import agree
+from mpifed.mpi.communicator import Communicator
+from mpifed.training import resume
+from mpifed.training.build import make
+from mpifed.training.clock import Clock
+from mpifed.training.digest import digest
+from mpifed.training.engine import Engine
+from mpifed.training.evaluation import columns_of
+from mpifed.training.recorded_run import Recorded, chosen_rounds, differing_results, read_run
+from mpifed.training.run_directory import field_of, results_of
+from mpifed.training.samples import samples_of
+
+NOT_COMPARED = "seconds"
+"""The column that differs from run to run."""
+
+
+@dataclass
+class Verdict:
+    """What was repeated and what differs, the same on every rank.
+
+    Attributes
+    ----------
+    first, last : int
+        The rounds that were repeated, ``last`` included.
+    compared : int
+        Rounds whose state was compared, that before ``first`` included.
+    differences : list of str
+        A line for each difference, which names the round.
+    """
+
+    first: int
+    last: int
+    compared: int = 0
+    differences: list[str] = field(default_factory=list)
+
+
+def verify(
+    directory: Path,
+    rounds: tuple[int, int] | int | None,
+    communicator: Communicator,
+    say: Callable[[str], None],
+) -> Verdict:
+    """Repeat rounds of a finished run on these ranks; collective.
+
+    They are repeated from the newest intact checkpoint before them, or else from the first state.
+
+    Parameters
+    ----------
+    directory : Path
+        The run directory.
+    rounds : tuple of int, int or None
+        As for ``chosen_rounds``.
+    communicator : Communicator
+        All ranks.
+    say : callable
+        Called with lines that say what is done.
+
+    Raises
+    ------
+    InputError
+        For a directory that holds no finished run, rounds that it does not have, or data that are
+        not at hand.
+    """
+    first = communicator.rank == 0
+    read = agree(communicator, lambda: read_run(directory) if first else None)
+    recorded: Recorded = communicator.broadcast_object(read)
+    begin, end = agree(communicator, lambda: chosen_rounds(recorded, rounds))
+    configuration = agree(communicator, lambda: resolve(recorded.mapping, communicator.size))
+    configuration = communicator.broadcast_object(configuration)
+    torch.set_num_threads(configuration.threads)
+    with threadpool_limits(configuration.threads), torch.no_grad():
+        return _verify(recorded, configuration, (begin, end), communicator, say)
+
+
+def _verify(
+    recorded: Recorded,
+    configuration: Configuration,
+    rounds: tuple[int, int],
+    communicator: Communicator,
+    say: Callable[[str], None],
+) -> Verdict:
+    before = [number for number in recorded.checkpoints if number < rounds[0]]
+    start = max(before, default=0)
+    if rounds == (1, recorded.rounds):
+        start = 0
+    engine = _engine(recorded, configuration, start, communicator)
+    # The state of a round of which nothing is recorded shows in the next one.
+    verdict = Verdict(start + 1, min(number for number in recorded.known if number >= rounds[1]))
+    say(
+        f"repeating rounds {start + 1} to {verdict.last} from "
+        + (recorded.checkpoints[start][0].name if start else "the first state")
+    )
+    for number, reason in sorted(recorded.damaged.items()):
+        verdict.differences.append(f"round {number}: {reason}")
+    columns = columns_of(engine.setup)
+    if columns != recorded.metrics.columns:
+        verdict.differences.append("metrics.csv has other columns than such a run")
+        return verdict
+    same = _compare(engine, recorded, verdict, say)
+    while same and engine.round < verdict.last:
+        engine.advance()
+        engine.agree(False)
+        same = _compare(engine, recorded, verdict, say)
+    return verdict
+
+
+def _engine(
+    recorded: Recorded, configuration: Configuration, start: int, communicator: Communicator
+) -> Engine:
+    """Return the run at the end of round ``start``; collective."""
+    newest = max(recorded.checkpoints, default=None)
+    # What mixing matrices are made from is reloaded, as on a resume.
+    stored = None if newest is None else checkpoint.read_arrays(recorded.checkpoints[newest][0])
+    path, meta = recorded.checkpoints.get(start, (None, None))
+    horizon = meta.horizon if meta else resume.stored_horizon(recorded.mapping)
+    setup = agree(
+        communicator,
+        lambda: make(configuration, communicator, horizon or configuration.rounds, stored),
+    )
+    samples = agree(communicator, partial(samples_of, setup))
+    engine = Engine(setup, samples, Clock(), recorded.directory)
+    if path is None or meta is None:
+        engine.prepare()
+        return engine
+    engine.restore(path, meta)
+    active = participants(
+        setup.federation, configuration.participation, configuration.seed, engine.round
+    )
+    engine.active = int(active.sum())
+    return engine
+
+
+def _compare(
+    engine: Engine, recorded: Recorded, verdict: Verdict, say: Callable[[str], None]
+) -> bool:
+    """Compare the state after ``engine.round`` with what is recorded of it; collective.
+
+    Returns whether the state is the recorded one, so that it is worth going on.
+    """
+    number, found, same = engine.round, list[str](), True
+    row, kept = recorded.row(number), recorded.checkpoints.get(number)
+    if row is None and kept is None:
+        return True
+    first = engine.setup.federation.communicator.rank == 0
+    own = engine.digest()
+    if kept is not None:
+        stored = _digest_of(engine, kept[0])
+        if stored != own:
+            same = False
+            found.append(f"{kept[0].name} holds the state {stored}, not {own}")
+    if row is not None:
+        made = engine.appraised()
+        if first and made is not None:
+            values, results, learnt = made
+            same = same and row["state_digest"] == own
+            texts = {name: field_of(values.get(name)) for name in recorded.metrics.columns}
+            found += [
+                f"metrics.csv has {name} {row[name] or 'empty'}, not {texts[name] or 'empty'}"
+                for name in recorded.metrics.columns
+                if name != NOT_COMPARED and row[name] != texts[name]
+            ]
+            if number == recorded.rounds:
+                found += differing_results(recorded, results_of(results, learnt), values)
+    if first and kept is not None:
+        found += _of_meta(engine, recorded, kept[1], kept[0].name)
+    found, same = engine.setup.federation.communicator.broadcast_object((found, same))
+    verdict.compared += 1
+    verdict.differences += [f"round {number}: {line}" for line in found]
+    say(f"round {number}: {'differs' if found else 'the same'}")
+    return same
+
+
+def _digest_of(engine: Engine, path: Path) -> str | None:
+    """Return the digest of the state in a checkpoint, on rank 0; collective."""
+    setup = engine.setup
+    is_rows, hosted = setup.exchange.shared_is_rows, setup.federation.hosted
+    return digest(setup, checkpoint.read_state(path, engine.state, is_rows, hosted))
+
+
+def _of_meta(engine: Engine, recorded: Recorded, meta: checkpoint.Meta, name: str) -> list[str]:
+    """Return what a checkpoint records otherwise than metrics.csv and the ledger say."""
+    found = []
+    known = {row[0]: row for row in recorded.metrics.rows}
+    place = recorded.metrics.columns.index(NOT_COMPARED)
+    for row in meta.rows:
+        other = known.get(row[0])
+        if other is not None and _without(row, place) != _without(other, place):
+            found.append(f"{name} has another row of round {row[0]} than metrics.csv")
+    if dict(meta.ledger) != dict(vars(engine.setup.exchange.ledger)):
+        found.append(f"{name} counts other bits that were sent")
+    return found
+
+
+def _without(row: list[str], place: int) -> list[str]:
+    return [*row[:place], *row[place + 1 :]]

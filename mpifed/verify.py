@@ -1,0 +1,141 @@
+"""``python -m mpifed.verify RUN``: repeats rounds of a finished run and compares digests.
+
+    python -m mpifed.verify runs/study                     # all rounds, from the first state
+    python -m mpifed.verify runs/study --last 10           # the last ten
+    mpirun -n 4 python -m mpifed.verify runs/study --rounds 51:100
+
+The exit code is 0 where everything agrees, 1 where something differs, and 2 for bad input. Nothing
+is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpifed.command import Parser, program
+from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError
+
+RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command, guarded where a launcher started this process.
+
+    Parameters
+    ----------
+    words : sequence of str, optional
+        The run directory and options; the arguments of this process by default.
+
+    Returns
+    -------
+    int
+        0 where everything agrees, 1 where something differs, 2 for bad input.
+    """
+    from mpifed.supervision.guard import guarded
+
+    given = list(sys.argv[1:] if words is None else words)
+    return guarded(lambda: _main(given))
+
+
+def _main(words: list[str]) -> int:
+    from mpifed import launch
+
+    def prepared() -> Callable[[], int]:
+        options = _parser().parse_args(words)
+        rounds = _rounds(options)
+        if options.ranks is not None:
+            command = _under_mpirun(options.ranks, words)
+            return lambda: subprocess.run(command, check=False).returncode
+        communicator = launch.world_of_ranks()
+        action = _action(Path(options.run), rounds, communicator, options.quiet)
+        return lambda: launch.reporting(communicator, action)
+
+    return launch.started(prepared)
+
+
+def _action(
+    directory: Path, rounds: tuple[int, int] | int | None, communicator: Any, quiet: bool
+) -> Callable[[], int]:
+    def say(line: str) -> None:
+        if communicator.rank == 0:
+            print(line, flush=True)
+
+    def action() -> int:
+        from mpifed.training.recorded_run import other_versions
+        from mpifed.training.verification import verify
+
+        verdict = verify(directory, rounds, communicator, (lambda line: None) if quiet else say)
+        ranks = f"{communicator.size} rank{'s' * (communicator.size > 1)}"
+        for line in verdict.differences:
+            say(f"differs: {line}")
+        if not verdict.differences:
+            say(
+                f"verified: rounds {verdict.first} to {verdict.last} on {ranks}, states of "
+                f"{verdict.compared} rounds compared"
+            )
+            return EXIT_FINISHED
+        if communicator.rank == 0:
+            for line in other_versions(directory):
+                say(f"note: {line}")
+        say(f"NOT verified: {directory} differs from what these rounds give on {ranks}")
+        return EXIT_FAILED
+
+    return action
+
+
+def _rounds(options: argparse.Namespace) -> tuple[int, int] | int | None:
+    if options.rounds is not None and options.last is not None:
+        raise InputError("--rounds and --last were given; at most one of them may be")
+    if options.last is not None:
+        return int(options.last)
+    if options.rounds is None:
+        return None
+    found = RANGE.fullmatch(options.rounds)
+    if found is None:
+        raise InputError(f"--rounds is {options.rounds!r}; it must be A:B, two whole numbers")
+    return int(found[1]), int(found[2])
+
+
+def _under_mpirun(ranks: int, words: list[str]) -> list[str]:
+    """The command line that starts this command with so many ranks."""
+    from mpifed.sweep.plan import launch_words
+
+    if ranks < 1:
+        raise InputError(f"--ranks is {ranks}; it must be at least 1")
+    rest = list(words)
+    for place, word in enumerate(words):
+        if word == "--ranks":
+            rest = [*words[:place], *words[place + 2 :]]
+        elif word.startswith("--ranks="):
+            rest = [*words[:place], *words[place + 1 :]]
+    return [*launch_words(ranks), sys.executable, "-m", "mpifed.verify", *rest]
+
+
+def _parser() -> Parser:
+    made = Parser(
+        prog=program("verify"),
+        description="Repeat rounds of a finished run, alone or under mpirun, and say whether they "
+        "give the recorded digests and metrics.",
+        epilog="Exit codes: 0 everything agrees, 1 something differs, 2 bad input.",
+        allow_abbrev=False,
+    )
+    made.add_argument("run", metavar="RUN", help="the run directory")
+    made.add_argument(
+        "--rounds",
+        metavar="A:B",
+        help="repeat these rounds, from the newest checkpoint before them (default: all)",
+    )
+    made.add_argument("--last", type=int, metavar="K", help="repeat the last K rounds")
+    made.add_argument("--ranks", type=int, metavar="N", help="start it under mpirun -n N")
+    made.add_argument("--quiet", action="store_true", help="print the result alone")
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""Repeating a finished run: an honest one agrees, and any change is found."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import h5py
+import pytest
+from commands import environment, in_child, mpirun
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from on_ranks import SMALL, folder_of, run
+
+from mpifed.checkpoint.integrity import seal
+from mpifed.mpi.communicator import Alone, world
+from mpifed.training.verification import verify
+from mpifed.verify import main
+
+RUN = {**SMALL, "clients": 5, "rounds": 6, "participation": 0.6, "data.n_test": 10}
+CASES = {
+    "server": {},
+    "gossip": {"exchange": "gossip"},
+    "sampled": {"evaluation.sample": 0.5},
+    "unseen": {"evaluation.unseen_fraction": 0.3, "algorithm": "fedavg"},
+    "compressed": {"algorithm": "fedavg", "compression": {"name": "top_k", "k": 5}},
+    "prepared": {"algorithm": "flix", "algorithm.flix_alpha": 0.5, "participation": 1.0},
+}
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("verify") / "run"
+    run("synthetic-fedem", RUN, folder, Alone())
+    return folder
+
+
+@pytest.fixture
+def tampered(honest, tmp_path) -> Path:
+    return Path(shutil.copytree(honest, tmp_path / "run"))
+
+
+def found(folder: Path, rounds=None) -> list[str]:
+    return verify(folder, rounds, Alone(), lambda line: None).differences
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_honest_run_is_verified(case, tmp_path):
+    run("synthetic-fedem", {**RUN, **CASES[case]}, tmp_path / "run", Alone())
+    assert found(tmp_path / "run") == []
+    assert found(tmp_path / "run", 2) == []
+
+
+@settings(max_examples=6)
+@given(data=st.data())
+def test_any_rounds_can_be_repeated(data, honest):
+    first = data.draw(st.integers(1, 6))
+    last = data.draw(st.integers(first, 6))
+    verdict = verify(honest, (first, last), Alone(), lambda line: None)
+    assert verdict.differences == []
+    assert verdict.first <= first <= last <= verdict.last
+
+
+def test_a_resumed_run_is_verified_as_a_whole(tmp_path):
+    run("synthetic-fedem", {**RUN, "rounds": 3}, tmp_path / "run", Alone())
+    run("synthetic-fedem", RUN, tmp_path / "run", Alone(), resume=True)
+    assert found(tmp_path / "run") == []
+
+
+def changed_field(folder: Path, round: int, column: str, change) -> None:
+    path = folder / "metrics.csv"
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if int(row["round"]) == round:
+            row[column] = change(row[column])
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def other(text: str) -> str:
+    """The text with one bit of its last digit changed."""
+    return text[:-1] + chr(ord(text[-1]) ^ 1)
+
+
+@pytest.mark.parametrize("round", [0, 2, 6])
+@pytest.mark.parametrize("column", ["train_loss", "test_accuracy", "up_bits", "state_digest"])
+def test_a_changed_metric_is_found(round, column, tampered):
+    changed_field(tampered, round, column, other)
+    lines = found(tampered)
+    assert lines
+    assert lines[0].startswith(f"round {round}: metrics.csv has {column}")
+
+
+def flip(folder: Path, round: int, name: str, sealed: bool) -> None:
+    """One bit of a tensor in a checkpoint."""
+    path = folder / "checkpoints" / f"round-{round:06d}.h5"
+    with h5py.File(path, "r+") as file:
+        flat = file[name][()]
+        flat.reshape(-1).view("u1")[0] ^= 1
+        file[name][...] = flat
+    if sealed:
+        seal(path)
+
+
+@pytest.mark.parametrize("name", ["server/components", "clients/mixture"])
+@pytest.mark.parametrize("round", [4, 6])
+@pytest.mark.parametrize("rounds", [None, 2])
+def test_one_bit_of_a_state_is_found(name, round, rounds, tampered):
+    flip(tampered, round, name, sealed=True)
+    assert any(line.startswith(f"round {round}: ") for line in found(tampered, rounds))
+
+
+def test_a_damaged_checkpoint_is_named(tampered):
+    flip(tampered, 4, "server/components", sealed=False)
+    (line,) = found(tampered)
+    assert line.startswith("round 4: ")
+    assert "damaged" in line
+
+
+def test_changed_results_are_found(tampered):
+    with h5py.File(tampered / "clients.h5", "r+") as file:
+        values = file["test_loss"][()]
+        values.view("u1")[0] ^= 1
+        file["test_loss"][...] = values
+    assert found(tampered) == ["round 6: clients.h5 has another test_loss"]
+
+
+def test_a_changed_summary_is_found(tampered):
+    path = tampered / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"test_accuracy": 0.999}))
+    (line,) = found(tampered)
+    assert line.startswith("round 6: summary.json has test_accuracy 0.999")
+
+
+def test_another_configuration_is_found(tampered):
+    path = tampered / "config.yaml"
+    path.write_text(path.read_text().replace("seed: 0", "seed: 1", 1))
+    assert found(tampered)[0].startswith("round 0: ")
+
+
+def test_the_command_says_what_it_found(honest, tampered, capfd):
+    files = sorted(honest.rglob("*"))
+    before = [path.stat().st_mtime_ns for path in files]
+    assert main([str(honest)]) == 0
+    said = capfd.readouterr().out
+    assert "verified: rounds 1 to 6 on 1 rank, states of 4 rounds compared" in said
+    assert (sorted(honest.rglob("*")), [path.stat().st_mtime_ns for path in files]) == (
+        files,
+        before,
+    )
+    changed_field(tampered, 4, "test_loss", other)
+    assert main([str(tampered), "--quiet"]) == 1
+    said = capfd.readouterr().out
+    assert said.startswith("differs: round 4: metrics.csv has test_loss")
+    assert "NOT verified" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "required: RUN"),
+        (["--rounds", "3"], "must be A:B"),
+        (["--rounds", "5:9"], "--rounds is 5:9; it must be A:B with 1 <= A <= B <= 6"),
+        (["--rounds", "0:2"], "--rounds is 0:2"),
+        (["--last", "7"], "--last is 7; the run has 6 rounds"),
+        (["--last", "1", "--rounds", "1:2"], "at most one"),
+        (["--ranks", "0"], "--ranks is 0"),
+    ],
+)
+def test_wrong_words_are_refused(words, said, honest, capfd):
+    assert main([*([str(honest)] if words else []), *words]) == 2
+    heard = capfd.readouterr()
+    assert said in heard.err
+    assert heard.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "unfinished"])
+def test_what_is_no_finished_run_is_refused(kind, tampered, capfd):
+    place = {"missing": tampered / "no", "file": tampered / "DONE", "unfinished": tampered}[kind]
+    if kind == "unfinished":
+        (tampered / "DONE").unlink()
+    assert main([str(place)]) == 2
+    assert "RUN is '" in capfd.readouterr().err
+
+
+@pytest.mark.mpi
+def test_ranks_verify_what_one_rank_ran(tmp_path):
+    communicator, folder = world(), folder_of(tmp_path)
+    if communicator.rank == 0:
+        run("synthetic-fedem", RUN, folder / "run", Alone())
+        shutil.copytree(folder / "run", folder / "changed")
+        flip(folder / "changed", 6, "clients/mixture", sealed=True)
+    communicator.barrier()
+    verdict = verify(folder / "run", None, communicator, lambda line: None)
+    assert verdict.differences == []
+    changed = verify(folder / "changed", 1, communicator, lambda line: None).differences
+    assert changed
+    assert all(line.startswith("round 6: ") for line in changed)
+
+
+@pytest.mark.slow
+def test_it_starts_ranks_by_itself(honest):
+    mpirun()
+
+    def action() -> int:
+        import os
+
+        os.environ.update(environment())
+        return main([str(honest), "--ranks", "2", "--last", "1"])
+
+    assert in_child(action, 120) == 0
