@@ -96,6 +96,17 @@ COMPRESSORS = {
     "bernoulli": "mpifed.exchange.compression.combined:Bernoulli",
     "composition": "mpifed.exchange.compression.combined:Composition",
 }
+CORRECTIONS = {
+    "none": "mpifed.exchange.corrections.base:Plain",
+    "tracking": "mpifed.exchange.corrections.tracking:Tracking",
+    "extra": "mpifed.exchange.corrections.extra:Extra",
+    "exact_diffusion": "mpifed.exchange.corrections.diffusion:ExactDiffusion",
+    "d2": "mpifed.exchange.corrections.diffusion:D2",
+    "quasi_global": "mpifed.exchange.corrections.quasi_global:QuasiGlobal",
+    "decentlam": "mpifed.exchange.corrections.decentlam:DecentLaM",
+    "push_sum": "mpifed.exchange.corrections.push_sum:PushSum",
+    "relay_sum": "mpifed.exchange.corrections.relay_sum:RelaySum",
+}
 SURROGATES = {
     "quadratic": "mpifed.surrogates.quadratic:quadratic",
     "poisson": "mpifed.surrogates.poisson:poisson",
@@ -110,6 +121,7 @@ TABLES = {
     "model": MODELS,
     "exchange": EXCHANGES,
     "compression": COMPRESSORS,
+    "correction": CORRECTIONS,
     "surrogate": SURROGATES,
 }
 
@@ -126,6 +138,7 @@ LISTS = {
     "model": "models",
     "exchange": "exchanges",
     "compression": "compressors",
+    "correction": "corrections",
     "surrogate": "surrogates",
     "topology": "topologies",
     "weights": "weights",

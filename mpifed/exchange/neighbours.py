@@ -1,4 +1,4 @@
-"""One round of gossip: rows mixed by W^k, or by CHOCO-Gossip where messages are compressed."""
+"""One round of gossip: rows mixed by W^k, plainly, corrected, or by CHOCO-Gossip if compressed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mpifed.exchange.base import Channel
 from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor
+from mpifed.exchange.corrections import Correction, Kept, Neighbours
 from mpifed.exchange.ledger import Ledger, bits_of
 from mpifed.exchange.reduction import common_exponents
 from mpifed.exchange.routes import Route
@@ -67,20 +69,20 @@ class GossipChannel(Channel):
         Gives W^k and how its rows move.
     ledger : Ledger
         Where messages are booked.
-    messages : CompressedMessages or None
-        How messages are compressed; None where they are sent whole.
+    messages : CompressedMessages, Correction or None
+        How messages are compressed or corrected; None where they are sent whole and mixed plainly.
     round : int
         k, counted from 1.
     active : ndarray
         Who takes part, bool (n_clients,).
-    memory : Replicas or Nothing
+    memory : Replicas, Kept or Nothing
         What the messages of this round leave behind.
     """
 
     federation: Federation
     routing: Routing
     ledger: Ledger
-    messages: CompressedMessages | None
+    messages: CompressedMessages | Correction | None
     round: int
     active: np.ndarray
     memory: Any = field(default_factory=Nothing)
@@ -95,17 +97,17 @@ class GossipChannel(Channel):
 
     @property
     def compressor(self) -> Compressor | None:
-        return None if self.messages is None else self.messages.compressor
+        return self.messages.compressor if isinstance(self.messages, CompressedMessages) else None
 
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
 
     def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
+        if isinstance(self.messages, Correction):
+            return self._corrected(rows, before, self.messages)
         if self.messages is not None:
             return self._compressed(rows, self.messages)
-        route = self._route(rows)
-        size = math.prod(rows.shape[1:])
-        self._book(route.messages * bits_of(rows.shape[1:], rows.dtype), route.messages * size)
+        self._book_whole(rows, math.prod(rows.shape[1:]))
         return self._mixed(rows)
 
     def _route(self, rows: Tensor) -> Route:
@@ -116,6 +118,29 @@ class GossipChannel(Channel):
         self.ledger.up_bits += bits
         self.ledger.down_bits += bits
         self.ledger.up_floats += floats
+
+    def _book_whole(self, rows: Tensor, numbers: int) -> None:
+        """Messages of ``numbers`` numbers of the type of ``rows``."""
+        messages = self._route(rows).messages
+        self._book(messages * bits_of(torch.Size([numbers]), rows.dtype), messages * numbers)
+
+    def _corrected(self, rows: Tensor, before: Tensor, correction: Correction) -> Tensor:
+        """The correction sees the update that the method has made."""
+        size, route = math.prod(rows.shape[1:]), self._route(rows)
+        part = slice(self._place, self._place + correction.width(size))
+        self._place = part.stop
+        self._book_whole(rows, correction.numbers(size))
+        x, update = before.flatten(1), rows.flatten(1) - before.flatten(1)
+        neighbours = Neighbours(self._mixed, *_weighings(route))
+        kept = self.memory.corrections
+        after, found = correction.step(x, update, kept[:, part], neighbours)
+        if part == slice(0, kept.shape[1]):
+            self.memory = Kept(found)
+        else:
+            kept = kept.clone()
+            kept[:, part] = found
+            self.memory = Kept(kept)
+        return after.view(rows.shape)
 
     def _compressed(self, rows: Tensor, messages: CompressedMessages) -> Tensor:
         """CHOCO-Gossip: what travels is the compressed distance from the neighbours' replica."""
@@ -153,3 +178,12 @@ class GossipChannel(Channel):
             route.mix(mine, arrival.rows, exponent, target, arrival.sums)
         mixed[~route.linked] = flat[~route.linked]
         return made.view(rows.shape).to(rows.device)
+
+
+def _weighings(route: Route) -> tuple[Tensor, Tensor]:
+    """Column sums of W and numbers of senders for ``route.mine``, float64."""
+    columns, own = route.sparse.sum(axis=0), route.sparse.diagonal() != 0
+    senders = np.diff(route.sparse.indptr) - own
+    found = (np.asarray(values, float)[route.mine] for values in (columns, senders))
+    columns, senders = map(torch.from_numpy, found)
+    return columns, senders
