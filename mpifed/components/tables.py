@@ -44,6 +44,9 @@ ALGORITHMS = {
     "pfedme": "mpifed.algorithms.pfedme:PFedMe",
     "l2gd": "mpifed.algorithms.l2gd:L2GD",
     "l2sgd": "mpifed.algorithms.l2sgd:L2SGD",
+    "kgt": "mpifed.algorithms.kgt:KGT",
+    "scaffnew": "mpifed.algorithms.scaffnew:Scaffnew",
+    "d_admm": "mpifed.algorithms.d_admm:DADMM",
 }
 DATASETS = {
     "synthetic": "mpifed.data.synthetic:Synthetic",

@@ -189,7 +189,7 @@ def make(
     make_exchange: Callable[..., Exchange] = exchanging
     exchange = make_exchange(federation, configuration.seed, stored, compressor, **options)
     corrects = options.get("correction")
-    if corrects is not None and getattr(model, "n_buffers", 0):
+    if corrects is not None and isinstance(model, Model) and model.n_buffers:
         raise InputError(
             f"exchange.correction is '{corrects.name}', but the model {configuration.model.name} "
             "has running statistics, which are not the sum of updates; allowed: "

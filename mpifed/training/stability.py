@@ -30,8 +30,10 @@ def step_warnings(setup: Setup, training: Clients) -> list[str]:
         The hosted clients in training.
     """
     exchange, local = setup.exchange, setup.configuration.local
-    correction = exchange.correction if isinstance(exchange, Gossip) else None
-    if correction is None or correction.needs not in LINEAR or not exchange.schedule.symmetric:
+    if not isinstance(exchange, Gossip) or exchange.correction is None:
+        return []
+    correction = exchange.correction
+    if correction.needs not in LINEAR or not exchange.schedule.symmetric:
         return []
     if not (isinstance(setup.model, Linear) and setup.algorithm.steps_locally):
         return []

@@ -18,7 +18,8 @@ from mpifed.training import evaluation
 TREE = {"topology": "path"}
 GRAPH = {"topology": "ring", "weights": "metropolis_hastings"}
 NAMES = [name for name in CORRECTIONS if name != "none"]
-OTHERS = ("local", "sa_ssmm", "fedbn")  # send nothing, have one client, or running statistics
+OTHERS = ("local", "sa_ssmm", "fedbn", "kgt", "scaffnew", "d_admm")
+"""These send nothing, have one client, running statistics, or corrections of their own."""
 METHODS = [name for name in ALGORITHMS if goes_with(name, "gossip") and name not in OTHERS]
 every_correction = pytest.mark.parametrize("correction", NAMES)
 
@@ -83,6 +84,8 @@ REFUSED = [
     ({"participation": 0.5}, "relay_sum", "participation must be 1.0"),
     ({"on_divergence": "drop"}, "relay_sum", "participation must be 1.0"),
     ({"algorithm": {"name": "fedem", "restarts": 2}}, "d2", "exchange.correction=none, or"),
+    ({"algorithm": "kgt"}, "tracking", "corrects gossip itself"),
+    ({"algorithm": "d_admm"}, "d2", "corrects gossip itself"),
     ({}, "trackings", "did you mean 'tracking'"),
     ({}, {"name": "quasi_global", "beta": 1.0}, "exchange.correction.beta"),
     ({"model": "network_modules:normalised_mlp"}, "extra", "running statistics"),
