@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topologies.catalogue import Entry
+from topologies.epidemic import epidemic
 from topologies.finite_time import base_k, equitopo, one_peer_exponential, static_exponential
 from topologies.matcha import prepare_matcha, restore_matcha
 from topologies.matchings import (
@@ -50,6 +51,10 @@ class ScheduleEntry(Entry):
 def _of_nodes(make: Callable[..., Schedule]) -> Callable[..., Schedule]:
     """Return the build function of a schedule that is determined by n and its parameters."""
     return lambda n, seed, arrays, **params: make(n, **params)
+
+
+def _epidemic(n: int, seed: int, arrays: Arrays, sends: int, regular: bool) -> Schedule:
+    return epidemic(n, seed, sends, regular)
 
 
 def _equitopo(n: int, seed: int, arrays: Arrays, step: float) -> Schedule:
@@ -98,6 +103,18 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         uses="nodes",
         random=True,
     ),
+    "epidemic": ScheduleEntry(
+        _epidemic,
+        "every node sends to a few random others; directed (Epidemic Learning)",
+        {
+            "sends": Parameter(int, "receivers of a node in a round", 1, low=1),
+            "regular": Parameter(
+                bool, "whether each also receives so many, so that rounds keep the mean", False
+            ),
+        },
+        uses="nodes",
+        random=True,
+    ),
     "matchings": ScheduleEntry(
         restore_matchings,
         "the matchings of an edge colouring of the graph in turn",
@@ -139,4 +156,17 @@ AROUND: dict[str, Parameter] = {
         float, "probability that an edge is lost in a round", 0.0, low=0, high=1
     ),
     "local_rounds": Parameter(int, "only every so many rounds communicate", 1, low=1),
+    "edge_failure": Parameter(
+        float,
+        "probability that a working edge fails before a round, and stays so until it recovers",
+        0.0,
+        low=0,
+        high=0.999,
+    ),
+    "edge_recovery": Parameter(
+        float, "probability that an edge that has failed works again", 0.5, low=0.001, high=1
+    ),
 }
+
+BURSTS = ("edge_failure", "edge_recovery")
+"""Parameters that a checked schedule mentions only where edges fail in bursts."""

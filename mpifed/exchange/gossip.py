@@ -40,6 +40,10 @@ WIDTH = 1 << 16
 """Numbers of the rows that are compared with their mean at a time."""
 
 
+STILL = (("drop_nodes", 0), ("drop_edges", 0), ("edge_failure", 0), ("local_rounds", 1))
+"""Options of schedules with which every neighbour hears every message."""
+
+
 class Gossip(Exchange):
     """Clients average with their neighbours by mixing matrices (D-FedEM and its kin).
 
@@ -154,8 +158,8 @@ class Gossip(Exchange):
                 "replicas of each other's state, which a changing neighbourhood would not follow; "
                 "allowed: static"
             )
-        for key, still in (("drop_nodes", 0), ("drop_edges", 0), ("local_rounds", 1)):
-            if schedule.options[key] != still:
+        for key, still in STILL:
+            if schedule.options.get(key, still) != still:
                 return (
                     f"{compressed} and exchange.schedule.{key} {schedule.options[key]}: neighbours "
                     "keep replicas of each other's state, which need every message of every "

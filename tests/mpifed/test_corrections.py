@@ -381,6 +381,17 @@ def test_push_sum_keeps_the_mean_of_clients_that_are_absent_from_a_directed_grap
     np.testing.assert_allclose(found, np.tile(start.mean(0), (N, 1)), rtol=0, atol=1e-12)
 
 
+def test_push_sum_keeps_the_mean_in_epidemics():
+    start = DRAW.normal(size=(N, D))
+    schedule = {"name": "epidemic", "sends": 2}
+    runs = [
+        Descent(exchange_of(c, None, None, schedule), 0.0, x=start) for c in ("push_sum", "none")
+    ]
+    found, other = (run.go(60) for run in runs)
+    np.testing.assert_allclose(found, np.tile(start.mean(0), (N, 1)), rtol=0, atol=1e-12)
+    assert np.abs(other - start.mean(0)).max() > 0.01
+
+
 @pytest.mark.parametrize("correction", ["tracking", "quasi_global"])
 def test_directed_schedules_that_keep_the_mean_go_with_what_needs_no_more(correction):
     exchange = exchange_of(correction, None, None, "one_peer_exponential")
