@@ -130,10 +130,9 @@ class GossipChannel(Channel):
         part = slice(self._place, self._place + correction.width(size))
         self._place = part.stop
         self._book_whole(rows, correction.numbers(size))
-        x, update = before.flatten(1), rows.flatten(1) - before.flatten(1)
-        neighbours = Neighbours(self._mixed, *_weighings(route))
-        kept = self.memory.corrections
-        after, found = correction.step(x, update, kept[:, part], neighbours)
+        neighbours = Neighbours(self._mixed_apart, route.sparse, route.mine)
+        kept, x = self.memory.corrections, before.flatten(1)
+        after, found = correction.step(x, rows.flatten(1), kept[:, part], neighbours)
         if part == slice(0, kept.shape[1]):
             self.memory = Kept(found)
         else:
@@ -162,6 +161,11 @@ class GossipChannel(Channel):
         self.memory = Replicas(replicas)
         return mixed.view(rows.shape)
 
+    def _mixed_apart(self, rows: Tensor) -> Tensor:
+        """The rows of W X in memory of their own, also where nobody sends."""
+        mixed = self._mixed(rows)
+        return mixed.clone() if mixed is rows else mixed
+
     def _mixed(self, rows: Tensor) -> Tensor:
         """The rows of W X, exactly, and equal for any ranks."""
         route, communicator = self._route(rows), self.federation.communicator
@@ -178,12 +182,3 @@ class GossipChannel(Channel):
             route.mix(mine, arrival.rows, exponent, target, arrival.sums)
         mixed[~route.linked] = flat[~route.linked]
         return made.view(rows.shape).to(rows.device)
-
-
-def _weighings(route: Route) -> tuple[Tensor, Tensor]:
-    """Column sums of W and numbers of senders for ``route.mine``, float64."""
-    columns, own = route.sparse.sum(axis=0), route.sparse.diagonal() != 0
-    senders = np.diff(route.sparse.indptr) - own
-    found = (np.asarray(values, float)[route.mine] for values in (columns, senders))
-    columns, senders = map(torch.from_numpy, found)
-    return columns, senders

@@ -25,7 +25,7 @@ every_correction = pytest.mark.parametrize("correction", NAMES)
 
 
 def gossip(correction):
-    tree = TREE if correction == "relay_sum" else {}
+    tree = TREE if correction in ("relay_sum", "d2") else {}  # no eigenvalue below -1/3
     return {"name": "gossip", **GRAPH, **tree, "correction": correction}
 
 
@@ -84,7 +84,7 @@ REFUSED = [
     ({"participation": 0.5}, "relay_sum", "participation must be 1.0"),
     ({"on_divergence": "drop"}, "relay_sum", "participation must be 1.0"),
     ({"algorithm": {"name": "fedem", "restarts": 2}}, "d2", "exchange.correction=none, or"),
-    ({"algorithm": "kgt"}, "tracking", "corrects gossip itself"),
+    ({"algorithm": "kgt", "local": {}}, "tracking", "corrects gossip itself"),
     ({"algorithm": "d_admm"}, "d2", "corrects gossip itself"),
     ({}, "trackings", "did you mean 'tracking'"),
     ({}, {"name": "quasi_global", "beta": 1.0}, "exchange.correction.beta"),

@@ -171,7 +171,7 @@ AS_WRITTEN = [
     pytest.param("tracking", next_as_written, "ring", id="tracking"),
     pytest.param(BEFORE, diging_as_written, "ring", id="diging"),
     pytest.param("extra", extra_as_written, "ring", id="extra"),
-    pytest.param("d2", d2_as_written, "ring", id="d2"),
+    pytest.param("d2", d2_as_written, "path", id="d2"),
     pytest.param("exact_diffusion", exact_diffusion_as_written, "ring", id="exact_diffusion"),
     pytest.param(QUASI, quasi_global_as_written, "ring", id="quasi_global"),
     pytest.param(LAM, decentlam_as_written, "ring", id="decentlam"),
@@ -252,7 +252,7 @@ EXACT = [
     pytest.param("tracking", next_round, 0.1, "ring", id="tracking"),
     pytest.param(BEFORE, diging_round, 0.05, "ring", id="diging"),
     pytest.param("extra", extra_round, 0.1, "ring", id="extra"),
-    pytest.param("d2", d2_round, 0.1, "ring", id="d2"),
+    pytest.param("d2", d2_round, 0.1, "path", id="d2"),
     pytest.param("exact_diffusion", exact_diffusion_round, 0.2, "ring", id="exact_diffusion"),
     pytest.param("relay_sum", relay_round, 0.03, "path", id="relay_sum"),
 ]
@@ -319,7 +319,7 @@ def test_with_equal_data_it_is_plain(correction):
     def equal(x):
         return (x - CENTRES[0]) @ MATRICES[0]
 
-    runs = [Descent(exchange_of(c), 0.1, equal).go(30) for c in (correction, "none")]
+    runs = [Descent(exchange_of(c, "path"), 0.1, equal).go(30) for c in (correction, "none")]
     np.testing.assert_allclose(*runs, rtol=0, atol=1e-13)
 
 
@@ -402,7 +402,7 @@ def test_directed_schedules_that_keep_the_mean_go_with_what_needs_no_more(correc
 REFUSED = [
     ("tracking", DIRECTED, "columns of the mixing matrices do not sum to one"),
     ("extra", {**DIRECTED, "schedule": "one_peer_exponential"}, "symmetric mixing matrices"),
-    ("d2", {"weights": {"name": "fmmc", "self_loops": False}}, "above -0.3333"),
+    ("d2", {}, "eigenvalue of W is -0.333333; it must be above -0.333333; allowed: exact_diff"),
     ("relay_sum", {}, "needs a tree, but 8 edges"),
     ("relay_sum", {"topology": "path", "schedule": "matchings", "weights": None}, "static"),
     ("push_sum", {"weights": {"name": "best_constant"}, "topology": "star"}, "positive weights"),
@@ -446,6 +446,21 @@ def test_above_the_largest_stable_step_it_diverges(correction, share, settles):
     run = Descent(exchange, eta, lambda x: L * (x - CENTRES))
     error = np.abs(run.go(700) - CENTRES.mean(0)).max()
     assert error < 1e-6 if settles else error > 1e3
+
+
+@pytest.mark.parametrize("correction", ["tracking", BEFORE, "extra", "d2", QUASI, LAM, "push_sum"])
+@pytest.mark.parametrize("every", [1, 2])
+def test_what_a_round_is_given_it_leaves_alone(correction, every):
+    """Also in rounds without messages, in which mixing returns what it is given."""
+    schedule = {"name": "static", "local_rounds": every}
+    run = Descent(exchange_of(correction, "path", schedule=schedule), 0.1)
+    run.go(2)
+    before, moved, memory = run.x, run.x + 1, run.memory
+    copies = [tensor.clone() for tensor in (before, moved, memory.corrections)]
+    channel = run.exchange.at(3, np.ones(N, bool), memory)
+    channel.average(moved, torch.ones(N, dtype=torch.float64), before=before)
+    for tensor, copy in zip((before, moved, memory.corrections), copies, strict=True):
+        assert torch.equal(tensor, copy)
 
 
 def test_a_tree_connects_all_with_one_edge_less_than_nodes():

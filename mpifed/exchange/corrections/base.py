@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -56,16 +58,30 @@ class Neighbours:
     Attributes
     ----------
     mix : callable
-        Maps rows X, (participants, numbers), to the rows of W X, exactly. Collective.
-    column_sums : Tensor
-        sum_s W[s, t], what all receivers together weigh participant t by, float64 (participants,).
-    degrees : Tensor
-        How many others each participant receives from, float64 (participants,).
+        Maps rows X, (participants, numbers), to the rows of W X, exactly, in memory of their own.
+        Collective.
+    weights : scipy.sparse.csr_array
+        W of the round over all nodes, without explicit zeros.
+    mine : ndarray
+        The nodes of the participants hosted here, int64 (participants,).
     """
 
     mix: Callable[[Tensor], Tensor]
-    column_sums: Tensor
-    degrees: Tensor
+    weights: scipy.sparse.csr_array
+    mine: np.ndarray
+
+    @property
+    def column_sums(self) -> Tensor:
+        """sum_s W[s, t], by which all receivers of t weigh it, float64 (participants, 1)."""
+        return self._of_mine(self.weights.sum(axis=0))
+
+    @property
+    def degrees(self) -> Tensor:
+        """How many others each participant receives from, float64 (participants, 1)."""
+        return self._of_mine(np.diff(self.weights.indptr) - (self.weights.diagonal() != 0))
+
+    def _of_mine(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.asarray(values, float)[self.mine, None])
 
 
 class Correction(Component, kind="correction"):
@@ -96,16 +112,19 @@ class Correction(Component, kind="correction"):
 
     @abstractmethod
     def step(
-        self, x: Tensor, update: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         """Return the new values, and what is remembered. Collective.
+
+        What arguments hold must not be changed. New memory costs more than arithmetic, so that
+        the steps here write into what they have made themselves where they can.
 
         Parameters
         ----------
         x : Tensor
             The participants' values before the round, (participants, size).
-        update : Tensor
-            u, what the method has added to them, (participants, size).
+        moved : Tensor
+            x + u, what the method has made of them, (participants, size).
         kept : Tensor
             What they remember, (participants, ``width(size)``); zeros before the first round.
         neighbours : Neighbours
@@ -122,9 +141,9 @@ class Plain(Correction):
         return 0
 
     def step(
-        self, x: Tensor, update: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        return neighbours.mix(x + update), kept
+        return neighbours.mix(moved), kept
 
 
 def build(section: Any, path: str = "exchange.correction") -> Correction | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
@@ -35,7 +36,8 @@ class DecentLaM(Correction):
         self.beta = beta
 
     def step(
-        self, x: Tensor, update: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        momentum = self.beta * kept + (neighbours.mix(x + update) - x)
-        return x + momentum, momentum
+        mixed = neighbours.mix(moved)
+        momentum = (self.beta * kept).add_(mixed).sub_(x)
+        return torch.add(x, momentum, out=mixed), momentum

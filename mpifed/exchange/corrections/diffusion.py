@@ -26,14 +26,14 @@ class ExactDiffusion(Correction):
 
     def _mixed(self, z: Tensor, neighbours: Neighbours) -> Tensor:
         """Return V z."""
-        return (z + neighbours.mix(z)) / 2
+        return neighbours.mix(z).add_(z).div_(2)
 
     def step(
-        self, x: Tensor, update: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        z = x + (update - kept)
-        moved = self._mixed(z, neighbours)
-        return moved, kept + (z - moved)
+        z = moved - kept
+        after = self._mixed(z, neighbours)
+        return after, z.sub_(after).add_(kept)
 
 
 class D2(ExactDiffusion):

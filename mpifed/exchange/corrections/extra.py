@@ -13,6 +13,7 @@ With equal quadratic risks the bound is (5 + 3 lambda_min(W)) / (4 L) (Li and Ya
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from mpifed.exchange.corrections.base import Correction, Neighbours
@@ -22,7 +23,9 @@ class Extra(Correction):
     """EXTRA: gossip before the step, corrected by what it has moved so far (Shi et al. 2015)."""
 
     def step(
-        self, x: Tensor, update: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         mixed = neighbours.mix(x)
-        return mixed + update - kept, kept + (x - mixed) / 2
+        away = x - mixed
+        torch.sub(moved, away, out=mixed).sub_(kept)  # W x + u - q
+        return mixed, away.div_(2).add_(kept)

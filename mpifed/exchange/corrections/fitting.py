@@ -16,6 +16,9 @@ from mpifed.federation.clients import Federation
 
 ORDER: tuple[Needs, ...] = ("positive", "doubly_stochastic", "symmetric", "static", "tree")
 
+ROUNDING = 1e-9
+"""What separates an eigenvalue from a bound that it must not have: even rings have -1/3 itself."""
+
 
 def refusal(configuration: Any) -> str | None:
     """Return why a correction does not go with the configuration, or None."""
@@ -55,10 +58,10 @@ def fitted(
     if federation.communicator.rank == 0:
         said = misfit(correction, name, schedule, federation.participation == 1.0)
         bound = correction.least_eigenvalue
-        if said is None and bound > -1 and (least := least_eigenvalue(schedule)) <= bound:
+        if said is None and bound > -1 and (least := least_eigenvalue(schedule)) < bound + ROUNDING:
             said = (
-                f"exchange.correction is '{name}', but the least eigenvalue of W is {least:.4g}; "
-                f"it must be above {bound:.4g}; allowed: exact_diffusion, or other weights"
+                f"exchange.correction is '{name}', but the least eigenvalue of W is {least:.6g}; "
+                f"it must be above {bound:.6g}; allowed: exact_diffusion, or other weights"
             )
     said = federation.communicator.broadcast_object(said)
     if said is not None:

@@ -37,10 +37,12 @@ class PushSum(Correction):
         return size + 1
 
     def step(
-        self, x: Tensor, update: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        w = 1 + kept
-        both = torch.cat([w * x + update, w], 1) / neighbours.column_sums[:, None].to(x)
-        both = neighbours.mix(both)
-        s, w = both[:, :-1], both[:, -1:]
-        return s / w, w - 1
+        message = x.new_empty(len(x), x.shape[1] + 1)
+        torch.mul(x, kept, out=message[:, :-1]).add_(moved)  # w x + u; w - 1 is kept
+        torch.add(kept, 1, out=message[:, -1:])
+        message /= neighbours.column_sums.to(x)
+        mixed = neighbours.mix(message)
+        w = mixed[:, -1:].clone()
+        return mixed[:, :-1].div_(w), w - 1

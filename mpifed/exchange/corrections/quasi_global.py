@@ -44,7 +44,7 @@ class QuasiGlobal(Correction):
         self.beta, self.mu = beta, beta if mu is None else mu
 
     def step(
-        self, x: Tensor, update: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        after = neighbours.mix(x + update + self.beta * kept)
-        return after, self.mu * kept + (1 - self.mu) * (after - x)
+        after = neighbours.mix(moved + kept)  # beta m is kept
+        return after, (after - x).mul_(self.beta * (1 - self.mu)).add_(self.mu * kept)

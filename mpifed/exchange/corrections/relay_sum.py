@@ -45,15 +45,19 @@ class RelaySum(Correction):
         return EqualReceipts(schedule)
 
     def step(
-        self, x: Tensor, update: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         came, sent = halves(kept)
-        degrees = neighbours.degrees[:, None].to(x)
-        own = torch.cat([x + update, torch.ones_like(x[:, :1])], 1)  # counts itself
-        y = own + came
-        all_y = (degrees + 1) * neighbours.mix(y) - y  # of the neighbours: W y is a mean with own y
-        now, sent = all_y - sent, degrees * y - came
-        for counts in (now, sent):
+        degrees = neighbours.degrees.to(x)
+        y = came.clone()
+        y[:, :-1] += moved
+        y[:, -1] += 1  # counts itself
+        kept = kept.new_empty(kept.shape)
+        now, all_sent = halves(kept)
+        # W y is the mean of the neighbours' and of its own.
+        torch.mul(neighbours.mix(y), degrees + 1, out=now).sub_(y).sub_(sent)
+        torch.mul(y, degrees, out=all_sent).sub_(came)
+        for counts in (now, all_sent):
             counts[:, -1].round_()
-        total = own + now
-        return total[:, :-1] / total[:, -1:], torch.cat([now, sent], 1)
+        total = y.sub_(came).add_(now)
+        return total[:, :-1].div_(total[:, -1:].clone()), kept

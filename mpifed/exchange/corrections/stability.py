@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -50,9 +51,9 @@ def largest_step(correction: Correction, least: float) -> float:
 def _stable(correction: Correction, eigenvalue: float, step: float) -> bool:
     columns = torch.eye(1 + correction.width(1), dtype=torch.float64)
     x, kept = columns[:, :1], columns[:, 1:]
-    one = torch.ones(len(columns), dtype=torch.float64)
-    neighbours = Neighbours(partial(_scaled, eigenvalue), one, one)
-    moved = torch.cat(correction.step(x, -step * x, kept, neighbours), 1).T
+    one = np.arange(len(columns))
+    neighbours = Neighbours(partial(_scaled, eigenvalue), scipy.sparse.eye_array(len(one)), one)
+    moved = torch.cat(correction.step(x, (1 - step) * x, kept, neighbours), 1).T
     # What rounds conserve has the eigenvalue 1.
     return float(np.abs(np.linalg.eigvals(moved.numpy())).max()) <= 1 + 1e-6
 

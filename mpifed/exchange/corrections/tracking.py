@@ -15,7 +15,7 @@ With equal quadratic risks mixing after the step bears eta L below the least of 
 (1 - l^2) / |l| for the least eigenvalue l of W where that is negative, and mixing before it
 (1 + l)^2 / 2. The papers' own bounds, for all convex risks, are smaller.
 
-A message has x and y, which are mixed together; what is kept is W y and u.
+A message has x and y; what is kept is W y - u.
 
 Where clients take several steps in a round, u is their sum (local updates, Nguyen et al. 2023), and
 the limit is that of FedAvg with as many steps; ``algorithm=kgt`` corrects the steps themselves.
@@ -25,10 +25,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, Neighbours, halves
+from mpifed.exchange.corrections.base import Correction, Neighbours
 
 
 class Tracking(Correction):
@@ -46,16 +45,13 @@ class Tracking(Correction):
     def __init__(self, *, tracking_mixes: Literal["after", "before"] = "after") -> None:
         self.after = tracking_mixes == "after"
 
-    def width(self, size: int) -> int:
-        return 2 * size
-
     def numbers(self, size: int) -> int:
         return 2 * size
 
     def step(
-        self, x: Tensor, update: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        mixed, last = halves(kept)
-        y = mixed + (update - last)
-        x, mixed = halves(neighbours.mix(torch.cat([x + y if self.after else x, y], 1)))
-        return x if self.after else x + y, torch.cat([mixed, update], 1)
+        y = (moved - x).add_(kept)  # W y^(k-1) - u^(k-1) is kept
+        mixed = neighbours.mix(y)
+        after = neighbours.mix(y.add_(x)) if self.after else neighbours.mix(x).add_(y)
+        return after, mixed.sub_(moved).add_(x)
