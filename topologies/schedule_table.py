@@ -9,6 +9,7 @@ from typing import Any
 from topologies.catalogue import Entry
 from topologies.epidemic import epidemic
 from topologies.finite_time import base_k, equitopo, one_peer_exponential, static_exponential
+from topologies.label_counts import prepare_stl_fw, restore_stl_fw
 from topologies.matcha import prepare_matcha, restore_matcha
 from topologies.matchings import (
     prepare_matchings,
@@ -114,6 +115,23 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         },
         uses="nodes",
         random=True,
+    ),
+    "stl_fw": ScheduleEntry(
+        restore_stl_fw,
+        "few neighbours whose labels together are like those of all; directed (STL-FW)",
+        {
+            "labels": Parameter(
+                str,
+                "CSV file of label counts, a row for each node and a column for each label",
+                required=True,
+            ),
+            "neighbours": Parameter(int, "most neighbours of a node", 5, low=1),
+            "balance": Parameter(
+                float, "weight of mixing as such against that of labels", 0.1, low=0
+            ),
+        },
+        uses="nodes",
+        prepare=prepare_stl_fw,
     ),
     "matchings": ScheduleEntry(
         restore_matchings,
