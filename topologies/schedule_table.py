@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topologies.catalogue import Entry
+from topologies.cliques import prepare_d_cliques, restore_d_cliques
 from topologies.epidemic import epidemic
 from topologies.finite_time import base_k, equitopo, one_peer_exponential, static_exponential
 from topologies.label_counts import prepare_stl_fw, restore_stl_fw
@@ -61,6 +62,10 @@ def _epidemic(n: int, seed: int, arrays: Arrays, sends: int, regular: bool) -> S
 def _equitopo(n: int, seed: int, arrays: Arrays, step: float) -> Schedule:
     return equitopo(n, seed, step)
 
+
+LABELS = Parameter(
+    str, "CSV file of label counts, a row for each node and a column for each label", required=True
+)
 
 SCHEDULES: dict[str, ScheduleEntry] = {
     "static": ScheduleEntry(
@@ -120,11 +125,7 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         restore_stl_fw,
         "few neighbours whose labels together are like those of all; directed (STL-FW)",
         {
-            "labels": Parameter(
-                str,
-                "CSV file of label counts, a row for each node and a column for each label",
-                required=True,
-            ),
+            "labels": LABELS,
             "neighbours": Parameter(int, "most neighbours of a node", 5, low=1),
             "balance": Parameter(
                 float, "weight of mixing as such against that of labels", 0.1, low=0
@@ -132,6 +133,21 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         },
         uses="nodes",
         prepare=prepare_stl_fw,
+    ),
+    "d_cliques": ScheduleEntry(
+        restore_d_cliques,
+        "cliques that together have the labels of all, and few edges between (D-Cliques)",
+        {
+            "labels": LABELS,
+            "size": Parameter(int, "most members of a clique", 10, low=2),
+            "between": Parameter(
+                str, "edges between cliques", "complete", choices=("ring", "complete")
+            ),
+            "swaps": Parameter(int, "pairs of cliques in which a swap is sought", 1000, low=0),
+            "draw": Parameter(int, "seed of the search", 0, low=0),
+        },
+        uses="nodes",
+        prepare=prepare_d_cliques,
     ),
     "matchings": ScheduleEntry(
         restore_matchings,

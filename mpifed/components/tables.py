@@ -105,6 +105,7 @@ CORRECTIONS = {
     "extra": "mpifed.exchange.corrections.extra:Extra",
     "exact_diffusion": "mpifed.exchange.corrections.diffusion:ExactDiffusion",
     "d2": "mpifed.exchange.corrections.diffusion:D2",
+    "clique_averaging": "mpifed.exchange.corrections.clique_averaging:CliqueAveraging",
     "quasi_global": "mpifed.exchange.corrections.quasi_global:QuasiGlobal",
     "decentlam": "mpifed.exchange.corrections.decentlam:DecentLaM",
     "push_sum": "mpifed.exchange.corrections.push_sum:PushSum",

@@ -26,7 +26,7 @@ from mpifed.exchange.base import Exchange
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.contraction import predict
 from mpifed.exchange.corrections import Kept
-from mpifed.exchange.corrections.fitting import fitted, refusal
+from mpifed.exchange.corrections.fitting import fitted, mixed_by, refusal
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
 from mpifed.exchange.neighbours import CompressedMessages, GossipChannel, Replicas
 from mpifed.exchange.reduction import weighted_sum
@@ -89,8 +89,9 @@ class Gossip(Exchange):
         self._same_everywhere()
         self.schedule = restore(len(federation.training), seed, schedule, stored)
         self.correction = fitted(correction, self.schedule, federation)
-        mixing = self.correction.mixes(self.schedule) if self.correction else self.schedule
-        self.routing = Routing(federation, mixing, computed_in_rounds(schedule), transport)
+        mixing, within = mixed_by(self.correction, self.schedule)
+        drawn = computed_in_rounds(schedule)
+        self.routing = Routing(federation, mixing, drawn, transport, within)
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:

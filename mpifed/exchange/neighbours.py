@@ -110,8 +110,9 @@ class GossipChannel(Channel):
         self._book_whole(rows, math.prod(rows.shape[1:]))
         return self._mixed(rows)
 
-    def _route(self, rows: Tensor) -> Route:
-        return self.routing.route(self.round, self.active, rows.element_size())
+    def _route(self, rows: Tensor, routing: Routing | None = None) -> Route:
+        routing = routing or self.routing
+        return routing.route(self.round, self.active, rows.element_size())
 
     def _book(self, bits: int, floats: int) -> None:
         """What goes up an edge comes down it."""
@@ -119,9 +120,9 @@ class GossipChannel(Channel):
         self.ledger.down_bits += bits
         self.ledger.up_floats += floats
 
-    def _book_whole(self, rows: Tensor, numbers: int) -> None:
+    def _book_whole(self, rows: Tensor, numbers: int, routing: Routing | None = None) -> None:
         """Messages of ``numbers`` numbers of the type of ``rows``."""
-        messages = self._route(rows).messages
+        messages = self._route(rows, routing).messages
         self._book(messages * bits_of(torch.Size([numbers]), rows.dtype), messages * numbers)
 
     def _corrected(self, rows: Tensor, before: Tensor, correction: Correction) -> Tensor:
@@ -130,7 +131,7 @@ class GossipChannel(Channel):
         part = slice(self._place, self._place + correction.width(size))
         self._place = part.stop
         self._book_whole(rows, correction.numbers(size))
-        neighbours = Neighbours(self._mixed_apart, route.sparse, route.mine)
+        neighbours = Neighbours(self._mixed_apart, self._mixed_within, route.sparse, route.mine)
         kept, x = self.memory.corrections, before.flatten(1)
         after, found = correction.step(x, rows.flatten(1), kept[:, part], neighbours)
         if part == slice(0, kept.shape[1]):
@@ -161,14 +162,19 @@ class GossipChannel(Channel):
         self.memory = Replicas(replicas)
         return mixed.view(rows.shape)
 
-    def _mixed_apart(self, rows: Tensor) -> Tensor:
+    def _mixed_apart(self, rows: Tensor, routing: Routing | None = None) -> Tensor:
         """The rows of W X in memory of their own, also where nobody sends."""
-        mixed = self._mixed(rows)
+        mixed = self._mixed(rows, routing)
         return mixed.clone() if mixed is rows else mixed
 
-    def _mixed(self, rows: Tensor) -> Tensor:
+    def _mixed_within(self, rows: Tensor) -> Tensor:
+        self._book_whole(rows, rows.shape[1], self.routing.within)
+        return self._mixed_apart(rows, self.routing.within)
+
+    def _mixed(self, rows: Tensor, routing: Routing | None = None) -> Tensor:
         """The rows of W X, exactly, and equal for any ranks."""
-        route, communicator = self._route(rows), self.federation.communicator
+        routing = routing or self.routing
+        route, communicator = self._route(rows, routing), self.federation.communicator
         if not route.messages:
             return rows
         ids = self.federation.training[route.mine]
@@ -176,7 +182,7 @@ class GossipChannel(Channel):
         flat = np.ascontiguousarray(on_host(rows.flatten(1)))
         made = host_memory(rows.flatten(1))
         mixed = made.numpy()
-        neighbourhood = self.routing.neighbourhood(route)
+        neighbourhood = routing.neighbourhood(route)
         for arrival in arrivals(communicator, route, neighbourhood, flat, exponent):
             mine, target = flat[:, arrival.columns], mixed[:, arrival.columns]
             route.mix(mine, arrival.rows, exponent, target, arrival.sums)

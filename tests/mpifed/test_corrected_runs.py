@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from on_ranks import same_after_a_resume, unlike_one_rank
+from on_ranks import folder_of, same_after_a_resume, unlike_one_rank
 from test_algorithms import PLAIN, engine_of, goes_with, prepared
 
 from mpifed.checkpoint import files as checkpoint
@@ -24,7 +25,20 @@ METHODS = [name for name in ALGORITHMS if goes_with(name, "gossip") and name not
 every_correction = pytest.mark.parametrize("correction", NAMES)
 
 
-def gossip(correction):
+@pytest.fixture(scope="module", autouse=True)
+def label_counts(tmp_path_factory):
+    """Label counts of four clients and of seven, for cliques."""
+    global counts
+    counts = tmp_path_factory.mktemp("labels")
+    for n in (4, 7):
+        np.savetxt(counts / f"{n}.csv", np.eye(2)[np.arange(n) % 2], delimiter=",")
+    counts = folder_of(counts)
+
+
+def gossip(correction, n=4):
+    if correction == "clique_averaging":
+        schedule = {"name": "d_cliques", "labels": str(counts / f"{n}.csv"), "size": 2}
+        return {"name": "gossip", "schedule": schedule, "correction": correction}
     tree = TREE if correction in ("relay_sum", "d2") else {}  # no eigenvalue below -1/3
     return {"name": "gossip", **GRAPH, **tree, "correction": correction}
 
@@ -46,7 +60,7 @@ def test_a_checkpoint_has_what_clients_remember(correction, tmp_path):
     path = checkpoint.path_of(tmp_path / "checkpoints", 2)
     again = engine_of("fedem", gossip(correction), **more)
     again.restore(path, checkpoint.read_meta(path))
-    assert again.state.memory.corrections.any() or correction == "push_sum"
+    assert again.state.memory.corrections.any() or correction in ("push_sum", "clique_averaging")
     for going in (engine, again):
         going.advance()
     assert again.digest() == engine.digest()
@@ -106,7 +120,7 @@ def test_steps_that_are_too_large_for_a_correction_are_warned_of(lr, warned):
 
 
 def of_ranks(correction, **more):
-    given = {f"exchange.{key}": value for key, value in gossip(correction).items()}
+    given = {f"exchange.{key}": value for key, value in gossip(correction, 7).items()}
     given["exchange"] = given.pop("exchange.name")
     part = {"participation": 0.7} if may_be_absent(correction) else {}
     small = {"clients": 7, "rounds": 4, "data.n_test": 20, "data.dimension": 12}

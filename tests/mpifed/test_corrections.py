@@ -448,6 +448,37 @@ def test_above_the_largest_stable_step_it_diverges(correction, share, settles):
     assert error < 1e-6 if settles else error > 1e3
 
 
+@pytest.fixture
+def cliques(tmp_path):
+    np.savetxt(tmp_path / "counts.csv", np.eye(4)[np.arange(N) % 4], delimiter=",")
+    schedule = {"name": "d_cliques", "labels": str(tmp_path / "counts.csv"), "size": 4}
+    return {"topology": None, "weights": None, "schedule": schedule}
+
+
+def test_clique_averaging_averages_updates_within_cliques(cliques):
+    exchange, eta = exchange_of("clique_averaging", **cliques), 0.1
+    w, v = matrix_of(exchange), exchange.schedule.within().to_dense()
+    run, x = Descent(exchange, eta), np.zeros((N, D))
+    for _ in range(10):
+        x = w @ (x - eta * v @ gradients(x))
+        np.testing.assert_allclose(run.go(1), x, rtol=0, atol=1e-12)
+    edges = len(exchange.schedule.matrix(1).edges), np.count_nonzero(v) - N
+    assert exchange.ledger.up_floats == 10 * D * (2 * edges[0] + edges[1])
+
+
+def test_clique_averaging_in_one_clique_is_a_server(cliques):
+    cliques["schedule"] |= {"size": N}
+    found = Descent(exchange_of("clique_averaging", **cliques), 0.1).go(20)
+    np.testing.assert_allclose(found, pooled(0.1, 20), rtol=0, atol=1e-13)
+
+
+def test_clique_averaging_needs_cliques_also_under_losses(cliques):
+    with pytest.raises(InputError, match=r"exchange\.schedule d_cliques"):
+        exchange_of("clique_averaging")
+    cliques["schedule"] |= {"drop_edges": 0.5}
+    assert np.isfinite(Descent(exchange_of("clique_averaging", **cliques), 0.1).go(3)).all()
+
+
 @pytest.mark.parametrize("correction", ["tracking", BEFORE, "extra", "d2", QUASI, LAM, "push_sum"])
 @pytest.mark.parametrize("every", [1, 2])
 def test_what_a_round_is_given_it_leaves_alone(correction, every):

@@ -29,7 +29,7 @@ from topologies import (
 )
 from topologies.finite_time import base_k, equitopo, one_peer_exponential, static_exponential
 
-NAMED = [name for name in SCHEDULES if name not in ("periodic", "stl_fw")]
+NAMED = [name for name in SCHEDULES if name not in ("periodic", "stl_fw", "d_cliques")]
 
 
 def graph_of(n, seed=1):

@@ -60,6 +60,8 @@ class Neighbours:
     mix : callable
         Maps rows X, (participants, numbers), to the rows of W X, exactly, in memory of their own.
         Collective.
+    mix_within : callable
+        The same with the matrices of ``Correction.within``, whose messages it books. Collective.
     weights : scipy.sparse.csr_array
         W of the round over all nodes, without explicit zeros.
     mine : ndarray
@@ -67,6 +69,7 @@ class Neighbours:
     """
 
     mix: Callable[[Tensor], Tensor]
+    mix_within: Callable[[Tensor], Tensor]
     weights: scipy.sparse.csr_array
     mine: np.ndarray
 
@@ -109,6 +112,10 @@ class Correction(Component, kind="correction"):
     def mixes(self, schedule: Any) -> Any:
         """Return the schedule that it mixes with, made from the configured one."""
         return schedule
+
+    def within(self, schedule: Any) -> Any:
+        """Return a second schedule that it mixes with, made from the configured one, or None."""
+        return None
 
     @abstractmethod
     def step(

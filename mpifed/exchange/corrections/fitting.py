@@ -69,6 +69,15 @@ def fitted(
     return correction
 
 
+def mixed_by(
+    correction: Correction | None, schedule: topologies.Schedule
+) -> tuple[topologies.Schedule, topologies.Schedule | None]:
+    """Return the schedules by which a correction mixes; the configured one alone for None."""
+    if correction is None:
+        return schedule, None
+    return correction.mixes(schedule), correction.within(schedule)
+
+
 def misfit(
     correction: Correction, name: str, schedule: topologies.Schedule, everyone: bool
 ) -> str | None:

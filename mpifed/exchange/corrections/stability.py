@@ -52,7 +52,8 @@ def _stable(correction: Correction, eigenvalue: float, step: float) -> bool:
     columns = torch.eye(1 + correction.width(1), dtype=torch.float64)
     x, kept = columns[:, :1], columns[:, 1:]
     one = np.arange(len(columns))
-    neighbours = Neighbours(partial(_scaled, eigenvalue), scipy.sparse.eye_array(len(one)), one)
+    scaled = partial(_scaled, eigenvalue)
+    neighbours = Neighbours(scaled, scaled, scipy.sparse.eye_array(len(one)), one)
     moved = torch.cat(correction.step(x, (1 - step) * x, kept, neighbours), 1).T
     # What rounds conserve has the eigenvalue 1.
     return float(np.abs(np.linalg.eigvals(moved.numpy())).max()) <= 1 + 1e-6
