@@ -44,7 +44,9 @@ class Routing:
         transport: str,
         within: topologies.Schedule | None = None,
     ) -> None:
-        self.within = within and Routing(federation, within, from_rank_0, transport)
+        self.within: Routing | None = None
+        if within is not None:
+            self.within = Routing(federation, within, from_rank_0, transport)
         self.federation, self.schedule = federation, schedule
         self._from_rank_0, self._transport = from_rank_0, transport
         self._routes: dict[tuple[int, bytes, int], Route] = {}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
@@ -46,5 +47,6 @@ class QuasiGlobal(Correction):
     def step(
         self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        after = neighbours.mix(moved + kept)  # beta m is kept
-        return after, (after - x).mul_(self.beta * (1 - self.mu)).add_(self.mu * kept)
+        message = (self.beta * (1 - self.mu) * kept).add_(moved)  # m / (1 - mu) is kept
+        after = neighbours.mix(message)
+        return after, torch.mul(kept, self.mu, out=message).add_(after).sub_(x)
