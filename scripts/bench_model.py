@@ -58,12 +58,13 @@ def measured(case: str, communicator: Any, rounds: int = ROUNDS) -> dict[str, fl
     from mpifed.training.build import make
     from mpifed.training.clock import Clock
     from mpifed.training.engine import Engine
+    from mpifed.training.samples import samples_of
 
     torch.set_num_threads(1)
     communicator._sleeps = True
     made = configuration(**CASES[case])
     setup = make(made, communicator, made.rounds)
-    engine = Engine(setup, setup.load(), Clock())
+    engine = Engine(setup, samples_of(setup), Clock())
     engine.prepare()
     cpu, wall = [], []
     for turn in range(rounds + 1):

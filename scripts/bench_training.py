@@ -23,6 +23,7 @@ from typing import Any
 import bench_checkpoint
 import bench_clients
 import bench_clustering
+import bench_corrections
 import bench_exchange
 import bench_fedmm
 import bench_flix
@@ -31,8 +32,8 @@ import bench_interruption
 import bench_methods
 import bench_models
 import bench_networks
-import bench_suite
 import bench_scale
+import bench_suite
 import bench_surrogates
 import bench_topologies
 import bench_transport
@@ -213,6 +214,7 @@ for part in (
     bench_clustering,
     bench_transport,
     bench_gossip,
+    bench_corrections,
     bench_flix,
     bench_fedmm,
     bench_checkpoint,

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from topologies.catalogue import Entry
+from topologies.cliques import prepare_d_cliques, restore_d_cliques
+from topologies.epidemic import epidemic
 from topologies.finite_time import base_k, equitopo, one_peer_exponential, static_exponential
+from topologies.label_counts import prepare_stl_fw, restore_stl_fw
 from topologies.matcha import prepare_matcha, restore_matcha
 from topologies.matchings import (
     prepare_matchings,
@@ -52,9 +55,17 @@ def _of_nodes(make: Callable[..., Schedule]) -> Callable[..., Schedule]:
     return lambda n, seed, arrays, **params: make(n, **params)
 
 
+def _epidemic(n: int, seed: int, arrays: Arrays, sends: int, regular: bool) -> Schedule:
+    return epidemic(n, seed, sends, regular)
+
+
 def _equitopo(n: int, seed: int, arrays: Arrays, step: float) -> Schedule:
     return equitopo(n, seed, step)
 
+
+LABELS = Parameter(
+    str, "CSV file of label counts, a row for each node and a column for each label", required=True
+)
 
 SCHEDULES: dict[str, ScheduleEntry] = {
     "static": ScheduleEntry(
@@ -98,6 +109,46 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         uses="nodes",
         random=True,
     ),
+    "epidemic": ScheduleEntry(
+        _epidemic,
+        "every node sends to a few random others; directed (Epidemic Learning)",
+        {
+            "sends": Parameter(int, "receivers of a node in a round", 1, low=1),
+            "regular": Parameter(
+                bool, "whether each also receives so many, so that rounds keep the mean", False
+            ),
+        },
+        uses="nodes",
+        random=True,
+    ),
+    "stl_fw": ScheduleEntry(
+        restore_stl_fw,
+        "few neighbours whose labels together are like those of all; directed (STL-FW)",
+        {
+            "labels": LABELS,
+            "neighbours": Parameter(int, "most neighbours of a node", 5, low=1),
+            "balance": Parameter(
+                float, "weight of mixing as such against that of labels", 0.1, low=0
+            ),
+        },
+        uses="nodes",
+        prepare=prepare_stl_fw,
+    ),
+    "d_cliques": ScheduleEntry(
+        restore_d_cliques,
+        "cliques that together have the labels of all, and few edges between (D-Cliques)",
+        {
+            "labels": LABELS,
+            "size": Parameter(int, "most members of a clique", 10, low=2),
+            "between": Parameter(
+                str, "edges between cliques", "complete", choices=("ring", "complete")
+            ),
+            "swaps": Parameter(int, "pairs of cliques in which a swap is sought", 1000, low=0),
+            "draw": Parameter(int, "seed of the search", 0, low=0),
+        },
+        uses="nodes",
+        prepare=prepare_d_cliques,
+    ),
     "matchings": ScheduleEntry(
         restore_matchings,
         "the matchings of an edge colouring of the graph in turn",
@@ -139,4 +190,17 @@ AROUND: dict[str, Parameter] = {
         float, "probability that an edge is lost in a round", 0.0, low=0, high=1
     ),
     "local_rounds": Parameter(int, "only every so many rounds communicate", 1, low=1),
+    "edge_failure": Parameter(
+        float,
+        "probability that a working edge fails before a round, and stays so until it recovers",
+        0.0,
+        low=0,
+        high=0.999,
+    ),
+    "edge_recovery": Parameter(
+        float, "probability that an edge that has failed works again", 0.5, low=0.001, high=1
+    ),
 }
+
+BURSTS = ("edge_failure", "edge_recovery")
+"""Parameters that a checked schedule mentions only where edges fail in bursts."""

@@ -32,6 +32,7 @@ from mpifed.training.scores import (
     scored_clients,
     task_columns,
 )
+from mpifed.training.stability import step_warnings
 
 
 def columns_of(setup: Setup) -> list[str]:
@@ -141,8 +142,10 @@ def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]
         The samples of the hosted clients.
     """
     algorithm = setup.algorithm
-    own = algorithm.remarks(state.algorithm, training_of(setup, samples), setup.exchange)
-    return [*_unread(setup), *_of_sample(setup), *returned.checked_remarks(algorithm, own)]
+    training = training_of(setup, samples)
+    own = algorithm.remarks(state.algorithm, training, setup.exchange)
+    own = returned.checked_remarks(algorithm, own)
+    return [*_unread(setup), *_of_sample(setup), *own, *step_warnings(setup, training)]
 
 
 def _of_sample(setup: Setup) -> list[str]:

@@ -26,6 +26,7 @@ from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
 from mpifed.training.network import Network, ping_pong, wall_seconds
+from mpifed.training.samples import samples_of
 
 ROUNDS, PATIENCE = 7, 10.0
 """Rounds that are measured, at most, and seconds after which no other is begun."""
@@ -158,7 +159,7 @@ def played(configuration: Configuration, ranks: int, per_node: int) -> tuple[Eng
     """Return the engine of the first of ``ranks`` ranks, ready for a round."""
     rank = Played(ranks, per_node)
     setup = make(configuration, rank, configuration.rounds)
-    engine = Engine(setup, setup.load(), Clock())
+    engine = Engine(setup, samples_of(setup), Clock())
     engine.prepare()
     return engine, rank
 
@@ -235,13 +236,12 @@ def cost_of_a_look() -> float:
 
 def _own_bytes(engine: Engine) -> float:
     """Bytes of samples, state and a round's rows."""
-    shards, setup = engine.shards, engine.setup
-    splits = (shards.train, shards.val, shards.test)
-    samples = sum(part.x.nbytes + part.y.nbytes for part in splits)
-    held = tensors(engine.state, setup.exchange.shared_is_rows)
+    setup = engine.setup
+    held = [] if engine.rows.on_disk else tensors(engine.state, setup.exchange.shared_is_rows)
     state = sum(tensor.nbytes for _, tensor, _ in held)
     row = setup.algorithm.payload() * setup.dtype.itemsize
-    return samples + state + COPIES * row * len(engine.training)
+    share = len(setup.federation.hosted) / setup.federation.n_clients
+    return engine.samples.bytes_held + state + COPIES * row * share * (engine.active or 0)
 
 
 def resident() -> int:

@@ -63,6 +63,12 @@ class Held:
         """Yield the parts of ``rows`` that are scored together: here all of them."""
         yield slice(0, len(rows))
 
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the samples in memory."""
+        splits = self.shards.train, self.shards.val, self.shards.test
+        return sum(split.x.nbytes + split.y.nbytes for split in splits)
+
 
 class Made:
     """Samples that are made when they are first used; the methods are those of ``Held``.
@@ -121,7 +127,7 @@ class Made:
             self._kept.move_to_end(key)
             return self._kept[key][1]
         size = self._bytes_of(name, ids)
-        while self._kept and self._held() + size > self._budget:
+        while self._kept and self.bytes_held + size > self._budget:
             self._kept.popitem(last=False)
         found = self._assembled(name, ids)
         if self._setup.device.type != "cpu":
@@ -136,7 +142,9 @@ class Made:
         samples = int(getattr(about, f"n_{name}")[ids].sum())
         return samples * sample_bytes(self._setup.configuration, about)
 
-    def _held(self) -> int:
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the samples in memory."""
         return sum(split.x.nbytes + split.y.nbytes for _, split in self._kept.values())
 
     def _assembled(self, name: SplitName, ids: np.ndarray) -> Split:

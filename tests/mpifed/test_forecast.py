@@ -23,6 +23,7 @@ from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
 from mpifed.training.forecast import Plan, forecast, read_plan
 from mpifed.training.network import Network, ping_pong, wall_seconds
+from mpifed.training.samples import samples_of
 
 FAST = Network(latency=1e-6, overhead=1e-6, bandwidth=1e10)
 NETWORK = {"latency": 2e-6, "overhead": 1e-6, "bandwidth": 1e9}
@@ -89,7 +90,7 @@ def test_a_played_rank_computes_what_a_lone_one_does():
     from mpifed.mpi.communicator import Alone
 
     setup = make(made, Alone(), made.rounds)
-    other = Engine(setup, setup.load(), Clock())
+    other = Engine(setup, samples_of(setup), Clock())
     other.prepare()
     for one in (engine, other):
         one.advance()

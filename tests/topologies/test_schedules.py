@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from topologies import (
     SCHEDULES,
+    BurstyEdges,
     DropEdges,
     DropNodes,
     LocalRounds,
@@ -19,6 +20,7 @@ from topologies import (
     build_graph,
     build_schedule,
     check_schedule,
+    consensus_rate,
     metropolis_hastings,
     mixing_matrix,
     parse_schedule,
@@ -27,7 +29,7 @@ from topologies import (
 )
 from topologies.finite_time import base_k, equitopo, one_peer_exponential, static_exponential
 
-NAMED = [name for name in SCHEDULES if name != "periodic"]
+NAMED = [name for name in SCHEDULES if name not in ("periodic", "stl_fw", "d_cliques")]
 
 
 def graph_of(n, seed=1):
@@ -96,6 +98,59 @@ def test_seeds_and_rounds_give_other_draws(name):
     hashes = [[s.matrix(k).sha256 for k in range(1, 9)] for s in (first, second)]
     assert hashes[0] != hashes[1]
     assert min(len(set(row)) for row in hashes) > 3
+
+
+def test_bursts_have_the_law_of_their_chain():
+    """Stationary from round 1, with runs of failures of mean 1 / recovery, each edge by itself."""
+    complete = Static(metropolis_hastings(nx.complete_graph(40)))
+    bursty, every = BurstyEdges(complete, 0.1, 0.25, 3), {*map(tuple, complete.matrix(1).edges)}
+    there = np.array(
+        [
+            [edge in kept for edge in sorted(every)]
+            for kept in ({*map(tuple, bursty.matrix(k).edges)} for k in range(1, 41))
+        ]
+    )
+    assert there[0].mean() == pytest.approx(0.25 / 0.35, abs=0.06)
+    assert there.mean() == pytest.approx(0.25 / 0.35, abs=0.03)
+    was, now = there[:-1], there[1:]
+    assert 1 - now[was].mean() == pytest.approx(0.1, abs=0.01)
+    assert now[~was].mean() == pytest.approx(0.25, abs=0.02)
+    assert bursty.matrix(7).doubly_stochastic
+
+
+def test_a_schedule_without_bursts_does_not_mention_them():
+    assert "edge_failure" not in check_schedule("static", {})
+    given = check_schedule("static", {"edge_failure": 0.2})
+    assert given["edge_recovery"] == 0.5
+
+
+@pytest.mark.parametrize("regular", [True, False])
+def test_epidemic_nodes_send_to_distinct_others_whom_they_draw_anew(regular):
+    n, sends = 9, 4
+    schedule = build_schedule("epidemic", n, sends=sends, regular=regular)
+    reached = np.zeros((n, n))
+    for k in range(1, 401):
+        w = schedule.matrix(k).to_dense()
+        out, into = ((w > 0).sum(axis) - 1 for axis in (0, 1))
+        assert (out == sends).all() and (not regular or (into == sends).all())
+        np.testing.assert_allclose(w[w > 0], np.repeat(1 / (1 + into), into + 1), rtol=1e-12)
+        assert schedule.matrix(k).doubly_stochastic == regular or not regular
+        reached += w > 0
+    others = reached[~np.eye(n, dtype=bool)] / 400
+    assert others == pytest.approx(np.full(n * (n - 1), sends / (n - 1)), abs=0.12)
+
+
+def test_the_consensus_rate_of_regular_epidemics_is_that_of_their_mean_square():
+    schedule = build_schedule("epidemic", 8, sends=3, regular=True)
+    square = np.mean([(w := schedule.matrix(k).to_dense()).T @ w for k in range(1, 3001)], axis=0)
+    np.testing.assert_allclose(schedule.mean_square(), square, atol=0.01)
+    own = 1 / 4
+    assert consensus_rate(schedule).p == pytest.approx(1 - (own - (1 - own) / 7), abs=1e-12)
+
+
+def test_an_epidemic_needs_as_many_others():
+    with pytest.raises(TopologyError, match=r"sends is 5, but each of 5 nodes has 4 others"):
+        build_schedule("epidemic", 5, sends=5)
 
 
 def test_the_two_drop_outs_draw_apart():

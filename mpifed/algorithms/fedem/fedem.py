@@ -32,7 +32,7 @@ from mpifed.algorithms.fedem.expectation import (
     posterior,
 )
 from mpifed.algorithms.fedem.maximisation import MStep
-from mpifed.algorithms.fedem.restarts import Restarts, refuse_compressed
+from mpifed.algorithms.fedem.restarts import Restarts, refuse_remembering
 from mpifed.algorithms.fedem.surrogate import PartialSurrogate, minimise_surrogates
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
@@ -153,7 +153,7 @@ class FedEM(Algorithm[Channel]):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        return refuse_compressed(configuration) or refuse_per_client(
+        return refuse_remembering(configuration) or refuse_per_client(
             configuration, "component_init"
         )
 

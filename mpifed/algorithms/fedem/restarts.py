@@ -29,16 +29,21 @@ NOTHING_LOST = ("none", "identity")
 """Compressors that trials may send through: they send whole messages."""
 
 
-def refuse_compressed(configuration: Any) -> str | None:
-    """Return why trials do not fit the compression of a run, or None."""
+def refuse_remembering(configuration: Any) -> str | None:
+    """Return why trials do not fit the compression or correction of a run, or None."""
     tried = configuration.algorithm.options.get("restarts", 1)
-    if tried == 1 or configuration.compression.name in NOTHING_LOST:
-        return None
-    return (
-        f"algorithm.restarts is {tried}, but compression is '{configuration.compression.name}': "
-        "trials of beginnings send whole messages; allowed: compression=none, or "
-        "algorithm.restarts=1"
-    )
+    compression = configuration.compression.name
+    corrects = configuration.exchange.options.get("correction")
+    for key, name in (
+        ("compression", compression if compression not in NOTHING_LOST else None),
+        ("exchange.correction", corrects and corrects.name),
+    ):
+        if name and tried > 1:
+            return (
+                f"algorithm.restarts is {tried}, but {key} is '{name}': trials of beginnings send "
+                f"whole messages and remember none; allowed: {key}=none, or algorithm.restarts=1"
+            )
+    return None
 
 
 @dataclass
