@@ -130,6 +130,12 @@ def _parser() -> argparse.ArgumentParser:
     gossip.add_argument("--plot", metavar="FILE", help="write a picture of it")
     _finish(gossip, commands.dry_run)
 
+    stated = add("rates", help="consensus rates that papers state, beside measured ones")
+    stated.add_argument("--n", type=_several, default=64, help="number of nodes (default 64)")
+    stated.add_argument("--seed", type=_natural, default=0, help="of all that is drawn (default 0)")
+    stated.add_argument("--csv", metavar="FILE", help="write the table")
+    _finish(stated, commands.stated_rates)
+
     throughput = add("throughput", help="cycle time of overlays on given links")
     throughput.add_argument("network", metavar="NETWORK", help=".csv of delays, or .graphml")
     throughput.add_argument("--overlays", nargs="+", default=list(OVERLAYS))
@@ -181,6 +187,7 @@ def _number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[
 
 
 _count = _number(int, "an integer from 1 to 2**63 - 1", lambda value: 1 <= value < 2**63)
+_several = _number(int, "an integer from 2 to 2000", lambda value: 2 <= value <= 2000)
 _natural = _number(int, "an integer of at least 0", lambda value: value >= 0)
 _positive = _number(float, "a number above 0 and below 1e300", lambda value: 0 < value < 1e300)
 _fraction = _number(float, "a number in (0, 1)", lambda value: 0 < value < 1)

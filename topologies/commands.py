@@ -17,6 +17,7 @@ from topologies.network import read_network
 from topologies.output import check_outputs, print_json, print_table, save_figure, shown
 from topologies.overlays import check_overlay, design
 from topologies.parameters import TopologyError
+from topologies.published import rates
 from topologies.throughput import cycle_time
 from topologies.writing import check_empty, check_format, write_matrix, write_table
 
@@ -224,6 +225,24 @@ def dry_run(options: argparse.Namespace) -> None:
         return
     for key, value in summary.items():
         print(f"{key:22s} {shown(value)}")
+
+
+def stated_rates(options: argparse.Namespace) -> None:
+    """Print the consensus rates that papers state beside the measured ones.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        ``n``, ``seed``, ``csv`` and ``json``.
+    """
+    check_outputs(options.csv, None)
+    records = rates(options.n, options.seed)
+    if options.csv:
+        write_table(records, options.csv)
+    if options.json:
+        print_json(records)
+    else:
+        print_table(records, tuple(records[0]))
 
 
 def cycle_times(options: argparse.Namespace) -> None:

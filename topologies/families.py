@@ -12,6 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from topologies.catalogue import Entry, check_memory, node_count
+from topologies.communities import (
+    SOCIAL_NODES,
+    cliques,
+    d_cliques,
+    davis,
+    florentine,
+    geometric,
+    karate,
+    tree,
+)
 from topologies.files import edge_list, graphml, matrix
 from topologies.generators import (
     barbell,
@@ -130,6 +140,15 @@ def _count_barbell(n: int, params: Mapping[str, Any]) -> int:
     return n
 
 
+def _count_social(name: str) -> Callable[[int | None, Mapping[str, Any]], int]:
+    def count(n: int | None, params: Mapping[str, Any]) -> int:
+        if n not in (None, SOCIAL_NODES[name]):
+            raise TopologyError(f"{name}: n is {n}, but the graph has {SOCIAL_NODES[name]} nodes")
+        return SOCIAL_NODES[name]
+
+    return count
+
+
 def _count_file(n: int | None, params: Mapping[str, Any]) -> int | None:
     try:
         check_regular(params["path"])
@@ -142,6 +161,26 @@ def _count_file(n: int | None, params: Mapping[str, Any]) -> int | None:
 
 _PROBABILITY = Parameter(float, "probability of each edge", default=0.5, low=0, high=1)
 _FILE = Parameter(str, "the file to read", required=True)
+_SIZE = Parameter(int, "nodes of a clique, at most", default=10, low=1)
+
+
+def _between(default: str) -> Parameter:
+    choices = ("ring", "complete")
+    return Parameter(str, "how cliques are joined", default=default, choices=choices)
+
+
+def _edges_of_cliques(n: int, params: Mapping[str, Any]) -> float:
+    return float(n * params["size"] / 2 + (n / params["size"]) ** 2)
+
+
+_SOCIAL: dict[str, Family] = {
+    name: Family(build, summary, needs_n=False, count=_count_social(name))
+    for name, build, summary in (
+        ("karate", karate, "Zachary's karate club, 34 members"),
+        ("davis", davis, "18 Southern women and 14 events (Davis et al.)"),
+        ("florentine", florentine, "15 families of Florence, joined by marriages"),
+    )
+}
 
 FAMILIES: dict[str, Family] = {
     "erdos_renyi": Family(
@@ -206,6 +245,45 @@ FAMILIES: dict[str, Family] = {
         "node i joined to i ± 2^k mod n",
         edges=lambda n, params: n * n.bit_length(),
     ),
+    "tree": Family(
+        tree,
+        "a balanced tree",
+        {"branching": Parameter(int, "children of an inner node", default=2, low=1)},
+    ),
+    "geometric": Family(
+        geometric,
+        "random points in a square, joined where they are near; edges have a distance",
+        {
+            "radius": Parameter(
+                float,
+                "largest distance of neighbours (default sqrt(2 ln n / (pi n)))",
+                low=0,
+                open_ends=("low",),
+            )
+        },
+        random=True,
+        edges=lambda n, params: n * n / 2 * min(1.0, 3.2 * (params["radius"] or 0.1) ** 2),
+    ),
+    "cliques": Family(
+        cliques,
+        "cliques of consecutive nodes, joined by single edges",
+        {"size": _SIZE, "between": _between("ring")},
+        edges=_edges_of_cliques,
+    ),
+    "d_cliques": Family(
+        d_cliques,
+        "cliques whose members together have the labels of all (D-Cliques)",
+        {
+            "path": Parameter(str, "CSV file: samples of each label, a row a node", required=True),
+            "size": _SIZE,
+            "between": _between("complete"),
+            "steps": Parameter(int, "pairs of cliques that are drawn for swaps", 1000, low=0),
+        },
+        random=True,
+        needs_n=False,
+        count=_count_file,
+    ),
+    **_SOCIAL,
     "edge_list": Family(
         edge_list,
         "a text file with one edge a line",
