@@ -171,7 +171,8 @@ STATEMENTS: tuple[Statement, ...] = (
     Statement(
         _named("random_out", "peers=2"), "de Vos et al. 2023",
         "sqrt((1 - (1 - s / (n - 1))^n) / s - 1 / (n - 1))",
-        lambda n: math.sqrt(_received(n, 2)), kind="at most", exchangeable=True, holds=lambda n: n > 3,
+        lambda n: math.sqrt(_received(n, 2)), kind="at most", exchangeable=True,
+        holds=lambda n: n > 3,
     ),
 )  # fmt: skip
 

@@ -29,6 +29,7 @@ from mpifed.training.clock import Clock, timed
 from mpifed.training.progress import Progress
 from mpifed.training.run_directory import Recorder
 from mpifed.training.scores import warn_of_losses
+from mpifed.training.simulated import COLUMN, SimulatedClock, is_simulated
 
 
 class Engine:
@@ -64,6 +65,7 @@ class Engine:
         self.scores: dict[str, Any] = {}
         self.has_infinite_losses = False
         self.writer = Writer(federation)
+        self.simulated = SimulatedClock(setup) if is_simulated(setup) else None
         self._began = time.perf_counter()
 
     @property
@@ -86,6 +88,8 @@ class Engine:
         self._claim(self.state)
         self.round = meta.round
         exchange.ledger = Ledger(**meta.ledger)
+        if self.simulated is not None and meta.simulated is not None:
+            self.simulated.restore(meta.simulated)
         for phase, seconds in meta.seconds.items():
             self.clock.seconds[phase] += seconds
 
@@ -158,6 +162,7 @@ class Engine:
         at_round(self.round)
         active = participants(federation, setup.configuration.participation, self.seed, self.round)
         drops = setup.configuration.on_divergence == "drop"
+        local = self.clock.seconds["local"]
         while True:
             self.active = int(active.sum())
             if not self.active and not setup.algorithm.steps_without_clients:
@@ -181,6 +186,9 @@ class Engine:
                 if communicator.rank == 0:
                     divergence.report(bad, self.round)
         self.state = after
+        if self.simulated is not None:
+            local = self.clock.seconds["local"] - local
+            self.simulated.advance(self.round, active, Ledger(**booked), exchange.ledger, local)
 
     def _round(self, active: np.ndarray) -> states.RunState:
         """Return the state after this round among ``active`` clients, bool (n_clients,)."""
@@ -262,6 +270,8 @@ class Engine:
                 "down_bits": ledger.down_bits,
                 **found.row(self.setup.configuration.evaluation.client_weights),
             }
+            if self.simulated is not None:
+                self.scores[COLUMN] = self.simulated.seconds
             recorder.row(self.scores)
             recorder.clients(found.results, found.learnt)
             if not self.has_infinite_losses:
@@ -286,6 +296,7 @@ class Engine:
                 dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
                 data if data.problem is None else None,
+                self.simulated.stored() if self.simulated is not None else None,
             )
             self.writer.start(
                 checkpoint.path_of(folder, self.round),

@@ -27,6 +27,7 @@ from mpifed.training.scores import (
     summarise,
     task_columns,
 )
+from mpifed.training.simulated import COLUMN, is_simulated
 
 
 def columns_of(setup: Setup) -> list[str]:
@@ -42,6 +43,7 @@ def columns_of(setup: Setup) -> list[str]:
     validation = VALIDATION_COLUMNS if validates else []
     return [
         *COLUMNS,
+        *([COLUMN] if is_simulated(setup) else []),
         *unseen,
         *validation,
         *task_columns(setup.model, setup.algorithm.deploys_mixtures, validates),
