@@ -10,6 +10,7 @@ from mpifed.components.schema import shown
 from mpifed.errors import RunError, one_line
 from mpifed.training.build import Setup, sample_bytes
 from mpifed.training.model import described
+from mpifed.training.simulated import describe_clock
 
 
 def plan_lines(setup: Setup) -> list[str]:
@@ -36,6 +37,7 @@ def plan_lines(setup: Setup) -> list[str]:
         f"memory      {_range(bytes_of_rank)} bytes of samples per rank",
         f"model       {described(setup.model)}; a message has {payload:,} bytes",
         *setup.exchange.describe(payload, itemsize),
+        *describe_clock(setup),
     ]
 
 

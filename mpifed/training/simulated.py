@@ -24,6 +24,22 @@ def is_simulated(setup: Setup) -> bool:
     return (configuration.network, configuration.compute) != (NetworkOptions(), ComputeOptions())
 
 
+def describe_clock(setup: Setup) -> list[str]:
+    """Return a line for ``--dry-run`` about the simulated network; none without one. Collective."""
+    if not is_simulated(setup):
+        return []
+    clock, configuration = SimulatedClock(setup), setup.configuration
+    network, n = clock.links.network, len(clock.start)
+    where = f"{n} clients"
+    if network.n > 1:
+        where += f" at {network.n} sites"
+        where += f", the server at site {clock.server}" * (configuration.exchange.name == "server")
+    return [
+        f"clock       {where}; latencies {network.latency.min():g} to {network.latency.max():g} s; "
+        f"computing times are {configuration.compute.name}"
+    ]
+
+
 class SimulatedClock:
     """When each training client begins its next round, in seconds since the start of the run.
 
