@@ -22,6 +22,7 @@ from topologies.communities import (
     karate,
     tree,
 )
+from topologies.designed import PARAMETERS, delta_mbst, mst
 from topologies.files import edge_list, graphml, matrix
 from topologies.generators import (
     barbell,
@@ -284,6 +285,20 @@ FAMILIES: dict[str, Family] = {
         count=_count_file,
     ),
     **_SOCIAL,
+    "mst": Family(
+        mst,
+        "the minimum spanning tree of the delays of a network",
+        PARAMETERS,
+        needs_n=False,
+        count=_count_file,
+    ),
+    "delta_mbst": Family(
+        delta_mbst,
+        "a spanning tree of a network with small degrees and delays",
+        PARAMETERS,
+        needs_n=False,
+        count=_count_file,
+    ),
     "edge_list": Family(
         edge_list,
         "a text file with one edge a line",

@@ -14,6 +14,7 @@ from topologies.circulants import (
     one_peer_exponential,
     static_exponential,
 )
+from topologies.designed import PARAMETERS, prepare_tour, restore_tour
 from topologies.equitopo import equistatic, equitopo, od_equidyn, ou_equidyn
 from topologies.finite_time import base_k, hyper_hypercube, simple_base_k
 from topologies.matcha import prepare_matcha, restore_matcha
@@ -170,6 +171,13 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         {"peers": Parameter(int, "messages that a node sends in a round", default=1, low=1)},
         uses="nodes",
         random=True,
+    ),
+    "tour": ScheduleEntry(
+        restore_tour,
+        "averages with the node before on a short tour of a network; directed",
+        PARAMETERS,
+        uses="nodes",
+        prepare=prepare_tour,
     ),
     "matchings": ScheduleEntry(
         restore_matchings,

@@ -16,6 +16,9 @@ from mpifed.mpi.communicator import Alone
 from mpifed.report.__main__ import main as report
 from mpifed.report.figure import Wanted, series
 from mpifed.report.reading import find_runs
+from topologies.network import read_network
+from topologies.overlays import design
+from topologies.throughput import cycle_time
 
 ROUNDS, STEPS, N = 4, 5, 7
 QUICK = {**SMALL, "local.steps": STEPS, "network.latency": 0.25, "compute.seconds": 0.125}
@@ -84,7 +87,7 @@ def test_what_this_computer_measures_is_kept_by_a_resume(tmp_path):
     compute = {"compute": {"name": "measured"}, "compute.seconds": 0.0, "network.latency": 0.0}
     first = run(tmp_path, **compute)
     seconds = first.metrics["simulated_seconds"]
-    assert 0 < seconds[1] and seconds[2] == pytest.approx(2 * seconds[1])
+    assert seconds[1] > 0 and seconds[2] == pytest.approx(2 * seconds[1])
     options = {"output": tmp_path / "run", "resume": True, "rounds": 2 * ROUNDS}
     more = mpifed.run(**options).metrics["simulated_seconds"]
     assert more[-1] == pytest.approx(4 * seconds[1])
@@ -114,6 +117,21 @@ def test_a_resumed_run_has_the_same_times(tmp_path, case):
 @pytest.mark.parametrize("case", CASES)
 def test_times_do_not_depend_on_ranks(tmp_path, case):
     assert unlike_one_rank({**SMALL, **CASES[case]}, tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["mst", "delta_mbst", "ring"])
+def test_a_designed_overlay_takes_its_cycle_time(tmp_path, name):
+    (tmp_path / "sites.csv").write_text(SITES)
+    path = str(tmp_path / "sites.csv")
+    way = {"topology": {"name": name, "path": path}, "weights": "metropolis_hastings"}
+    if name == "ring":
+        way = {"schedule": {"name": "tour", "path": path}}
+    options = {**NO_TIMES, "clients": 3, "network.path": path, "evaluation.every": 1, "rounds": 30}
+    result = run(tmp_path, exchange={"name": "gossip", **way}, **options)
+    overlay = design(name, read_network(path), message_bits=8 * 4e6)
+    cycle = cycle_time(overlay, read_network(path), message_bits=0)
+    seconds = result.metrics["simulated_seconds"]
+    assert (seconds[30] - seconds[24]) / 6 == pytest.approx(cycle, rel=1e-9)
 
 
 def test_a_dry_run_says_what_the_clock_has(tmp_path, capsys, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies import TopologyError
+from topologies import TopologyError, build_graph, build_schedule
 from topologies.distances import great_circle, latency_over
 from topologies.network import Network, read_network
 from topologies.overlays import design
@@ -77,6 +77,28 @@ def test_rounds_are_the_longest_walks(n, seed):
             if all(hop in step for hop in itertools.pairwise([*w, end]))
         ]
         assert start[end] == pytest.approx(max(lengths), 1e-12)
+
+
+def test_designs_are_topologies_of_a_run(tmp_path):
+    latency = network(7, 4).latency
+    np.savetxt(tmp_path / "links.csv", latency, delimiter=",")
+    path = str(tmp_path / "links.csv")
+    net = read_network(path)
+    for name in ("mst", "delta_mbst"):
+        graph = build_graph(name, path=path)
+        assert nx.is_tree(graph)
+        overlay = design(name, net, message_bits=8 * 4e6)
+        assert {frozenset(edge) for edge in graph.edges} == {
+            frozenset(arc) for arc in overlay.edges
+        }
+        with pytest.raises(TopologyError, match=rf"{name}: n is 9, but .* has 7 nodes"):
+            build_graph(name, 9, path=path)
+    matrix = build_schedule("tour", 7, path=path).matrix(1)
+    arcs = {(j, i) for i, j in matrix.edges.tolist()}
+    assert arcs == set(design("ring", net, message_bits=8 * 4e6).edges)
+    assert (matrix.weights == 0.5).all() and matrix.doubly_stochastic
+    with pytest.raises(TopologyError, match=r"tour: n is 9, but .* has 7 nodes"):
+        build_schedule("tour", 9, path=path)
 
 
 def test_a_server_outside_reaches_all_alike():
