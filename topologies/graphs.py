@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.catalogue import find, parse_spec, read_parameters
-from topologies.families import FAMILIES, Family, count_nodes
+from topologies.families import FAMILIES
+from topologies.family import Family, count_nodes
 from topologies.parameters import Parameter, TopologyError
 
 MAX_TRIES = 100

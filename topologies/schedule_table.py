@@ -24,6 +24,7 @@ from topologies.matchings import (
     restore_matchings,
     restore_random_matching,
 )
+from topologies.own_rounds import prepare_matrices, restore_matrices
 from topologies.parameters import Parameter
 from topologies.random_peers import random_out
 from topologies.sequences import Schedule
@@ -178,6 +179,16 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         PARAMETERS,
         uses="nodes",
         prepare=prepare_tour,
+    ),
+    "matrices": ScheduleEntry(
+        restore_matrices,
+        "matrices written out in turn: 0-1:0.5 2>3:0.5; 0-2:0.5",
+        {
+            "nodes": Parameter(int, "number of nodes", required=True, low=1),
+            "rounds": Parameter(str, "edges i-j:w and arcs i>j:w of each round", required=True),
+        },
+        uses="nodes",
+        prepare=prepare_matrices,
     ),
     "matchings": ScheduleEntry(
         restore_matchings,

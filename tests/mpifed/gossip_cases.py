@@ -83,6 +83,9 @@ def cases(periodic: str) -> dict[str, Case]:
         "od_equidyn": Case(schedule("od_equidyn", True)),
         "ou_equidyn": Case(schedule("ou_equidyn", True)),
         "random_out": Case(schedule("random_out", True, peers=2)),
+        "matrices": Case(
+            schedule("matrices", True, nodes=N, rounds="0-1:0.5 2>3:0.25 3>2:0.25; 4-5:0.3")
+        ),
         "tour": Case(schedule("tour", True, path=f"{periodic}/links.csv")),
         "matchings": Case(schedule("matchings"), weights=None, topology=random),
         "random_matching": Case(schedule("random_matching"), weights=None, topology=random),
