@@ -136,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     stated.add_argument("--n", type=_several, default=64, help="number of nodes (default 64)")
     stated.add_argument("--seed", type=_natural, default=0, help="of all that is drawn (default 0)")
     stated.add_argument("--csv", metavar="FILE", help="write the table")
+    stated.add_argument("--markdown", action="store_true", help="print it as Markdown")
     _finish(stated, tabulating.stated_rates)
 
     rank = add("rank", help="which topology and schedule for n nodes and a budget")

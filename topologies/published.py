@@ -86,6 +86,10 @@ def _shifts(n: int) -> int:
     return math.ceil(8 * math.log(2 * n / FAILURE) / (3 * 0.25))
 
 
+def _base_length(base: int) -> Callable[[int], float]:
+    return lambda n: 2 * math.log(n, base) + 2
+
+
 def _received(n: int, peers: int) -> float:
     """Return the factor of EL-Local on the expected squared distance."""
     return (1 - (1 - peers / (n - 1)) ** n) / peers - 1 / (n - 1)
@@ -135,7 +139,7 @@ STATEMENTS: tuple[Statement, ...] = (
         Statement(
             _named(name, f"peers={peers}"), "Takezawa et al. 2023",
             f"0 after 2 log{peers + 1} n + 2 rounds at most",
-            lambda n: 0.0, period=lambda n, base=peers + 1: 2 * math.log(n, base) + 2,
+            lambda n: 0.0, period=_base_length(peers + 1),
         )
         for name in ("base_k", "simple_base_k")
         for peers in (1, 4)

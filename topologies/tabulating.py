@@ -12,7 +12,7 @@ from typing import Any
 
 from topologies.cases import plan
 from topologies.network import read_network
-from topologies.output import check_outputs, print_json, print_table
+from topologies.output import check_outputs, print_json, print_table, shown
 from topologies.overlays import check_overlay, design
 from topologies.parameters import TopologyError
 from topologies.published import rates
@@ -61,10 +61,14 @@ def stated_rates(options: argparse.Namespace) -> None:
     Parameters
     ----------
     options : argparse.Namespace
-        ``n``, ``seed``, ``csv`` and ``json``.
+        ``n``, ``seed``, ``csv``, ``json`` and ``markdown``.
     """
     check_outputs(options.csv, None)
-    _show(rates(options.n, options.seed), options)
+    records = rates(options.n, options.seed)
+    if options.markdown:
+        print(markdown(records))
+    else:
+        _show(records, options)
 
 
 def cycle_times(options: argparse.Namespace) -> None:
@@ -97,6 +101,34 @@ def cycle_times(options: argparse.Namespace) -> None:
             }
         )
     _show(rows, options)
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Return records of equal keys as a Markdown table, numbers with four digits.
+
+    Parameters
+    ----------
+    rows : list of dict
+        The records.
+
+    Returns
+    -------
+    str
+        The table.
+
+    Examples
+    --------
+    >>> print(markdown([{"a": 0.123456, "b": None}]))
+    | a | b |
+    | --- | --- |
+    | 0.1235 | - |
+    """
+    lines = [list(rows[0]), ["---"] * len(rows[0])]
+    for row in rows:
+        lines.append(
+            [f"{cell:.4g}" if isinstance(cell, float) else shown(cell) for cell in row.values()]
+        )
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _show(rows: list[dict[str, Any]], options: argparse.Namespace, most: int | None = None) -> None:

@@ -72,7 +72,7 @@ MOST_THREADS = 1024
 
 def _where_given(default: T) -> T:
     """A section that a configuration spells out only where it says something."""
-    return cast(T, dataclasses.field(default=default, metadata={"spelled_out": False}))
+    return dataclasses.field(default=default, metadata={"spelled_out": False})
 
 
 @dataclass(frozen=True, kw_only=True)

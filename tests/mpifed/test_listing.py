@@ -114,7 +114,8 @@ def test_every_key_of_a_configuration_is_listed():
         about = summaries(Configuration)[option.name]
         if option.name not in SECTIONS:
             assert f"key {option.name}: {about}\n" in said
-    assert list(SECTIONS) == ["local", "evaluation", "checkpoint"]
+    assert list(SECTIONS) == ["local", "evaluation", "network", "compute", "checkpoint"]
+    assert "name: one of constant, lognormal, trace, measured" in listing("compute")
     assert "(default server)\n\nexchanges\n  server  " in listing("exchange")
     assert listing("schedule") == f"schedules\n{listing('schedules')}"
     assert "stragglers" in listing("participation") and "see --list part" in listing(

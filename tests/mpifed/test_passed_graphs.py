@@ -168,7 +168,7 @@ def test_texts_of_rounds_keep_every_bit():
         assert again.matrix(2) == made
     mixed = topologies.build_schedule("matrices", 4, nodes=4, rounds="0-1:0.5 2>3:0.5 3>2:0.5")
     assert mixed.matrix(1).to_dense().tolist() == np.kron(np.eye(2), np.full((2, 2), 0.5)).tolist()
-    with pytest.raises(topologies.TopologyError, match="matrices: '0-1' has no weight, as in 0-1:"):
+    with pytest.raises(topologies.TopologyError, match="'0-1' has no weight, as in 0-1:"):
         topologies.build_schedule("matrices", 2, nodes=2, rounds="0-1")
-    with pytest.raises(topologies.TopologyError, match="columns do not sum to one by 0.5"):
+    with pytest.raises(topologies.TopologyError, match=r"columns do not sum to one by 0\.5"):
         topologies.build_schedule("matrices", 2, nodes=2, rounds="0>1:0.5")
