@@ -65,7 +65,9 @@ def test_the_options_of_a_component_are_listed_and_explained(case):
     sheets = listing(name).split("\n\n")
     (sheet,) = [sheet for sheet in sheets if sheet.startswith(f"{kind} {name}: ")]
     lines = sheet.splitlines()[1:]
-    options = [option for option in options_of(component).values() if option.name != "name"]
+    # The name of a section is an option of it; that of a component is how it is asked for.
+    every = options_of(component).values()
+    options = [option for option in every if option.name != "name" or kind == "section"]
     if not options:
         assert lines == ["  no options"]
         return
