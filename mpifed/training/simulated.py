@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from mpifed.errors import RunError
 from mpifed.exchange.ledger import Ledger
+from mpifed.federation.links import read_links, step_seconds
 from mpifed.federation.participation import efforts
-from mpifed.federation.timing import ComputeOptions, NetworkOptions, read_links, step_seconds
+from mpifed.federation.timing import ComputeOptions, NetworkOptions
 from mpifed.local.minibatches import work_of
 from mpifed.training.build import Setup
 from topologies.timing import after_gossip, server_round
@@ -77,7 +79,12 @@ class SimulatedClock:
         return np.array([np.nan if self.measured is None else self.measured, *self.start])
 
     def restore(self, stored: np.ndarray) -> None:
-        """Continue from what ``stored`` returned."""
+        """Continue from what ``stored`` returned; raise ``RunError`` for other clients' times."""
+        if len(stored) != 1 + len(self.start):
+            raise RunError(
+                f"the checkpoint has the times of {len(stored) - 1} clients, but {len(self.start)} "
+                "are in training"
+            )
         self.measured = None if np.isnan(stored[0]) else float(stored[0])
         self.start = stored[1:].copy()
 

@@ -10,7 +10,8 @@ from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 import mpifed
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
-from mpifed.federation.timing import ComputeOptions, NetworkOptions, read_links, step_seconds
+from mpifed.federation.links import read_links, step_seconds
+from mpifed.federation.timing import ComputeOptions, NetworkOptions
 from mpifed.launch import main
 from mpifed.mpi.communicator import Alone
 from mpifed.report.__main__ import main as report
