@@ -43,7 +43,7 @@ from mpifed.supervision.shared_memory import remove_segments, segments_of
 
 KINDS = (
     *("experiments", "algorithms", "datasets", "models", "exchanges", "participation"),
-    *("topologies", "weights", "schedules", "compressors", "surrogates"),
+    *("topologies", "weights", "schedules", "corrections", "compressors", "surrogates"),
 )
 
 PATIENCE = 30.0

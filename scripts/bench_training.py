@@ -23,6 +23,7 @@ from typing import Any
 import bench_checkpoint
 import bench_clients
 import bench_clustering
+import bench_corrections
 import bench_fedmm
 import bench_flix
 import bench_gossip
@@ -210,6 +211,7 @@ for part in (
     bench_clustering,
     bench_transport,
     bench_gossip,
+    bench_corrections,
     bench_flix,
     bench_fedmm,
     bench_checkpoint,

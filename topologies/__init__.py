@@ -31,7 +31,7 @@ from topologies.schedules import (
     restore_schedule,
 )
 from topologies.sequences import Drawn, Periodic, Schedule, Static
-from topologies.thinning import DropEdges, DropNodes, LocalRounds
+from topologies.thinning import BurstyEdges, DropEdges, DropNodes, LocalRounds
 from topologies.validation import Report, Violation
 from topologies.weights import (
     WEIGHTS,
@@ -47,6 +47,7 @@ __all__ = [
     "FAMILIES",
     "SCHEDULES",
     "WEIGHTS",
+    "BurstyEdges",
     "Communication",
     "ConsensusRate",
     "Drawn",

@@ -1,4 +1,4 @@
-"""Graphs of groups and of people: cliques, D-Cliques, trees, social and geometric graphs."""
+"""Graphs of groups and of people: cliques, trees, social and geometric graphs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import random
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.files import plain, read_numbers
-from topologies.parameters import TopologyError
+from topologies.files import plain
 
 Seed = int | random.Random | None
 
@@ -147,107 +145,6 @@ def cliques(n: int, size: int = 10, between: str = "ring") -> nx.Graph:
     """
     groups = np.array_split(np.arange(n), -(-n // size))
     return _joined([group.tolist() for group in groups], n, between)
-
-
-def d_cliques(
-    n: int | None = None,
-    path: str = "",
-    size: int = 10,
-    between: str = "complete",
-    steps: int = 1000,
-    seed: Seed = None,
-) -> nx.Graph:
-    """Return D-Cliques: cliques whose members together have the labels of all.
-
-    Random cliques are improved by greedy swaps (Bellet, Kermarrec and Lavoie 2022, D-Cliques:
-    compensating for data heterogeneity with topology in decentralized federated learning,
-    Algorithm 1): two cliques are drawn, and of all exchanges of two of their nodes that reduce the
-    sum of their skews, one is drawn. The skew of a clique is the sum over labels of the distance
-    of its share from that in all data.
-
-    Parameters
-    ----------
-    n : int, optional
-        The number of nodes, if it is given besides the table.
-    path : str
-        A CSV file with the number of samples of each label (columns) at each node (rows).
-    size : int, default 10
-        Nodes of a clique, at most.
-    between : str, default 'complete'
-        How cliques are joined: "ring" or "complete".
-    steps : int, default 1000
-        How many pairs of cliques are drawn.
-    seed : Seed, optional
-        Seed or generator of the draws.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph.
-
-    Raises
-    ------
-    TopologyError
-        If the file is no table of counts, or has another number of rows than ``n``.
-    """
-    counts = read_numbers(path)
-    if n is not None and n != len(counts):
-        raise TopologyError(f"d_cliques: n is {n}, but {path!r} has {len(counts)} rows")
-    if not np.isfinite(counts).all() or (counts < 0).any() or not (counts.sum(axis=1) > 0).all():
-        raise TopologyError(
-            f"d_cliques: {path!r} must have counts of at least 0, and a sample in each row"
-        )
-    drawn = random.Random(seed) if not isinstance(seed, random.Random) else seed
-    order = list(range(len(counts)))
-    drawn.shuffle(order)
-    groups = [list(part) for part in np.array_split(order, -(-len(order) // size))]
-    for _ in range(steps if len(groups) > 1 else 0):
-        one, other = drawn.sample(groups, 2)
-        _swap(one, other, counts, drawn)
-    return _joined([sorted(map(int, group)) for group in groups], len(counts), between)
-
-
-def skew(group: list[int], counts: NDArray[np.float64]) -> float:
-    """Return the sum over labels of |share in the group - share in all data| (Bellet et al. 2022).
-
-    Parameters
-    ----------
-    group : list of int
-        The nodes of the group.
-    counts : ndarray of float64, shape (n, labels)
-        Samples by node and label.
-
-    Returns
-    -------
-    float
-        From 0 to 2.
-
-    Examples
-    --------
-    >>> skew([0], np.array([[1.0, 0.0], [0.0, 1.0]]))
-    1.0
-    """
-    own, every = counts[group].sum(axis=0), counts.sum(axis=0)
-    return float(np.abs(own / own.sum() - every / every.sum()).sum())
-
-
-def _swap(
-    one: list[int], other: list[int], counts: NDArray[np.float64], drawn: random.Random
-) -> None:
-    """Exchange two nodes of the groups, drawn among all exchanges that lower their skews."""
-    first, second = counts[one].sum(axis=0), counts[other].sum(axis=0)
-    moved = counts[other][None, :, :] - counts[one][:, None, :]
-    shares = counts.sum(axis=0) / counts.sum()
-
-    def skews(total: NDArray[np.float64]) -> NDArray[np.float64]:
-        part = total / total.sum(axis=-1, keepdims=True)
-        return np.asarray(np.abs(part - shares).sum(axis=-1))
-
-    before = skews(first) + skews(second)
-    better = np.argwhere(skews(first + moved) + skews(second - moved) < before - 1e-12)
-    if len(better):
-        i, j = better[drawn.randrange(len(better))]
-        one[i], other[j] = other[j], one[i]
 
 
 def _joined(groups: list[list[int]], n: int, between: str) -> nx.Graph:

@@ -13,7 +13,6 @@ from typing import Any
 from topologies.communities import (
     SOCIAL_NODES,
     cliques,
-    d_cliques,
     davis,
     florentine,
     geometric,
@@ -105,11 +104,7 @@ def _count_file(n: int | None, params: Mapping[str, Any]) -> int | None:
 _PROBABILITY = Parameter(float, "probability of each edge", default=0.5, low=0, high=1)
 _FILE = Parameter(str, "the file to read", required=True)
 _SIZE = Parameter(int, "nodes of a clique, at most", default=10, low=1)
-
-
-def _between(default: str) -> Parameter:
-    choices = ("ring", "complete")
-    return Parameter(str, "how cliques are joined", default=default, choices=choices)
+_BETWEEN = Parameter(str, "how cliques are joined", "ring", choices=("ring", "complete"))
 
 
 def _edges_of_cliques(n: int, params: Mapping[str, Any]) -> float:
@@ -210,21 +205,8 @@ FAMILIES: dict[str, Family] = {
     "cliques": Family(
         cliques,
         "cliques of consecutive nodes, joined by single edges",
-        {"size": _SIZE, "between": _between("ring")},
+        {"size": _SIZE, "between": _BETWEEN},
         edges=_edges_of_cliques,
-    ),
-    "d_cliques": Family(
-        d_cliques,
-        "cliques whose members together have the labels of all (D-Cliques)",
-        {
-            "path": Parameter(str, "CSV file: samples of each label, a row a node", required=True),
-            "size": _SIZE,
-            "between": _between("complete"),
-            "steps": Parameter(int, "pairs of cliques that are drawn for swaps", 1000, low=0),
-        },
-        random=True,
-        needs_n=False,
-        count=_count_file,
     ),
     **_SOCIAL,
     "mst": Family(

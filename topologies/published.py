@@ -173,10 +173,15 @@ STATEMENTS: tuple[Statement, ...] = (
         lambda n: math.sqrt(2 / 3), kind="at most",
     ),
     Statement(
-        _named("random_out", "peers=2"), "de Vos et al. 2023",
+        _named("epidemic", "sends=2"), "de Vos et al. 2023",
         "sqrt((1 - (1 - s / (n - 1))^n) / s - 1 / (n - 1))",
         lambda n: math.sqrt(_received(n, 2)), kind="at most", exchangeable=True,
         holds=lambda n: n > 3,
+    ),
+    Statement(
+        _named("epidemic", "sends=2,regular=true"), "de Vos et al. 2023",
+        "sqrt((1 - s / (n - 1)) / (s + 1))",
+        lambda n: math.sqrt((1 - 2 / (n - 1)) / 3), holds=lambda n: n > 3,
     ),
 )  # fmt: skip
 

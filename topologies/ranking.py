@@ -130,7 +130,7 @@ def _schedules(n: int, most: int) -> Iterable[str]:
         if peers > 1:
             yield f"k_peer_exponential:n={n},peers={peers}"
         if peers < n:
-            yield f"random_out:n={n},peers={peers}"
+            yield f"epidemic:n={n},sends={peers}"
             yield f"d_equistatic:n={n},shifts={peers}"
 
 

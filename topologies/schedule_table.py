@@ -14,9 +14,12 @@ from topologies.circulants import (
     one_peer_exponential,
     static_exponential,
 )
+from topologies.cliques import prepare_d_cliques, restore_d_cliques
 from topologies.designed import PARAMETERS, prepare_tour, restore_tour
+from topologies.epidemic import epidemic
 from topologies.equitopo import equistatic, equitopo, od_equidyn, ou_equidyn
 from topologies.finite_time import base_k, hyper_hypercube, simple_base_k
+from topologies.label_counts import prepare_stl_fw, restore_stl_fw
 from topologies.matcha import prepare_matcha, restore_matcha
 from topologies.matchings import (
     prepare_matchings,
@@ -26,7 +29,6 @@ from topologies.matchings import (
 )
 from topologies.own_rounds import prepare_matrices, restore_matrices
 from topologies.parameters import Parameter
-from topologies.random_peers import random_out
 from topologies.sequences import Schedule
 from topologies.weighted import (
     prepare_periodic,
@@ -71,6 +73,10 @@ def _seeded(make: Callable[..., Schedule]) -> Callable[..., Schedule]:
 _PEERS = Parameter(int, "most neighbours of a node in a round", default=1, low=1)
 _STEP = Parameter(float, "weight of the exchange", 0.5, low=0, high=1, open_ends=("low",))
 _SHIFTS = Parameter(int, "shifts that are drawn (default ceil(log2 n))", low=1)
+
+LABELS = Parameter(
+    str, "CSV file of label counts, a row for each node and a column for each label", required=True
+)
 
 SCHEDULES: dict[str, ScheduleEntry] = {
     "static": ScheduleEntry(
@@ -166,10 +172,15 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         uses="nodes",
         random=True,
     ),
-    "random_out": ScheduleEntry(
-        _seeded(random_out),
-        "every node sends to random others; directed, moves the mean (epidemic learning, s-out)",
-        {"peers": Parameter(int, "messages that a node sends in a round", default=1, low=1)},
+    "epidemic": ScheduleEntry(
+        _seeded(epidemic),
+        "every node sends to a few random others; directed (Epidemic Learning)",
+        {
+            "sends": Parameter(int, "receivers of a node in a round", 1, low=1),
+            "regular": Parameter(
+                bool, "whether each also receives so many, so that rounds keep the mean", False
+            ),
+        },
         uses="nodes",
         random=True,
     ),
@@ -189,6 +200,34 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         },
         uses="nodes",
         prepare=prepare_matrices,
+    ),
+    "stl_fw": ScheduleEntry(
+        restore_stl_fw,
+        "few neighbours whose labels together are like those of all; directed (STL-FW)",
+        {
+            "labels": LABELS,
+            "neighbours": Parameter(int, "most neighbours of a node", 5, low=1),
+            "balance": Parameter(
+                float, "weight of mixing as such against that of labels", 0.1, low=0
+            ),
+        },
+        uses="nodes",
+        prepare=prepare_stl_fw,
+    ),
+    "d_cliques": ScheduleEntry(
+        restore_d_cliques,
+        "cliques that together have the labels of all, and few edges between (D-Cliques)",
+        {
+            "labels": LABELS,
+            "size": Parameter(int, "most members of a clique", 10, low=2),
+            "between": Parameter(
+                str, "edges between cliques", "complete", choices=("ring", "complete")
+            ),
+            "swaps": Parameter(int, "pairs of cliques in which a swap is sought", 1000, low=0),
+            "draw": Parameter(int, "seed of the search", 0, low=0),
+        },
+        uses="nodes",
+        prepare=prepare_d_cliques,
     ),
     "matchings": ScheduleEntry(
         restore_matchings,
@@ -231,4 +270,17 @@ AROUND: dict[str, Parameter] = {
         float, "probability that an edge is lost in a round", 0.0, low=0, high=1
     ),
     "local_rounds": Parameter(int, "only every so many rounds communicate", 1, low=1),
+    "edge_failure": Parameter(
+        float,
+        "probability that a working edge fails before a round, and stays so until it recovers",
+        0.0,
+        low=0,
+        high=0.999,
+    ),
+    "edge_recovery": Parameter(
+        float, "probability that an edge that has failed works again", 0.5, low=0.001, high=1
+    ),
 }
+
+BURSTS = ("edge_failure", "edge_recovery")
+"""Parameters that a checked schedule mentions only where edges fail in bursts."""

@@ -15,9 +15,9 @@ import networkx as nx
 from topologies.catalogue import Entry, find, node_count, parse_spec, read_parameters
 from topologies.own_rounds import OfRounds, takes_round
 from topologies.parameters import TopologyError
-from topologies.schedule_table import AROUND, SCHEDULES, ScheduleEntry
+from topologies.schedule_table import AROUND, BURSTS, SCHEDULES, ScheduleEntry
 from topologies.sequences import Arrays, Schedule, Static, check_returned
-from topologies.thinning import DropEdges, DropNodes, LocalRounds
+from topologies.thinning import BurstyEdges, DropEdges, DropNodes, LocalRounds
 
 
 def build_schedule(
@@ -49,7 +49,8 @@ def build_schedule(
         The seed of all draws from round to round.
     **params : Any
         The schedule's parameters, and for any schedule ``drop_nodes`` and ``drop_edges``
-        (probabilities), and ``local_rounds`` (only every so many rounds communicate).
+        (probabilities), ``edge_failure`` and ``edge_recovery`` (losses in bursts), and
+        ``local_rounds`` (only every so many rounds communicate).
 
     Returns
     -------
@@ -158,6 +159,9 @@ def restore_schedule(
         schedule = DropNodes(schedule, around["drop_nodes"], seed)
     if around["drop_edges"]:
         schedule = DropEdges(schedule, around["drop_edges"], seed)
+    if around["edge_failure"]:
+        failure, recovery = around["edge_failure"], around["edge_recovery"]
+        schedule = BurstyEdges(schedule, failure, recovery, seed)
     if around["local_rounds"] > 1:
         schedule = LocalRounds(schedule, around["local_rounds"])
     return schedule
@@ -185,6 +189,8 @@ def check_schedule(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """
     entry = find(SCHEDULES, "schedule", name)
     own, around = _split(name, entry, params)
+    if not around["edge_failure"]:
+        around = {key: value for key, value in around.items() if key not in BURSTS}
     return {**own, **around}
 
 

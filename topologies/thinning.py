@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.chains import states, uniforms
 from topologies.matrix import MixingMatrix
 from topologies.sequences import Schedule, check_round, identity, stream
 
@@ -86,6 +90,39 @@ class DropEdges(Partial):
         matrix = self.inner.matrix(k)
         draws = stream(self.seed, "drop_edges", k).random(len(matrix.edges))
         return matrix.with_edges(draws >= self.probability)
+
+
+@dataclass(frozen=True)
+class BurstyEdges(Partial):
+    """``inner`` with edges that fail and recover, each a two-state Markov chain.
+
+    The channel of Gilbert (1960) and Elliott (1963), which loses everything in its bad state. A
+    loss lasts 1 / recovery rounds in the mean, and rate / (rate + recovery) of all edges are lost
+    in a round. Both directions of an edge fail together.
+
+    Attributes
+    ----------
+    rate : float
+        The probability with which an edge that works fails before a round, in [0, 1).
+    recovery : float
+        The probability with which one that has failed works again, in (0, 1].
+    seed : int
+        The seed of all draws.
+    """
+
+    rate: float
+    recovery: float
+    seed: int
+
+    def matrix(self, k: int) -> MixingMatrix:
+        """Return W^k for the round k >= 1."""
+        matrix = self.inner.matrix(k)
+        names = matrix.edges.min(axis=1) * matrix.n + matrix.edges.max(axis=1)
+
+        def uniform(round: int, which: NDArray[np.int64]) -> NDArray[np.float64]:
+            return uniforms(self.seed, "bursty_edges", round, names[which])
+
+        return matrix.with_edges(states(self.rate, self.recovery, len(names), uniform, k))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.algorithms.server_messages import averaged_buffers
+from mpifed.algorithms.variates import refuse_momentum
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
@@ -86,13 +87,7 @@ class Scaffold(Algorithm[ServerChannel]):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        local = configuration.local
-        if local.optimizer == "sgd" and not local.momentum:
-            return None
-        return (
-            f"local.optimizer is '{local.optimizer}' and local.momentum {local.momentum}, but "
-            "scaffold corrects steps of plain SGD; allowed: sgd with momentum 0"
-        )
+        return refuse_momentum(configuration)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -44,6 +44,9 @@ ALGORITHMS = {
     "pfedme": "mpifed.algorithms.pfedme:PFedMe",
     "l2gd": "mpifed.algorithms.l2gd:L2GD",
     "l2sgd": "mpifed.algorithms.l2sgd:L2SGD",
+    "kgt": "mpifed.algorithms.kgt:KGT",
+    "scaffnew": "mpifed.algorithms.scaffnew:Scaffnew",
+    "d_admm": "mpifed.algorithms.d_admm:DADMM",
 }
 DATASETS = {
     "synthetic": "mpifed.data.synthetic:Synthetic",
@@ -96,6 +99,18 @@ COMPRESSORS = {
     "bernoulli": "mpifed.exchange.compression.combined:Bernoulli",
     "composition": "mpifed.exchange.compression.combined:Composition",
 }
+CORRECTIONS = {
+    "none": "mpifed.exchange.corrections.base:Plain",
+    "tracking": "mpifed.exchange.corrections.tracking:Tracking",
+    "extra": "mpifed.exchange.corrections.extra:Extra",
+    "exact_diffusion": "mpifed.exchange.corrections.diffusion:ExactDiffusion",
+    "d2": "mpifed.exchange.corrections.diffusion:D2",
+    "clique_averaging": "mpifed.exchange.corrections.clique_averaging:CliqueAveraging",
+    "quasi_global": "mpifed.exchange.corrections.quasi_global:QuasiGlobal",
+    "decentlam": "mpifed.exchange.corrections.decentlam:DecentLaM",
+    "push_sum": "mpifed.exchange.corrections.push_sum:PushSum",
+    "relay_sum": "mpifed.exchange.corrections.relay_sum:RelaySum",
+}
 SURROGATES = {
     "quadratic": "mpifed.surrogates.quadratic:quadratic",
     "poisson": "mpifed.surrogates.poisson:poisson",
@@ -110,6 +125,7 @@ TABLES = {
     "model": MODELS,
     "exchange": EXCHANGES,
     "compression": COMPRESSORS,
+    "correction": CORRECTIONS,
     "surrogate": SURROGATES,
 }
 
@@ -126,6 +142,7 @@ LISTS = {
     "model": "models",
     "exchange": "exchanges",
     "compression": "compressors",
+    "correction": "corrections",
     "surrogate": "surrogates",
     "topology": "topologies",
     "weights": "weights",

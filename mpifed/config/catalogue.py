@@ -14,6 +14,7 @@ from mpifed.components.schema import describe, options_of, shown
 from mpifed.components.tables import (
     ALGORITHMS,
     COMPRESSORS,
+    CORRECTIONS,
     DATASETS,
     EXCHANGES,
     LISTS,
@@ -32,6 +33,7 @@ USES: Mapping[str, str] = {
     "topology": "exchange.topology={}",
     "weights": "exchange.weights={}",
     "schedule": "exchange.schedule={}",
+    "correction": "exchange.correction={}",
     "section": "{}.KEY=VALUE",
     "key": "{}=VALUE",
 }
@@ -101,6 +103,7 @@ def _kinds() -> Mapping[str, Callable[[], str]]:
         "topologies": entries(FAMILIES),
         "weights": entries(WEIGHTS),
         "schedules": entries(SCHEDULES),
+        "corrections": lambda: _components("correction", CORRECTIONS),
         "compressors": lambda: _components("compression", COMPRESSORS),
         "surrogates": lambda: _components("surrogate", SURROGATES),
     }

@@ -25,6 +25,8 @@ from mpifed.exchange import choco
 from mpifed.exchange.base import Exchange
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.contraction import predict
+from mpifed.exchange.corrections import Kept
+from mpifed.exchange.corrections.fitting import fitted, mixed_by, refusal
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
 from mpifed.exchange.neighbours import CompressedMessages, GossipChannel, Replicas
 from mpifed.exchange.reduction import weighted_sum
@@ -36,6 +38,10 @@ from mpifed.state import Nothing
 
 WIDTH = 1 << 16
 """Numbers of the rows that are compared with their mean at a time."""
+
+
+STILL = (("drop_nodes", 0), ("drop_edges", 0), ("edge_failure", 0), ("local_rounds", 1))
+"""Options of schedules with which every neighbour hears every message."""
 
 
 class Gossip(Exchange):
@@ -55,6 +61,8 @@ class Gossip(Exchange):
     consensus_step : float or 'paper', optional
         Step size of CHOCO-Gossip where messages are compressed. None is the best that is proven
         (``choco.optimal_step``), 'paper' that of the paper's theorem.
+    correction : str or mapping
+        What clients send and keep so that unlike data do not bias the result.
     """
 
     shared_is_rows = True
@@ -71,6 +79,7 @@ class Gossip(Exchange):
         schedule: Annotated[Any, ComponentOf("schedule")] = "static",
         transport: Literal["auto", "collective", "neighbourhood", "messages"] = "auto",
         consensus_step: Annotated[float, Gt(0), Le(1)] | Literal["paper"] | None = None,
+        correction: Annotated[Any, ComponentOf("correction")] = "none",
     ) -> None:
         super().__init__(federation, seed, stored, compressor)
         self.consensus_step = consensus_step
@@ -79,7 +88,10 @@ class Gossip(Exchange):
             self._arrays.setdefault("choco", self._constants(seed, schedule))
         self._same_everywhere()
         self.schedule = restore(len(federation.training), seed, schedule, stored)
-        self.routing = Routing(federation, self.schedule, computed_in_rounds(schedule), transport)
+        self.correction = fitted(correction, self.schedule, federation)
+        mixing, within = mixed_by(self.correction, self.schedule)
+        drawn = computed_in_rounds(schedule)
+        self.routing = Routing(federation, mixing, drawn, transport, within)
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
@@ -137,8 +149,8 @@ class Gossip(Exchange):
                 "the weights of absent clients' edges return to both ends, and the mean over "
                 "clients stays; allowed: renormalised"
             )
-        if configuration.compression.name == "none":
-            return None
+        if (reason := refusal(configuration)) or configuration.compression.name == "none":
+            return reason
         compressed = f"compression.name is '{configuration.compression.name}'"
         schedule = configuration.exchange.options["schedule"]
         if schedule.name != "static":
@@ -147,8 +159,8 @@ class Gossip(Exchange):
                 "replicas of each other's state, which a changing neighbourhood would not follow; "
                 "allowed: static"
             )
-        for key, still in (("drop_nodes", 0), ("drop_edges", 0), ("local_rounds", 1)):
-            if schedule.options[key] != still:
+        for key, still in STILL:
+            if schedule.options.get(key, still) != still:
                 return (
                     f"{compressed} and exchange.schedule.{key} {schedule.options[key]}: neighbours "
                     "keep replicas of each other's state, which need every message of every "
@@ -197,15 +209,17 @@ class Gossip(Exchange):
         messages = None
         if self.compressor is not None:
             messages = CompressedMessages(self.compressor, self.seed, self.choco_step)
-        return GossipChannel(
-            self.federation, self.routing, self.ledger, messages, round, active, memory or Nothing()
-        )
+        how, memory = messages or self.correction, memory or Nothing()
+        return GossipChannel(self.federation, self.routing, self.ledger, how, round, active, memory)
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
+        sizes = [math.prod(tensor.shape[1:]) for tensor in shared]
+        if self.correction is not None:
+            widths = sum(map(self.correction.width, sizes))
+            return Kept(shared[0].new_zeros(n_hosted, widths, dtype=dtype))
         if self.compressor is None:
             return Nothing()
-        numbers = sum(math.prod(tensor.shape[1:]) for tensor in shared)
-        return Replicas(shared[0].new_zeros(n_hosted, numbers, dtype=dtype))
+        return Replicas(shared[0].new_zeros(n_hosted, sum(sizes), dtype=dtype))
 
     def spread(self, shared: Tensor) -> Tensor:
         return shared.repeat(len(self.federation.hosted), *([1] * shared.dim()))
@@ -239,9 +253,9 @@ class Gossip(Exchange):
     def predicted_contraction(self, rounds: int) -> dict[str, float | int] | None:
         """Return how ``rounds`` rounds of averaging alone would contract; ``contraction.predict``.
 
-        None where messages are compressed, which contracts by another law. Not collective.
+        None where messages are compressed or corrected, which contracts by another law.
         """
-        if self.compressor is not None:
+        if self.compressor is not None or self.correction is not None:
             return None
         federation, seed = self.federation, self.seed
         taking_part = None
@@ -270,6 +284,8 @@ class Gossip(Exchange):
         route = self.routing.route(1, ~self.federation.unseen, itemsize)
         matrix, traffic = route.matrix, route.traffic
         transport, why = route.chosen
+        if self.correction is not None:
+            payload = self.correction.numbers(payload // itemsize) * itemsize
         per_row, per_sum = traffic.bytes_a_number()
         gathered = transport == "collective"
         rows = traffic.gathered_rows if gathered else traffic.row_numbers

@@ -13,6 +13,7 @@ import numpy as np
 
 import topologies
 from mpifed.components.registry import Section, named
+from mpifed.components.registry import complete as complete_component
 from mpifed.errors import InputError
 
 DEFAULT_TOPOLOGY, DEFAULT_WEIGHTS, DEFAULT_SCHEDULE = "erdos_renyi", "fmmc", "static"
@@ -39,6 +40,7 @@ def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
     except topologies.TopologyError as error:
         raise InputError(f"exchange.schedule: {error}") from None
     uses = _uses(name)
+    corrected = correction(options)
     return {
         "topology": _completed(
             "topology",
@@ -57,7 +59,15 @@ def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
         "schedule": Section(name, rest),
         "transport": options["transport"],
         "consensus_step": options["consensus_step"],
+        # Runs of plain gossip do not mention corrections, as those of earlier versions.
+        **({} if corrected.name == "none" else {"correction": corrected}),
     }
+
+
+def correction(options: Mapping[str, Any]) -> Section:
+    """Return the section ``correction`` of the options of gossip; ``none`` where they lack it."""
+    given = options.get("correction")
+    return complete_component("correction", given, "exchange.correction", "none")
 
 
 def prepare_arrays(n: int, seed: int, options: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""One round of gossip: rows mixed by W^k, or by CHOCO-Gossip where messages are compressed."""
+"""One round of gossip: rows mixed by W^k, plainly, corrected, or by CHOCO-Gossip if compressed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mpifed.exchange.base import Channel
 from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor
+from mpifed.exchange.corrections import Correction, Kept, Neighbours
 from mpifed.exchange.ledger import Ledger, bits_of
 from mpifed.exchange.reduction import common_exponents
 from mpifed.exchange.routes import Route
@@ -67,20 +69,20 @@ class GossipChannel(Channel):
         Gives W^k and how its rows move.
     ledger : Ledger
         Where messages are booked.
-    messages : CompressedMessages or None
-        How messages are compressed; None where they are sent whole.
+    messages : CompressedMessages, Correction or None
+        How messages are compressed or corrected; None where they are sent whole and mixed plainly.
     round : int
         k, counted from 1.
     active : ndarray
         Who takes part, bool (n_clients,).
-    memory : Replicas or Nothing
+    memory : Replicas, Kept or Nothing
         What the messages of this round leave behind.
     """
 
     federation: Federation
     routing: Routing
     ledger: Ledger
-    messages: CompressedMessages | None
+    messages: CompressedMessages | Correction | None
     round: int
     active: np.ndarray
     memory: Any = field(default_factory=Nothing)
@@ -95,27 +97,50 @@ class GossipChannel(Channel):
 
     @property
     def compressor(self) -> Compressor | None:
-        return None if self.messages is None else self.messages.compressor
+        return self.messages.compressor if isinstance(self.messages, CompressedMessages) else None
 
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
 
     def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
+        if isinstance(self.messages, Correction):
+            return self._corrected(rows, before, self.messages)
         if self.messages is not None:
             return self._compressed(rows, self.messages)
-        route = self._route(rows)
-        size = math.prod(rows.shape[1:])
-        self._book(route.messages * bits_of(rows.shape[1:], rows.dtype), route.messages * size)
+        self._book_whole(rows, math.prod(rows.shape[1:]))
         return self._mixed(rows)
 
-    def _route(self, rows: Tensor) -> Route:
-        return self.routing.route(self.round, self.active, rows.element_size())
+    def _route(self, rows: Tensor, routing: Routing | None = None) -> Route:
+        routing = routing or self.routing
+        return routing.route(self.round, self.active, rows.element_size())
 
     def _book(self, bits: int, floats: int) -> None:
         """What goes up an edge comes down it."""
         self.ledger.up_bits += bits
         self.ledger.down_bits += bits
         self.ledger.up_floats += floats
+
+    def _book_whole(self, rows: Tensor, numbers: int, routing: Routing | None = None) -> None:
+        """Messages of ``numbers`` numbers of the type of ``rows``."""
+        messages = self._route(rows, routing).messages
+        self._book(messages * bits_of(torch.Size([numbers]), rows.dtype), messages * numbers)
+
+    def _corrected(self, rows: Tensor, before: Tensor, correction: Correction) -> Tensor:
+        """The correction sees the update that the method has made."""
+        size, route = math.prod(rows.shape[1:]), self._route(rows)
+        part = slice(self._place, self._place + correction.width(size))
+        self._place = part.stop
+        self._book_whole(rows, correction.numbers(size))
+        neighbours = Neighbours(self._mixed_apart, self._mixed_within, route.sparse, route.mine)
+        kept, x = self.memory.corrections, before.flatten(1)
+        after, found = correction.step(x, rows.flatten(1), kept[:, part], neighbours)
+        if part == slice(0, kept.shape[1]):
+            self.memory = Kept(found)
+        else:
+            kept = kept.clone()
+            kept[:, part] = found
+            self.memory = Kept(kept)
+        return after.view(rows.shape)
 
     def _compressed(self, rows: Tensor, messages: CompressedMessages) -> Tensor:
         """CHOCO-Gossip: what travels is the compressed distance from the neighbours' replica."""
@@ -137,9 +162,19 @@ class GossipChannel(Channel):
         self.memory = Replicas(replicas)
         return mixed.view(rows.shape)
 
-    def _mixed(self, rows: Tensor) -> Tensor:
+    def _mixed_apart(self, rows: Tensor, routing: Routing | None = None) -> Tensor:
+        """The rows of W X in memory of their own, also where nobody sends."""
+        mixed = self._mixed(rows, routing)
+        return mixed.clone() if mixed is rows else mixed
+
+    def _mixed_within(self, rows: Tensor) -> Tensor:
+        self._book_whole(rows, rows.shape[1], self.routing.within)
+        return self._mixed_apart(rows, self.routing.within)
+
+    def _mixed(self, rows: Tensor, routing: Routing | None = None) -> Tensor:
         """The rows of W X, exactly, and equal for any ranks."""
-        route, communicator = self._route(rows), self.federation.communicator
+        routing = routing or self.routing
+        route, communicator = self._route(rows, routing), self.federation.communicator
         if not route.messages:
             return rows
         ids = self.federation.training[route.mine]
@@ -147,7 +182,7 @@ class GossipChannel(Channel):
         flat = np.ascontiguousarray(on_host(rows.flatten(1)))
         made = host_memory(rows.flatten(1))
         mixed = made.numpy()
-        neighbourhood = self.routing.neighbourhood(route)
+        neighbourhood = routing.neighbourhood(route)
         for arrival in arrivals(communicator, route, neighbourhood, flat, exponent):
             mine, target = flat[:, arrival.columns], mixed[:, arrival.columns]
             route.mix(mine, arrival.rows, exponent, target, arrival.sums)

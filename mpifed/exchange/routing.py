@@ -32,6 +32,8 @@ class Routing:
         Whether rank 0 computes W^k for all, because others might round it differently.
     transport : str
         One of ``routes.TRANSPORTS``.
+    within : topologies.Schedule, optional
+        A second schedule, whose routes are those of the attribute ``within``.
     """
 
     def __init__(
@@ -40,7 +42,11 @@ class Routing:
         schedule: topologies.Schedule,
         from_rank_0: bool,
         transport: str,
+        within: topologies.Schedule | None = None,
     ) -> None:
+        self.within: Routing | None = None
+        if within is not None:
+            self.within = Routing(federation, within, from_rank_0, transport)
         self.federation, self.schedule = federation, schedule
         self._from_rank_0, self._transport = from_rank_0, transport
         self._routes: dict[tuple[int, bytes, int], Route] = {}

@@ -32,6 +32,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from mpifed.random import client_keys, stream
+from topologies.chains import states
 
 Weights = Literal["renormalised", "unbiased"]
 
@@ -275,25 +276,9 @@ def _late(rate: float, clients: np.ndarray, seed: int, round: int) -> np.ndarray
 
 
 def _chains(rate: float, recovery: float, clients: np.ndarray, seed: int, round: int) -> np.ndarray:
-    """Which of ``clients`` are there in ``round``: bool, each a stationary Markov chain.
+    """Which of ``clients`` are there in ``round``: bool, each a stationary Markov chain."""
 
-    With the uniform number u of a round, a client that is there leaves where u < rate, and one that
-    is away comes back where u >= 1 - recovery. Going back from ``round``, the first round whose u
-    has the same outcome for both decides, whatever came before (coupling from the past, Propp and
-    Wilson 1996), so no history is kept; it takes 1 / (rate + recovery) rounds in the mean, or the
-    same for 2 - rate - recovery where that is smaller. Rounds before the first are drawn as well,
-    which is what makes the chain stationary from round 1.
-    """
-    there = np.zeros(len(clients), bool)
-    undecided = np.arange(len(clients))
-    turned = np.zeros(len(clients), bool)
-    while len(undecided):
-        u = _uniform(seed, "dropout", round, clients[undecided])
-        leaves, returns = u < rate, u >= 1.0 - recovery
-        # Both at once is a change of state whichever it was; neither is none.
-        decided = leaves != returns
-        there[undecided[decided]] = returns[decided] ^ turned[undecided[decided]]
-        turned[undecided[leaves & returns]] ^= True
-        undecided = undecided[~decided]
-        round -= 1
-    return there
+    def uniform(round: int, which: np.ndarray) -> np.ndarray:
+        return _uniform(seed, "dropout", round, clients[which])
+
+    return states(rate, recovery, len(clients), uniform, round)

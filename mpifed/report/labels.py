@@ -22,9 +22,11 @@ TITLES = {
     "fedmm": "FedMM",
     "fedmm_ot": "FedMM-OT",
     "fedmm_theta": "FedMM-Θ",
+    "d_admm": "ADMM",
     "fedprox": "FedProx",
     "flix": "FLIX",
     "fomaml": "FO-MAML",
+    "kgt": "K-GT",
     "l2gd": "L2GD",
     "local": "Local",
     "mocha": "MOCHA",
@@ -32,6 +34,7 @@ TITLES = {
     "qffl": "q-FFL",
     "reptile": "Reptile",
     "sa_ssmm": "SA-SSMM",
+    "scaffnew": "Scaffnew",
     "scaffold": "SCAFFOLD",
 }
 """Algorithms as the papers print them; any other keeps its name."""

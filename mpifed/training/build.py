@@ -188,6 +188,13 @@ def make(
             compressor.contraction(algorithm.payload())
     make_exchange: Callable[..., Exchange] = exchanging
     exchange = make_exchange(federation, configuration.seed, stored, compressor, **options)
+    corrects = options.get("correction")
+    if corrects is not None and isinstance(model, Model) and model.n_buffers:
+        raise InputError(
+            f"exchange.correction is '{corrects.name}', but the model {configuration.model.name} "
+            "has running statistics, which are not the sum of updates; allowed: "
+            "exchange.correction=none, or a model without batch normalisation"
+        )
     return Setup(configuration, dataset, federation, exchange, model, algorithm, horizon, device)
 
 

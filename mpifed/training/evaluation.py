@@ -28,6 +28,7 @@ from mpifed.training.scores import (
     task_columns,
 )
 from mpifed.training.simulated import COLUMN, is_simulated
+from mpifed.training.stability import step_warnings
 
 
 def columns_of(setup: Setup) -> list[str]:
@@ -162,7 +163,8 @@ def remarks(setup: Setup, state: states.RunState, training: Clients) -> list[str
     """
     algorithm = setup.algorithm
     own = algorithm.remarks(state.algorithm, training, setup.exchange)
-    return [*_unread(setup), *returned.checked_remarks(algorithm, own)]
+    own = returned.checked_remarks(algorithm, own)
+    return [*_unread(setup), *own, *step_warnings(setup, training)]
 
 
 def _unread(setup: Setup) -> list[str]:

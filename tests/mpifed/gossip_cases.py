@@ -82,7 +82,6 @@ def cases(periodic: str) -> dict[str, Case]:
         "u_equistatic": Case(schedule("u_equistatic", True)),
         "od_equidyn": Case(schedule("od_equidyn", True)),
         "ou_equidyn": Case(schedule("ou_equidyn", True)),
-        "random_out": Case(schedule("random_out", True, peers=2)),
         "matrices": Case(
             schedule("matrices", True, nodes=N, rounds="0-1:0.5 2>3:0.25 3>2:0.25; 4-5:0.3")
         ),
@@ -93,6 +92,9 @@ def cases(periodic: str) -> dict[str, Case]:
         "resampled": Case(schedule("resampled"), topology=random),
         "each rank another": Case(schedule("gossip_cases:of_this_rank", True)),
         "drop-outs": Case(schedule("static", drop_nodes=0.2, drop_edges=0.2)),
+        "bursts": Case(schedule("static", edge_failure=0.3, edge_recovery=0.4)),
+        "epidemic": Case(schedule("epidemic", True, sends=3)),
+        "epidemic, regular": Case(schedule("epidemic", True, sends=2, regular=True), absent=0.3),
         "local rounds": Case(schedule("static", local_rounds=2)),
         "fmmc": Case({}, weights="fmmc", topology=random),
         "negative self-weights": Case({}, weights="best_constant", topology=random),

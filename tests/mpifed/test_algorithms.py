@@ -42,6 +42,8 @@ OWN = {
     "fedbabu": DEEP,
     "fedbn": {"model": "network_modules:normalised_mlp"},
     "scaffold": {"local": {"batch_size": 16}},
+    "kgt": {"local": {"batch_size": 16}},
+    "scaffnew": {"local": {"batch_size": 16}},
     "fedmm": UNLABELLED,
     "fedmm_theta": {**UNLABELLED, "data": "poisson", "algorithm": {"surrogate": "poisson"}},
     "sa_ssmm": {**UNLABELLED, "clients": 1},
@@ -204,13 +206,14 @@ def refused(name, exchange="server", **more):
 @every_algorithm
 def test_it_does_what_it_declares_and_refuses_the_rest(name):
     found = algorithm_class(name)
-    assert not refused(name)
-    assert refused(name, "gossip") == (found.exchanges is not None)
+    for exchange in ("server", "gossip"):
+        assert refused(name, exchange) == (not goes_with(name, exchange))
+    home = "server" if goes_with(name, "server") else "gossip"
     late = {"name": "stragglers", "rate": 0.5, "late": "partial"}
-    assert refused(name, participation=late) == (not found.steps_locally)
+    assert refused(name, home, participation=late) == (not found.steps_locally)
     unseen = {"every": 2, "unseen_fraction": 0.3}
     if name != "sa_ssmm":  # has a single client
-        assert refused(name, evaluation=unseen) == (not found.serves_unseen_clients())
+        assert refused(name, home, evaluation=unseen) == (not found.serves_unseen_clients())
 
 
 @pytest.mark.mpi

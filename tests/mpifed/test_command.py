@@ -22,6 +22,7 @@ from mpifed.components.schema import options_of
 from mpifed.components.tables import (
     ALGORITHMS,
     COMPRESSORS,
+    CORRECTIONS,
     DATASETS,
     EXCHANGES,
     MODELS,
@@ -93,6 +94,7 @@ NAMES = {
     "topologies": FAMILIES,
     "weights": WEIGHTS,
     "schedules": SCHEDULES,
+    "corrections": CORRECTIONS,
     "compressors": COMPRESSORS,
     "surrogates": SURROGATES,
 }

@@ -32,7 +32,7 @@ def allowed(name, **sections):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_the_table_of_algorithms_says_is_what_is_refused(name):
     algorithm = find_algorithm(name)
-    assert allowed(name)
+    assert allowed(name) == (algorithm.exchanges != ("gossip",))
     assert allowed(name, exchange="gossip") == (algorithm.exchanges != ("server",))
     if not algorithm.communicates:
         return
@@ -155,7 +155,7 @@ def test_what_cannot_be_listed_is_refused(word, offer):
         listing(word)
     kinds = (
         "experiments, algorithms, datasets, models, exchanges, participation, topologies, weights, "
-        "schedules, compressors, surrogates"
+        "schedules, corrections, compressors, surrogates"
     )
     expected = f"--list is '{word}'; {offer}allowed: {kinds}, the name of a component, or a key"
     assert str(refused.value) == expected

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies import FAMILIES, TopologyError, build_graph, check_graph_parameters, parse_graph
-from topologies.communities import SOCIAL_NODES, skew
+from topologies.communities import SOCIAL_NODES
 
 GENERATED = [
     name
@@ -310,22 +310,3 @@ def test_cliques_are_joined_by_single_edges(n, size, between):
     links = k * (k - 1) // 2 if between == "complete" or k <= 3 else k
     assert graph.number_of_edges() == within + links
     assert all(len(group) <= size for group in groups)
-
-
-def test_d_cliques_have_the_labels_of_all(tmp_path):
-    counts = np.kron(np.eye(5), np.ones((4, 1))) * 10  # each node has one of five labels
-    np.savetxt(tmp_path / "labels.csv", counts, delimiter=",")
-    path = str(tmp_path / "labels.csv")
-    graph = build_graph("d_cliques", 20, seed=1, path=path, size=5)
-    best = sorted(nx.find_cliques(graph), key=len, reverse=True)
-    groups = [sorted(group) for group in best if len(group) == 5]
-    assert len(groups) == 4
-    assert [skew(group, counts) for group in groups] == [0.0] * 4
-    random = build_graph("d_cliques", 20, seed=1, path=path, size=5, steps=0)
-    drawn = [group for group in nx.find_cliques(random) if len(group) == 5]
-    assert max(skew(group, counts) for group in drawn) > 0.3
-    with pytest.raises(TopologyError, match=r"n is 9, but .* has 20 rows"):
-        build_graph("d_cliques", 9, seed=1, path=path)
-    (tmp_path / "bad.csv").write_text("1,-1\n0,0\n")
-    with pytest.raises(TopologyError, match="counts of at least 0, and a sample in each row"):
-        build_graph("d_cliques", path=str(tmp_path / "bad.csv"))

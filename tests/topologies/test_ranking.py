@@ -39,7 +39,7 @@ def test_the_numbers_of_an_exact_schedule():
 
 
 def test_a_round_that_moves_the_mean_is_told():
-    case = carry_out(plan("random_out:n=8", "fmmc", "static", None), 0)
+    case = carry_out(plan("epidemic:n=8", "fmmc", "static", None), 0)
     assert not measure(case, one_site(8), 0.0, 1.0, 1e-3)["keeps_mean"]
 
 

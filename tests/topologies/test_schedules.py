@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from topologies import (
     SCHEDULES,
+    BurstyEdges,
     DropEdges,
     DropNodes,
     LocalRounds,
@@ -20,6 +21,7 @@ from topologies import (
     build_graph,
     build_schedule,
     check_schedule,
+    consensus_rate,
     metropolis_hastings,
     mixing_matrix,
     parse_schedule,
@@ -32,11 +34,9 @@ from topologies.circulants import (
     one_peer_exponential,
     static_exponential,
 )
-from topologies.consensus import consensus_rate
 from topologies.equitopo import _pairs, equitopo
 from topologies.finite_time import base_k, hyper_hypercube, prime_factors, simple_base_k
 from topologies.published import rates
-from topologies.random_peers import random_out
 
 NAMED = [
     name
@@ -111,6 +111,59 @@ def test_seeds_and_rounds_give_other_draws(name):
     hashes = [[s.matrix(k).sha256 for k in range(1, 9)] for s in (first, second)]
     assert hashes[0] != hashes[1]
     assert min(len(set(row)) for row in hashes) > 2
+
+
+def test_bursts_have_the_law_of_their_chain():
+    """Stationary from round 1, with runs of failures of mean 1 / recovery, each edge by itself."""
+    complete = Static(metropolis_hastings(nx.complete_graph(40)))
+    bursty, every = BurstyEdges(complete, 0.1, 0.25, 3), {*map(tuple, complete.matrix(1).edges)}
+    there = np.array(
+        [
+            [edge in kept for edge in sorted(every)]
+            for kept in ({*map(tuple, bursty.matrix(k).edges)} for k in range(1, 41))
+        ]
+    )
+    assert there[0].mean() == pytest.approx(0.25 / 0.35, abs=0.06)
+    assert there.mean() == pytest.approx(0.25 / 0.35, abs=0.03)
+    was, now = there[:-1], there[1:]
+    assert 1 - now[was].mean() == pytest.approx(0.1, abs=0.01)
+    assert now[~was].mean() == pytest.approx(0.25, abs=0.02)
+    assert bursty.matrix(7).doubly_stochastic
+
+
+def test_a_schedule_without_bursts_does_not_mention_them():
+    assert "edge_failure" not in check_schedule("static", {})
+    given = check_schedule("static", {"edge_failure": 0.2})
+    assert given["edge_recovery"] == 0.5
+
+
+@pytest.mark.parametrize("regular", [True, False])
+def test_epidemic_nodes_send_to_distinct_others_whom_they_draw_anew(regular):
+    n, sends = 9, 4
+    schedule = build_schedule("epidemic", n, sends=sends, regular=regular)
+    reached = np.zeros((n, n))
+    for k in range(1, 401):
+        w = schedule.matrix(k).to_dense()
+        out, into = ((w > 0).sum(axis) - 1 for axis in (0, 1))
+        assert (out == sends).all() and (not regular or (into == sends).all())
+        np.testing.assert_allclose(w[w > 0], np.repeat(1 / (1 + into), into + 1), rtol=1e-12)
+        assert schedule.matrix(k).doubly_stochastic == regular or not regular
+        reached += w > 0
+    others = reached[~np.eye(n, dtype=bool)] / 400
+    assert others == pytest.approx(np.full(n * (n - 1), sends / (n - 1)), abs=0.12)
+
+
+def test_the_consensus_rate_of_regular_epidemics_is_that_of_their_mean_square():
+    schedule = build_schedule("epidemic", 8, sends=3, regular=True)
+    square = np.mean([(w := schedule.matrix(k).to_dense()).T @ w for k in range(1, 3001)], axis=0)
+    np.testing.assert_allclose(schedule.mean_square(), square, atol=0.01)
+    own = 1 / 4
+    assert consensus_rate(schedule).p == pytest.approx(1 - (own - (1 - own) / 7), abs=1e-12)
+
+
+def test_an_epidemic_needs_as_many_others():
+    with pytest.raises(TopologyError, match=r"sends is 5, but each of 5 nodes has 4 others"):
+        build_schedule("epidemic", 5, sends=5)
 
 
 def test_the_two_drop_outs_draw_apart():
@@ -399,25 +452,6 @@ def test_od_equidyn_of_many_shifts_has_the_rate_of_all():
     both = build_schedule("u_equistatic", 12, seed=3, shifts=5).matrix(1)
     assert np.abs((static + static.T) / 2 - both.to_dense()).max() < 1e-15
     assert both.symmetric
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(2, 12), st.data())
-def test_random_out_sends_to_distinct_others(n, data):
-    peers = data.draw(st.integers(1, n - 1))
-    matrix = random_out(n, data.draw(st.integers(0, 99)), peers).matrix(1)
-    sent = np.bincount(matrix.edges[:, 1], minlength=n)
-    assert (sent == peers).all() and (matrix.edges[:, 0] != matrix.edges[:, 1]).all()
-    dense = matrix.to_dense()
-    heard = (dense > 0).sum(axis=1)
-    assert np.allclose(dense[dense > 0], np.repeat(1 / heard, heard))
-    if peers == n - 1:
-        assert np.allclose(dense, 1 / n)
-
-
-def test_random_out_refuses_more_peers_than_nodes():
-    with pytest.raises(TopologyError, match="peers is 5, but n is 5; it must be below n"):
-        build_schedule("random_out", 5, peers=5)
 
 
 @pytest.mark.parametrize("n", [16, 25, 30])

@@ -163,13 +163,18 @@ class FedEM(Algorithm[Channel]):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        options = configuration.algorithm.options
-        if options.get("restarts", 1) > 1 and configuration.compression.name not in NOTHING_LOST:
-            return (
-                f"algorithm.restarts is {options['restarts']}, but compression is "
-                f"'{configuration.compression.name}': trials of beginnings send whole messages; "
-                "allowed: compression=none, or algorithm.restarts=1"
-            )
+        options, compression = configuration.algorithm.options, configuration.compression.name
+        corrects = configuration.exchange.options.get("correction")
+        for key, name in (
+            ("compression", compression if compression not in NOTHING_LOST else None),
+            ("exchange.correction", corrects and corrects.name),
+        ):
+            if name and options.get("restarts", 1) > 1:
+                return (
+                    f"algorithm.restarts is {options['restarts']}, but {key} is '{name}': trials "
+                    f"of beginnings send whole messages and remember none; allowed: {key}=none, or "
+                    "algorithm.restarts=1"
+                )
         return refuse_per_client(configuration, "component_init")
 
     def prepare(

@@ -1,0 +1,145 @@
+"""What corrections ask of mixing matrices and of the rest of a configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse.csgraph import connected_components
+
+import topologies
+from mpifed.components.registry import named
+from mpifed.errors import InputError
+from mpifed.exchange.corrections.base import Correction, Needs, build
+from mpifed.exchange.corrections.spectrum import least_eigenvalue
+from mpifed.federation.clients import Federation
+
+ORDER: tuple[Needs, ...] = ("positive", "doubly_stochastic", "symmetric", "static", "tree")
+
+ROUNDING = 1e-9
+"""What separates an eigenvalue from a bound that it must not have: even rings have -1/3 itself."""
+
+
+def refusal(configuration: Any) -> str | None:
+    """Return why a correction does not go with the configuration, or None."""
+    asked = configuration.exchange.options.get("correction")
+    if asked is None:
+        return None
+    said = f"exchange.correction is '{asked.name}'"
+    if configuration.compression.name != "none":
+        return (
+            f"compression is '{configuration.compression.name}' and {said}, whose messages are "
+            "sent whole; allowed: compression=none"
+        )
+    correction = build(asked)
+    every = correction is not None and correction.needs in ("static", "tree")
+    if every and (configuration.participation != 1.0 or configuration.on_divergence != "stop"):
+        return (
+            f"{said}, whose clients need every message of every round; participation must be 1.0 "
+            "and on_divergence stop"
+        )
+    return None
+
+
+def fitted(
+    section: Any, schedule: topologies.Schedule, federation: Federation
+) -> Correction | None:
+    """Return the correction that ``section`` asks for, None for ``none``. Collective.
+
+    Raises
+    ------
+    InputError
+        On every rank, where the mixing matrices are not what it needs.
+    """
+    correction = build(section)
+    if correction is None:
+        return None
+    name, said = named(section, "exchange.correction")[0], None
+    if federation.communicator.rank == 0:
+        said = misfit(correction, name, schedule, federation.participation == 1.0)
+        bound = correction.least_eigenvalue
+        if said is None and bound > -1 and (least := least_eigenvalue(schedule)) < bound + ROUNDING:
+            said = (
+                f"exchange.correction is '{name}', but the least eigenvalue of W is {least:.6g}; "
+                f"it must be above {bound:.6g}; allowed: exact_diffusion, or other weights"
+            )
+    said = federation.communicator.broadcast_object(said)
+    if said is not None:
+        raise InputError(said)
+    return correction
+
+
+def mixed_by(
+    correction: Correction | None, schedule: topologies.Schedule
+) -> tuple[topologies.Schedule, topologies.Schedule | None]:
+    """Return the schedules by which a correction mixes; the configured one alone for None."""
+    if correction is None:
+        return schedule, None
+    return correction.mixes(schedule), correction.within(schedule)
+
+
+def misfit(
+    correction: Correction, name: str, schedule: topologies.Schedule, everyone: bool
+) -> str | None:
+    """Return what is wrong with a schedule for a correction, in a sentence; None if it fits.
+
+    Parameters
+    ----------
+    correction : Correction
+        The correction.
+    name : str
+        Its name.
+    schedule : topologies.Schedule
+        The configured schedule.
+    everyone : bool
+        Whether all clients take part in every round.
+    """
+    said, level = f"exchange.correction is '{name}'", ORDER.index(correction.needs)
+    first = schedule.matrix(1)
+    if level == 0:
+        least = float(min(first.self_weights.min(), first.weights.min(initial=1.0)))
+        if first.self_weights.min() <= 0 or least < 0:
+            return (
+                f"{said}, but in round 1 a client's weight for itself is "
+                f"{first.self_weights.min():.3g} and the least weight {least:.3g}; it needs "
+                "positive weights of clients for themselves, and no negative ones"
+            )
+        return None
+    if not schedule.doubly_stochastic or not (everyone or schedule.symmetric):
+        absent = " among those who take part" if schedule.doubly_stochastic else ""
+        return (
+            f"{said}, but the columns of the mixing matrices do not sum to one{absent}, so that "
+            "gossip moves the mean; allowed: symmetric weights, or correction push_sum"
+        )
+    if level >= 2 and not schedule.symmetric:
+        return (
+            f"{said}, which needs symmetric mixing matrices, but those of exchange.schedule are "
+            "directed; allowed with these: tracking, quasi_global, push_sum"
+        )
+    if level >= 3 and not (everyone and schedule.period == 1):
+        return (
+            f"{said}, whose clients need every message of every round; exchange.schedule must be "
+            "static, without lost nodes or edges and without local rounds"
+        )
+    if level == 4 and not is_tree(first):
+        used = int(np.count_nonzero(first.weights))
+        return (
+            f"{said}, which needs a tree, but {used} edges have a weight between {first.n} "
+            f"clients, where a tree has {first.n - 1} that connect them all; allowed: topologies "
+            "such as path and star, with weights such as metropolis_hastings"
+        )
+    return None
+
+
+def is_tree(matrix: topologies.MixingMatrix) -> bool:
+    """Return whether the edges that have a weight are those of a tree.
+
+    Examples
+    --------
+    >>> star = topologies.build_graph("star", 5)
+    >>> is_tree(topologies.mixing_matrix(star, "metropolis_hastings"))
+    True
+    """
+    if np.count_nonzero(matrix.weights) != matrix.n - 1:
+        return False
+    return int(connected_components(matrix.to_sparse(), directed=False)[0]) == 1

@@ -1,0 +1,160 @@
+"""K-GT, Scaffnew and D-ADMM on quadratics, full batches, against their papers' recursions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from convex import quadratics
+from test_corrections import (
+    CENTRES,
+    MATRICES,
+    OPTIMUM,
+    D,
+    Descent,
+    L,
+    N,
+    exchange_of,
+    gradients,
+    matrix_of,
+)
+
+from mpifed.algorithms.d_admm import DADMM
+from mpifed.algorithms.kgt import KGT
+from mpifed.algorithms.scaffnew import Scaffnew
+from mpifed.exchange.server import Server
+from mpifed.federation.clients import Draws
+from mpifed.local.options import LocalOptions
+from mpifed.local.solver import LocalSGD
+from mpifed.models.linear import linear
+
+SEED = 3
+
+
+class Run:
+    """A method by gossip or at a server, from zero, with gradients of whole shards."""
+
+    def __init__(self, kind, exchange=None, lr=0.05, steps=3, **options):
+        self.clients, description = quadratics(MATRICES, CENTRES)
+        model = linear(description, bias=False, loss="half_squared")
+        local = LocalOptions(lr=lr, steps=steps, batch_size=64)
+        longest = int(self.clients.federation.n_train.max())
+        solver = LocalSGD(model, local, 1, longest, torch.device("cpu"))
+        self.method, self.round = kind(model, solver, **options), 0
+        self.exchange = exchange or Server(self.clients.federation, SEED)
+        draws = Draws(SEED, 0)
+        first = self.method.init(self.clients, self.exchange, draws, torch.float64)
+        self.state = type(first)(
+            **{key: value * 0 if key == "model" else value for key, value in vars(first).items()}
+        )
+        if hasattr(first, "anchor"):
+            self.state = type(first)(**{**vars(self.state), "anchor": first.anchor * 0})
+
+    def go(self, rounds):
+        for _ in range(rounds):
+            self.round += 1
+            channel = self.exchange.at(self.round, np.ones(N, bool))
+            draws = Draws(SEED, self.round)
+            self.state = self.method.round(self.state, self.clients, channel, draws)
+        return self.state.model.numpy().reshape(-1, D)
+
+
+def kgt_as_written(w, eta, steps, eta_s):
+    x, c = np.zeros((N, D)), np.zeros((N, D))
+    while True:
+        y = x
+        for _ in range(steps):
+            y = y - eta * (gradients(y) + c)
+        z = (x - y) / (steps * eta)
+        c = c - z + w @ z
+        x = w @ (x - eta_s * (x - y))
+        yield x
+
+
+def scaffnew_as_written(v, gamma, p, coins):
+    x, h = np.zeros((N, D)), np.zeros((N, D))
+    for steps in coins:
+        for _ in range(steps):
+            x = x - gamma * (gradients(x) - h)
+        mixed = v @ x
+        h = h + p / gamma * (mixed - x)
+        x = mixed
+        yield x
+
+
+def d_admm_as_written(w, c):
+    x = alpha = np.zeros((N, D))
+    while True:
+        pull = 2 * c * ((x + w @ x) / 2) - alpha + np.einsum("nij,nj->ni", MATRICES, CENTRES)
+        x = np.linalg.solve(MATRICES + 2 * c * np.eye(D), pull[..., None])[..., 0]
+        alpha = alpha + c * (x - w @ x)
+        yield x
+
+
+@pytest.mark.parametrize("eta_s", [1.0, 0.6])
+def test_kgt_is_algorithm_1(eta_s):
+    exchange = exchange_of("none")
+    run, paper = (
+        Run(KGT, exchange, eta_s=eta_s),
+        kgt_as_written(matrix_of(exchange), 0.05, 3, eta_s),
+    )
+    for _ in range(12):
+        np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-12)
+
+
+def test_kgt_reaches_the_pooled_optimum_with_local_steps_where_tracking_their_sum_does_not():
+    found = Run(KGT, exchange_of("none"), lr=0.03, steps=5).go(700)
+    np.testing.assert_allclose(found, np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-12)
+
+    def five_steps(x):
+        y = x
+        for _ in range(5):
+            y = y - 0.03 * gradients(y)
+        return (x - y) / 0.03
+
+    summed = Descent(exchange_of("tracking"), 0.03, five_steps).go(700)
+    a, c = MATRICES, CENTRES[..., None]
+    kept = np.linalg.matrix_power(np.eye(D) - 0.03 * a, 5)  # what five steps keep of x - c
+    drifted = np.linalg.solve((np.eye(D) - kept).sum(0), ((np.eye(D) - kept) @ c).sum(0))[:, 0]
+    np.testing.assert_allclose(summed, np.tile(drifted, (N, 1)), rtol=0, atol=1e-11)
+    assert np.abs(drifted - OPTIMUM).max() > 1e-2
+
+
+@pytest.mark.parametrize("server", [True, False])
+def test_scaffnew_is_its_algorithm_coin_by_coin(server):
+    exchange, p = None if server else exchange_of("none"), 0.4
+    v = np.full((N, N), 1 / N) if server else (np.eye(N) + matrix_of(exchange)) / 2
+    coins = [int(Draws(SEED, k).stream("coin").geometric(p)) for k in range(1, 15)]
+    assert len(set(coins)) > 2
+    run = Run(Scaffnew, exchange, lr=0.1, scaffnew_p=p)
+    for expected in scaffnew_as_written(v, 0.1, p, coins):
+        x = expected[:1] if server else expected
+        np.testing.assert_allclose(run.go(1), x, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("server", [True, False])
+def test_scaffnew_reaches_the_pooled_optimum(server):
+    run = Run(Scaffnew, None if server else exchange_of("none"), lr=1 / L, scaffnew_p=0.4)
+    np.testing.assert_allclose(run.go(600) - OPTIMUM, 0, atol=1e-12)
+
+
+def test_scaffnew_that_always_communicates_is_exact_diffusion():
+    run = Run(Scaffnew, exchange_of("none"), lr=0.1, scaffnew_p=1.0)
+    other = Descent(exchange_of("exact_diffusion"), 0.1)
+    np.testing.assert_allclose(run.go(20), other.go(20), rtol=0, atol=1e-12)
+
+
+def test_d_admm_with_many_local_steps_is_admm():
+    exchange = exchange_of("none")
+    run, paper = (
+        Run(DADMM, exchange, lr=0.15, steps=150, admm_c=1.0),
+        d_admm_as_written(matrix_of(exchange), 1.0),
+    )
+    for _ in range(6):
+        np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_d_admm_reaches_the_pooled_optimum_however_few_its_local_steps(steps):
+    found = Run(DADMM, exchange_of("none"), lr=0.15, steps=steps, admm_c=1.0).go(500)
+    np.testing.assert_allclose(found, np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-12)

@@ -1,0 +1,140 @@
+"""Runs whose gossip is corrected: methods, ranks, participation, checkpoints, and sentences."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from on_ranks import folder_of, same_after_a_resume, unlike_one_rank
+from test_algorithms import PLAIN, engine_of, goes_with, prepared
+
+from mpifed.checkpoint import files as checkpoint
+from mpifed.components.tables import ALGORITHMS, CORRECTIONS
+from mpifed.config.configuration import resolve, to_mapping
+from mpifed.errors import InputError
+from mpifed.training import evaluation
+
+TREE = {"topology": "path"}
+GRAPH = {"topology": "ring", "weights": "metropolis_hastings"}
+NAMES = [name for name in CORRECTIONS if name != "none"]
+OTHERS = ("local", "sa_ssmm", "fedbn", "kgt", "scaffnew", "d_admm")
+"""These send nothing, have one client, running statistics, or corrections of their own."""
+METHODS = [name for name in ALGORITHMS if goes_with(name, "gossip") and name not in OTHERS]
+every_correction = pytest.mark.parametrize("correction", NAMES)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def label_counts(tmp_path_factory):
+    """Label counts of four clients and of seven, for cliques."""
+    global counts
+    counts = tmp_path_factory.mktemp("labels")
+    for n in (4, 7):
+        np.savetxt(counts / f"{n}.csv", np.eye(2)[np.arange(n) % 2], delimiter=",")
+    counts = folder_of(counts)
+
+
+def gossip(correction, n=4):
+    if correction == "clique_averaging":
+        schedule = {"name": "d_cliques", "labels": str(counts / f"{n}.csv"), "size": 2}
+        return {"name": "gossip", "schedule": schedule, "correction": correction}
+    tree = TREE if correction in ("relay_sum", "d2") else {}  # no eigenvalue below -1/3
+    return {"name": "gossip", **GRAPH, **tree, "correction": correction}
+
+
+def may_be_absent(correction):
+    return correction != "relay_sum"
+
+
+@every_correction
+def test_a_checkpoint_has_what_clients_remember(correction, tmp_path):
+    more = {"participation": 0.5} if may_be_absent(correction) else {}
+    engine = prepared("fedem", gossip(correction), **more)
+    for _ in range(2):
+        engine.advance()
+    engine._checkpoint(
+        tmp_path, SimpleNamespace(columns=evaluation.columns_of(engine.setup), rows=[])
+    )
+    engine.writer.finish()
+    path = checkpoint.path_of(tmp_path / "checkpoints", 2)
+    again = engine_of("fedem", gossip(correction), **more)
+    again.restore(path, checkpoint.read_meta(path))
+    assert again.state.memory.corrections.any() or correction in ("push_sum", "clique_averaging")
+    for going in (engine, again):
+        going.advance()
+    assert again.digest() == engine.digest()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_that_gossips_goes_with_tracking(name):
+    """On a complete graph the trackers change what a round of plain gossip does only by rounding:
+    with them clients move by the mean update.
+    """
+    complete = {"name": "gossip", "topology": "complete", "weights": "uniform"}
+    runs = {}
+    for correction in ("none", "tracking"):
+        engine = prepared(name, {**complete, "correction": correction})
+        for _ in range(3):
+            engine.advance()
+        runs[correction] = engine
+    plain, tracked = (runs[name].state.algorithm for name in ("none", "tracking"))
+    for one, other in zip(vars(plain).values(), vars(tracked).values(), strict=True):
+        if isinstance(one, torch.Tensor) and one.is_floating_point():
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    plain, tracked = (run.setup.exchange.ledger.up_floats for run in runs.values())
+    assert tracked == 2 * plain > 0
+
+
+def test_a_run_of_plain_gossip_does_not_mention_corrections():
+    exchange = {"name": "gossip", "correction": "none"}
+    without = resolve({**PLAIN, "exchange": {"name": "gossip"}})
+    assert to_mapping(resolve({**PLAIN, "exchange": exchange})) == to_mapping(without)
+    assert "correction" not in to_mapping(without)["exchange"]
+
+
+REFUSED = [
+    ({"compression": "quantise"}, "tracking", "sent whole; allowed: compression=none"),
+    ({"participation": 0.5}, "relay_sum", "participation must be 1.0"),
+    ({"on_divergence": "drop"}, "relay_sum", "participation must be 1.0"),
+    ({"algorithm": {"name": "fedem", "restarts": 2}}, "d2", "exchange.correction=none, or"),
+    ({"algorithm": "kgt", "local": {}}, "tracking", "corrects gossip itself"),
+    ({"algorithm": "d_admm"}, "d2", "corrects gossip itself"),
+    ({}, "trackings", "did you mean 'tracking'"),
+    ({}, {"name": "quasi_global", "beta": 1.0}, "exchange.correction.beta"),
+    ({"model": "network_modules:normalised_mlp"}, "extra", "running statistics"),
+]
+
+
+@pytest.mark.parametrize(("given", "correction", "words"), REFUSED)
+def test_what_does_not_go_with_a_correction_is_said_in_a_sentence(given, correction, words):
+    with pytest.raises(InputError, match=words):
+        engine_of("fedavg", gossip(correction), **given)
+
+
+@pytest.mark.parametrize(("lr", "warned"), [(0.01, 0), (50.0, 1)])
+def test_steps_that_are_too_large_for_a_correction_are_warned_of(lr, warned):
+    engine = engine_of("fedavg", gossip("extra"), local={"lr": lr})
+    found = [line for line in engine.remarks() if line.startswith("warning")]
+    assert len(found) == warned and all("exchange.correction 'extra'" in line for line in found)
+
+
+def of_ranks(correction, **more):
+    given = {f"exchange.{key}": value for key, value in gossip(correction, 7).items()}
+    given["exchange"] = given.pop("exchange.name")
+    part = {"participation": 0.7} if may_be_absent(correction) else {}
+    small = {"clients": 7, "rounds": 4, "data.n_test": 20, "data.dimension": 12}
+    every = {"evaluation.every": 2, "checkpoint.every": 2, "local.batch_size": 32}
+    return {**small, **every, **given, **part, **more}
+
+
+@pytest.mark.mpi
+@every_correction
+def test_it_is_the_same_on_these_ranks_as_on_one(correction, tmp_path):
+    assert unlike_one_rank(of_ranks(correction), tmp_path) == []
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("correction", ["tracking", "d2", "push_sum", "relay_sum"])
+def test_a_resumed_run_is_the_uninterrupted_one_on_other_ranks(correction, tmp_path):
+    assert same_after_a_resume(of_ranks(correction), tmp_path)

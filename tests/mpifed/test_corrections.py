@@ -1,0 +1,514 @@
+"""Corrections of gossip on quadratics, against closed forms and the papers' own recursions.
+
+Client i has f_i(x) = (x - c_i)' A_i (x - c_i) / 2; its update is -eta A_i (x - c_i). The papers'
+methods are linear then, and programs of this file play them as the papers write them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import topologies
+from mpifed.errors import InputError
+from mpifed.exchange.corrections import build
+from mpifed.exchange.corrections.fitting import is_tree
+from mpifed.exchange.corrections.stability import largest_step
+from mpifed.exchange.gossip import Gossip
+from mpifed.exchange.mixing import complete
+from mpifed.federation.clients import Federation
+from mpifed.mpi.communicator import Alone
+
+N, D, SEED = 8, 3, 5
+DRAW = np.random.default_rng(1)
+MATRICES = np.stack(
+    [
+        (q := np.linalg.qr(DRAW.normal(size=(D, D)))[0]) @ np.diag(DRAW.uniform(1, 4, D)) @ q.T
+        for _ in range(N)
+    ]
+)
+CENTRES = DRAW.normal(size=(N, D)) * 3
+OPTIMUM = np.linalg.solve(MATRICES.sum(0), np.einsum("nij,nj->i", MATRICES, CENTRES))
+L = 4.0
+
+
+def exchange_of(
+    correction, topology="ring", weights="metropolis_hastings", schedule="static", n=N, part=1.0
+):
+    given = {"topology": topology, "weights": weights, "schedule": schedule, "transport": "auto"}
+    options = complete({**given, "consensus_step": None, "correction": correction}, n)
+    stored = Gossip.prepare(Alone(), n, SEED, options)
+    federation = Federation(Alone(), np.zeros(n, int), np.zeros(n, bool), np.ones(n, int), part)
+    return Gossip(federation, SEED, stored, **options)
+
+
+def gradients(x):
+    return np.einsum("nij,nj->ni", MATRICES, x - CENTRES)
+
+
+class Descent:
+    """Gradient descent through an exchange: one full gradient a round, ``present(k)`` take part."""
+
+    def __init__(self, exchange, eta, gradient=gradients, x=None, present=None):
+        self.exchange, self.eta, self.gradient, self.round = exchange, eta, gradient, 0
+        self.x = torch.zeros(exchange.federation.n_clients, D, dtype=torch.float64)
+        if x is not None:
+            self.x = torch.from_numpy(x.copy())
+        self.memory = exchange.remember([self.x], len(self.x), torch.float64)
+        self.present = present or (lambda k: np.ones(len(self.x), bool))
+
+    def go(self, rounds):
+        for _ in range(rounds):
+            self.round += 1
+            active = self.present(self.round)
+            rows = torch.from_numpy(np.flatnonzero(active))
+            kept = getattr(self.memory, "corrections", None)
+            memory = self.memory if kept is None else type(self.memory)(kept[rows])
+            channel = self.exchange.at(self.round, active, memory)
+            before = self.x[rows]
+            moved = before - self.eta * torch.from_numpy(self.gradient(self.x.numpy()))[rows]
+            ones = torch.ones(len(rows), dtype=torch.float64)
+            self.x = self.x.index_copy(0, rows, channel.average(moved, ones, before=before))
+            if kept is not None:
+                new = channel.memory.corrections
+                self.memory = type(self.memory)(kept.index_copy(0, rows, new))
+        return self.x.numpy()
+
+
+def matrix_of(exchange, k=1):
+    return exchange.schedule.matrix(k).to_dense()
+
+
+# The methods as the papers write them: generators of x^1, x^2, ... from x^0 = 0.
+
+
+def next_as_written(w, eta):
+    x, g = np.zeros((N, D)), gradients(np.zeros((N, D)))
+    y = -eta * g
+    while True:
+        x = w @ (x + y)
+        yield x
+        y, g = w @ y - eta * (gradients(x) - g), gradients(x)
+
+
+def diging_as_written(w, eta):
+    x, g = np.zeros((N, D)), gradients(np.zeros((N, D)))
+    y = g
+    while True:
+        x = w @ x - eta * y
+        yield x
+        y, g = w @ y + gradients(x) - g, gradients(x)
+
+
+def extra_as_written(w, eta):
+    half = (np.eye(N) + w) / 2
+    last = np.zeros((N, D))
+    x = w @ last - eta * gradients(last)
+    while True:
+        yield x
+        moved = gradients(x) - gradients(last)
+        last, x = x, x + w @ x - half @ last - eta * moved
+
+
+def d2_as_written(w, eta):
+    last = np.zeros((N, D))
+    x = w @ (last - eta * gradients(last))
+    while True:
+        yield x
+        last, x = x, w @ (2 * x - last - eta * (gradients(x) - gradients(last)))
+
+
+def exact_diffusion_as_written(w, eta):
+    half = (np.eye(N) + w) / 2
+    x = psi = np.zeros((N, D))
+    while True:
+        last, psi = psi, x - eta * gradients(x)
+        x = half @ (psi + x - last)
+        yield x
+
+
+def quasi_global_as_written(w, eta, beta=0.5, mu=0.7):
+    x = m = np.zeros((N, D))
+    while True:
+        last, x = x, w @ (x - eta * (beta * m + gradients(x)))
+        m = mu * m + (1 - mu) * (last - x) / eta
+        yield x
+
+
+def decentlam_as_written(w, eta, beta=0.5):
+    x = m = np.zeros((N, D))
+    while True:
+        g = x / eta - w @ (x - eta * gradients(x)) / eta
+        m = beta * m + g
+        x = x - eta * m
+        yield x
+
+
+def relay_sgd_as_written(w, eta):
+    """Messages along every directed edge, and their counts."""
+    edges = [(i, j) for i in range(N) for j in range(N) if i != j and w[i, j]]
+    near = {i: [j for a, j in edges if a == i] for i in range(N)}
+    m, count = dict.fromkeys(edges, np.zeros(D)), dict.fromkeys(edges, 0)
+    x = np.zeros((N, D))
+    while True:
+        half = x - eta * gradients(x)
+        m, count = (
+            {(i, j): half[i] + sum(m[s, i] for s in near[i] if s != j) for i, j in edges},
+            {(i, j): 1 + sum(count[s, i] for s in near[i] if s != j) for i, j in edges},
+        )
+        sizes = [1 + sum(count[j, i] for j in near[i]) for i in range(N)]
+        x = np.stack([(half[i] + sum(m[j, i] for j in near[i])) / sizes[i] for i in range(N)])
+        yield x
+
+
+QUASI = {"name": "quasi_global", "beta": 0.5, "mu": 0.7}
+LAM = {"name": "decentlam", "beta": 0.5}
+BEFORE = {"name": "tracking", "tracking_mixes": "before"}
+AS_WRITTEN = [
+    pytest.param("tracking", next_as_written, "ring", id="tracking"),
+    pytest.param(BEFORE, diging_as_written, "ring", id="diging"),
+    pytest.param("extra", extra_as_written, "ring", id="extra"),
+    pytest.param("d2", d2_as_written, "path", id="d2"),
+    pytest.param("exact_diffusion", exact_diffusion_as_written, "ring", id="exact_diffusion"),
+    pytest.param(QUASI, quasi_global_as_written, "ring", id="quasi_global"),
+    pytest.param(LAM, decentlam_as_written, "ring", id="decentlam"),
+    pytest.param("relay_sum", relay_sgd_as_written, "path", id="relay_sum on a path"),
+    pytest.param("relay_sum", relay_sgd_as_written, "star", id="relay_sum on a star"),
+]
+
+
+@pytest.mark.parametrize(("correction", "written", "topology"), AS_WRITTEN)
+def test_a_correction_is_the_recursion_of_its_paper(correction, written, topology):
+    exchange, eta = exchange_of(correction, topology), 0.05
+    run, paper = Descent(exchange, eta), written(matrix_of(exchange), eta)
+    for _ in range(25):
+        np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-11)
+
+
+def test_relay_sum_is_the_mean_of_values_delayed_by_distance():
+    exchange = exchange_of("relay_sum", "path")
+    run, past = Descent(exchange, 0.05), []
+    for k in range(1, 20):
+        past.append(run.x.numpy() - 0.05 * gradients(run.x.numpy()))
+        x = run.go(1)
+        if k >= N:
+            rows = [
+                np.mean([past[-max(abs(i - j), 1)][j] for j in range(N)], axis=0) for i in range(N)
+            ]
+            np.testing.assert_allclose(x, rows, rtol=0, atol=1e-12)
+
+
+# One round of each as a matrix that multiplies (x^k, what is remembered), where all c_i are 0.
+ONE, HESSIAN = np.eye(N * D), np.zeros((N * D, N * D))
+for i in range(N):
+    HESSIAN[i * D : (i + 1) * D, i * D : (i + 1) * D] = MATRICES[i]
+ZERO = 0 * ONE
+
+
+def next_round(w, eta):
+    moved = -eta * HESSIAN
+    return np.block([[w, w], [moved @ (w - ONE), w + moved @ w]])
+
+
+def diging_round(w, eta):
+    moved = -eta * HESSIAN
+    return np.block([[w, ONE], [moved @ (w - ONE), w + moved]])
+
+
+def extra_round(w, eta):
+    return np.block([[ONE + w - eta * HESSIAN, eta * HESSIAN - (ONE + w) / 2], [ONE, ZERO]])
+
+
+def d2_round(w, eta):
+    return np.block([[w @ (2 * ONE - eta * HESSIAN), w @ (eta * HESSIAN - ONE)], [ONE, ZERO]])
+
+
+def exact_diffusion_round(w, eta):
+    return d2_round((ONE + w) / 2, eta)
+
+
+def relay_round(w, eta):
+    """On a path: the mean of what x - eta H x was d(i, j) - 1 rounds before."""
+    blocks = np.zeros((N - 1, N, D, N - 1, N, D))
+    for i in range(N):
+        for j in range(N):
+            delay = max(abs(i - j), 1) - 1
+            blocks[0, i, :, delay, j, :] = (np.eye(D) - eta * MATRICES[j]) / N
+    for back in range(1, N - 1):
+        blocks[back, range(N), :, back - 1, range(N), :] = np.eye(D)
+    return blocks.reshape((N - 1) * N * D, -1)
+
+
+def radius(matrix):
+    """The largest modulus of an eigenvalue but those 1 that belong to what rounds conserve."""
+    moduli = np.abs(np.linalg.eigvals(matrix))
+    return moduli[moduli < 1 - 1e-6].max()
+
+
+EXACT = [
+    pytest.param("tracking", next_round, 0.1, "ring", id="tracking"),
+    pytest.param(BEFORE, diging_round, 0.05, "ring", id="diging"),
+    pytest.param("extra", extra_round, 0.1, "ring", id="extra"),
+    pytest.param("d2", d2_round, 0.1, "path", id="d2"),
+    pytest.param("exact_diffusion", exact_diffusion_round, 0.2, "ring", id="exact_diffusion"),
+    pytest.param("relay_sum", relay_round, 0.03, "path", id="relay_sum"),
+]
+
+
+@pytest.mark.parametrize(("correction", "of_round", "eta", "topology"), EXACT)
+def test_full_gradients_reach_the_pooled_optimum_at_the_rate_of_the_linear_iteration(
+    correction, of_round, eta, topology
+):
+    exchange = exchange_of(correction, topology)
+    rate = radius(of_round(np.kron(matrix_of(exchange), np.eye(D)), eta))
+    run = Descent(exchange, eta)
+    errors = []
+    while not errors or errors[-1] > 3e-13:
+        errors.append(np.abs(run.go(1) - OPTIMUM).max())
+        assert len(errors) < 2000
+    errors = np.array(errors)
+    first, last = np.argmax(errors < 1e-3), np.argmax(errors < 1e-11)
+    measured = (errors[last] / errors[first]) ** (1 / (last - first))
+    assert rate < 1 and np.log(measured) == pytest.approx(np.log(rate), rel=0.1)
+
+
+def test_plain_gossip_stalls_at_its_bias():
+    """x = W (x - eta (A x - A c)): a linear system; the bias falls with eta, but slowly."""
+    bias = []
+    for eta in (0.1, 0.05):
+        exchange = exchange_of("none")
+        w = np.kron(matrix_of(exchange), np.eye(D))
+        pull = eta * w @ HESSIAN
+        stall = np.linalg.solve(ONE - w + pull, pull @ CENTRES.ravel()).reshape(N, D)
+        np.testing.assert_allclose(Descent(exchange, eta).go(900), stall, rtol=0, atol=1e-12)
+        bias.append(np.abs(stall - OPTIMUM).max())
+    assert bias[0] > bias[1] > 0.1
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.8])
+def test_decentlam_has_the_limit_of_plain_gossip_whatever_its_momentum(beta):
+    exchange = exchange_of({"name": "decentlam", "beta": beta})
+    plain = Descent(exchange_of("none"), 0.1).go(700)
+    np.testing.assert_allclose(Descent(exchange, 0.1).go(700), plain, rtol=0, atol=1e-12)
+
+
+def test_quasi_global_without_momentum_is_plain_gossip():
+    still = Descent(exchange_of({"name": "quasi_global", "beta": 0.0}), 0.1).go(9)
+    assert still.tobytes() == Descent(exchange_of("none"), 0.1).go(9).tobytes()
+
+
+def pooled(eta, rounds):
+    """FedAvg's gradient steps at a server."""
+    x = np.zeros(D)
+    for _ in range(rounds):
+        x = x - eta * gradients(np.tile(x, (N, 1))).mean(0)
+    return np.tile(x, (N, 1))
+
+
+@pytest.mark.parametrize("correction", ["none", "tracking", "push_sum"])
+def test_on_a_complete_graph_it_is_a_server(correction):
+    found = Descent(exchange_of(correction, "complete", "uniform"), 0.1).go(30)
+    np.testing.assert_allclose(found, pooled(0.1, 30), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("correction", ["d2", "exact_diffusion", "tracking"])
+def test_with_equal_data_it_is_plain(correction):
+    def equal(x):
+        return (x - CENTRES[0]) @ MATRICES[0]
+
+    runs = [Descent(exchange_of(c, "path"), 0.1, equal).go(30) for c in (correction, "none")]
+    np.testing.assert_allclose(*runs, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("correction", ["tracking", "extra", "d2", "exact_diffusion"])
+def test_who_is_absent_delays_the_optimum_and_does_not_move_it(correction):
+    def present(k):
+        return np.random.default_rng(k % 12).random(N) < 0.7
+
+    exchange = exchange_of(correction, "complete", {"name": "max_degree"}, part=0.7)
+    found = Descent(exchange, 0.08, present=present).go(1000)
+    np.testing.assert_allclose(found, np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-11)
+
+
+def directed_ring(n, weight=0.3):
+    """A user's schedule: each listens to the one before, and node 0 to node n / 2 as well."""
+    nodes = np.arange(n)
+    edges = np.concatenate([np.stack([nodes, (nodes - 1) % n], 1), [[0, n // 2]]])
+    return topologies.Static(
+        topologies.MixingMatrix(n, edges, np.full(len(edges), weight), symmetric=False)
+    )
+
+
+DIRECTED = {"schedule": "test_corrections:directed_ring", "topology": None, "weights": None}
+
+
+def test_push_sum_finds_the_mean_on_a_directed_ring_where_plain_gossip_finds_another():
+    start = DRAW.normal(size=(N, D))
+    none = [Descent(exchange_of(c, **DIRECTED), 0.0, x=start) for c in ("push_sum", "none")]
+    found, other = (run.go(400) for run in none)
+    np.testing.assert_allclose(found, np.tile(start.mean(0), (N, 1)), rtol=0, atol=1e-13)
+    left = np.linalg.matrix_power(matrix_of(none[1].exchange).T, 4000)[:, 0]
+    np.testing.assert_allclose(other, np.tile(left @ start, (N, 1)), rtol=0, atol=1e-12)
+    assert np.abs(left - 1 / N).max() > 0.02
+
+
+def test_push_sum_is_stochastic_gradient_push():
+    """Alg. 1, with P = W diag(1 / c); it stalls near the optimum of the plain mean of all risks."""
+    exchange, eta = exchange_of("push_sum", **DIRECTED), 0.02
+    w = matrix_of(exchange)
+    p = w / w.sum(0)
+    run = Descent(exchange, eta)
+    s, weight, z = np.zeros((N, D)), np.ones((N, 1)), np.zeros((N, D))
+    for _ in range(30):
+        s, weight = p @ (s - eta * gradients(z)), p @ weight
+        z = s / weight
+        np.testing.assert_allclose(run.go(1), z, rtol=0, atol=1e-13)
+    plain = Descent(exchange_of("none", **DIRECTED), eta)
+    away = [np.abs(each.go(1000).mean(0) - OPTIMUM).max() for each in (run, plain)]
+    assert away[0] < 0.3 * away[1]
+
+
+def test_push_sum_keeps_the_mean_of_clients_that_are_absent_from_a_directed_graph():
+    def present(k):
+        return np.random.default_rng(k % 4).random(N) < 0.6
+
+    start = DRAW.normal(size=(N, D))
+    exchange = exchange_of("push_sum", None, None, "one_peer_exponential", part=0.6)
+    found = Descent(exchange, 0.0, x=start, present=present).go(400)
+    np.testing.assert_allclose(found, np.tile(start.mean(0), (N, 1)), rtol=0, atol=1e-12)
+
+
+def test_push_sum_keeps_the_mean_in_epidemics():
+    start = DRAW.normal(size=(N, D))
+    schedule = {"name": "epidemic", "sends": 2}
+    runs = [
+        Descent(exchange_of(c, None, None, schedule), 0.0, x=start) for c in ("push_sum", "none")
+    ]
+    found, other = (run.go(60) for run in runs)
+    np.testing.assert_allclose(found, np.tile(start.mean(0), (N, 1)), rtol=0, atol=1e-12)
+    assert np.abs(other - start.mean(0)).max() > 0.01
+
+
+@pytest.mark.parametrize("correction", ["tracking", "quasi_global"])
+def test_directed_schedules_that_keep_the_mean_go_with_what_needs_no_more(correction):
+    exchange = exchange_of(correction, None, None, "one_peer_exponential")
+    found = Descent(exchange, 0.02).go(1500)
+    assert np.abs(found - OPTIMUM).max() < (1e-11 if correction == "tracking" else 1)
+
+
+REFUSED = [
+    ("tracking", DIRECTED, "columns of the mixing matrices do not sum to one"),
+    ("extra", {**DIRECTED, "schedule": "one_peer_exponential"}, "symmetric mixing matrices"),
+    ("d2", {}, "eigenvalue of W is -0.333333; it must be above -0.333333; allowed: exact_diff"),
+    ("relay_sum", {}, "needs a tree, but 8 edges"),
+    ("relay_sum", {"topology": "path", "schedule": "matchings", "weights": None}, "static"),
+    ("push_sum", {"weights": {"name": "best_constant"}, "topology": "star"}, "positive weights"),
+    ("tracking", {**DIRECTED, "schedule": "equitopo", "part": 0.5}, "among those who take part"),
+]
+
+
+@pytest.mark.parametrize(("correction", "options", "words"), REFUSED)
+def test_matrices_that_do_not_fit_are_refused_in_a_sentence(correction, options, words):
+    with pytest.raises(InputError, match=words) as error:
+        exchange_of(correction, **options)
+    assert re.search("allowed|must be|it needs", str(error.value))
+
+
+LARGEST = [
+    ("extra", lambda least: (5 + 3 * least) / 4),
+    ("exact_diffusion", lambda least: 2),
+    ("d2", lambda least: 2),
+    ("tracking", lambda least: min(2, (1 - least**2) / max(-least, 1e-9))),
+    (BEFORE, lambda least: (1 + least) ** 2 / 2),
+    (QUASI, lambda least: 2 + 2 * 0.5 * (1 - 0.7) / (1 + 0.7)),
+]
+
+
+@pytest.mark.parametrize(("correction", "closed_form"), LARGEST)
+@pytest.mark.parametrize("least", [-0.3, 0.0, 0.2])
+def test_the_largest_stable_step_has_its_closed_form(correction, closed_form, least):
+    assert largest_step(build(correction), least) == pytest.approx(closed_form(least), rel=1e-4)
+
+
+def test_d2_bears_no_step_where_eigenvalues_are_below_a_third():
+    assert largest_step(build("d2"), -0.36) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("share", "settles"), [(0.97, True), (1.03, False)])
+@pytest.mark.parametrize("correction", ["extra", "exact_diffusion", "tracking"])
+def test_above_the_largest_stable_step_it_diverges(correction, share, settles):
+    exchange = exchange_of(correction)
+    least = np.linalg.eigvalsh(matrix_of(exchange))[0]
+    eta = share * largest_step(build(correction), least) / L
+    run = Descent(exchange, eta, lambda x: L * (x - CENTRES))
+    error = np.abs(run.go(700) - CENTRES.mean(0)).max()
+    assert error < 1e-6 if settles else error > 1e3
+
+
+@pytest.fixture
+def cliques(tmp_path):
+    np.savetxt(tmp_path / "counts.csv", np.eye(4)[np.arange(N) % 4], delimiter=",")
+    schedule = {"name": "d_cliques", "labels": str(tmp_path / "counts.csv"), "size": 4}
+    return {"topology": None, "weights": None, "schedule": schedule}
+
+
+def test_clique_averaging_averages_updates_within_cliques(cliques):
+    exchange, eta = exchange_of("clique_averaging", **cliques), 0.1
+    w, v = matrix_of(exchange), exchange.schedule.within().to_dense()
+    run, x = Descent(exchange, eta), np.zeros((N, D))
+    for _ in range(10):
+        x = w @ (x - eta * v @ gradients(x))
+        np.testing.assert_allclose(run.go(1), x, rtol=0, atol=1e-12)
+    edges = len(exchange.schedule.matrix(1).edges), np.count_nonzero(v) - N
+    assert exchange.ledger.up_floats == 10 * D * (2 * edges[0] + edges[1])
+
+
+def test_clique_averaging_in_one_clique_is_a_server(cliques):
+    cliques["schedule"] |= {"size": N}
+    found = Descent(exchange_of("clique_averaging", **cliques), 0.1).go(20)
+    np.testing.assert_allclose(found, pooled(0.1, 20), rtol=0, atol=1e-13)
+
+
+def test_clique_averaging_needs_cliques_also_under_losses(cliques):
+    with pytest.raises(InputError, match=r"exchange\.schedule d_cliques"):
+        exchange_of("clique_averaging")
+    cliques["schedule"] |= {"drop_edges": 0.5}
+    assert np.isfinite(Descent(exchange_of("clique_averaging", **cliques), 0.1).go(3)).all()
+
+
+@pytest.mark.parametrize("correction", ["tracking", BEFORE, "extra", "d2", QUASI, LAM, "push_sum"])
+@pytest.mark.parametrize("every", [1, 2])
+def test_what_a_round_is_given_it_leaves_alone(correction, every):
+    """Also in rounds without messages, in which mixing returns what it is given."""
+    schedule = {"name": "static", "local_rounds": every}
+    run = Descent(exchange_of(correction, "path", schedule=schedule), 0.1)
+    run.go(2)
+    before, moved, memory = run.x, run.x + 1, run.memory
+    copies = [tensor.clone() for tensor in (before, moved, memory.corrections)]
+    channel = run.exchange.at(3, np.ones(N, bool), memory)
+    channel.average(moved, torch.ones(N, dtype=torch.float64), before=before)
+    for tensor, copy in zip((before, moved, memory.corrections), copies, strict=True):
+        assert torch.equal(tensor, copy)
+
+
+def test_a_tree_connects_all_with_one_edge_less_than_nodes():
+    apart = topologies.MixingMatrix(4, np.array([[0, 1], [1, 2], [0, 2]]), np.full(3, 0.2))
+    assert not is_tree(apart)
+
+
+def test_messages_are_booked_with_all_that_they_have():
+    sent = {}
+    for correction, topology in (
+        ("none", "path"),
+        ("tracking", "path"),
+        ("push_sum", "path"),
+        ("relay_sum", "path"),
+        ("extra", "path"),
+    ):
+        run = Descent(exchange_of(correction, topology), 0.1)
+        run.go(2)
+        sent[correction] = run.exchange.ledger.up_floats / (2 * 2 * (N - 1))
+    assert sent == {"none": D, "tracking": 2 * D, "push_sum": D + 1, "relay_sum": D + 1, "extra": D}

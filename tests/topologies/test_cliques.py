@@ -1,0 +1,61 @@
+"""D-Cliques: the skew of cliques, their edges, and what is refused."""
+
+import itertools
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from topologies import TopologyError, build_schedule
+from topologies.cliques import clique_graph, greedy_swap
+
+
+def skew(labels, cliques):
+    """As the paper writes it, summed over cliques."""
+    mean = labels.mean(axis=0)
+    return sum(np.abs(labels[cliques == c].mean(0) - mean).sum() for c in set(cliques.tolist()))
+
+
+def test_greedy_swaps_leave_no_skew_where_labels_can_be_dealt_evenly():
+    labels = np.eye(10)[np.arange(60) % 10]
+    found = greedy_swap(labels, 10, 2000, seed=0)
+    assert np.bincount(found).tolist() == [10] * 6
+    assert skew(labels, found) < 0.25 * skew(labels, greedy_swap(labels, 10, 0, seed=0))
+
+
+def test_swaps_never_raise_the_skew():
+    labels = np.random.default_rng(3).dirichlet(np.full(6, 0.1), size=23)
+    found = [skew(labels, greedy_swap(labels, 5, swaps, seed=4)) for swaps in range(0, 60, 3)]
+    assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(found))
+    assert found[-1] < found[0]
+
+
+@pytest.mark.parametrize(("between", "edges"), [("ring", 4), ("complete", 6)])
+def test_cliques_are_complete_and_connected_by_few_edges(between, edges):
+    cliques = np.arange(20) % 4
+    graph = clique_graph(cliques, between)
+    across = [(i, j) for i, j in graph.edges if cliques[i] != cliques[j]]
+    assert len(across) == edges and graph.number_of_edges() == 4 * 10 + edges
+    assert nx.is_connected(graph)
+    ends = np.bincount(np.array(across).ravel(), minlength=20)
+    assert ends.max() == 1  # no member has two edges where five members share three
+
+
+@pytest.fixture
+def labels(tmp_path):
+    np.savetxt(tmp_path / "counts.csv", 5 * np.eye(3)[np.arange(12) % 3], delimiter=",")
+    return str(tmp_path / "counts.csv")
+
+
+def test_it_is_a_schedule_with_the_means_of_its_cliques(labels):
+    schedule = build_schedule("d_cliques", 12, labels=labels, size=3)
+    within = schedule.within()
+    assert schedule.symmetric and within.doubly_stochastic
+    v = within.to_dense()
+    np.testing.assert_allclose(v @ v, v, atol=1e-12)
+    assert np.linalg.matrix_rank(v) == 4 == schedule.cliques.max() + 1
+
+
+def test_counts_of_other_nodes_are_refused(labels):
+    with pytest.raises(TopologyError, match="label counts of 12 nodes, not of 11"):
+        build_schedule("d_cliques", 11, labels=labels)
