@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import h5py
 import numpy as np
 import pytest
 from commands import rows
 from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 
 import mpifed
+from mpifed.checkpoint.format import _clock
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.federation.links import read_links, step_seconds
@@ -224,3 +226,31 @@ def test_a_report_draws_accuracy_over_the_clock(tmp_path):
         pytest.approx(ROUNDS * (STEPS * 0.125 + 2 * latency)) for latency in (0.25, 1.0)
     ]
     assert "Simulated seconds" in (tmp_path / "out" / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "times", [[], [0.5, -1.0], [-0.5, 1.0], [0.5, np.inf], [[0.5, 1.0]], ["now"]], ids=str
+)
+def test_times_that_no_run_writes_are_refused(tmp_path, times):
+    with h5py.File(tmp_path / "meta.h5", "w") as file:
+        file["simulated"] = times
+        with pytest.raises(ValueError, match="/meta/simulated is not"):
+            _clock(file)
+
+
+def test_times_are_read_as_they_were_stored(tmp_path):
+    with h5py.File(tmp_path / "meta.h5", "w") as file:
+        assert _clock(file) is None
+        file["simulated"] = [np.nan, 0.1 + 0.2]
+        assert _clock(file)[1] == 0.1 + 0.2
+
+
+def test_both_messages_of_gradient_tracking_take_their_time(tmp_path):
+    links = {"network.bandwidth": 1e6, "network.latency": 0.0, "compute.seconds": 0.0}
+    way = {**GOSSIP, "exchange.topology": "complete", "algorithm": "fedavg", **links}
+    plain = run(tmp_path / "plain", **way).metrics
+    tracked = run(tmp_path / "tracked", **way, **{"exchange.correction": "tracking"}).metrics
+    assert tracked["up_bits"][-1] > 1.4 * plain["up_bits"][-1]
+    for found in (plain, tracked):
+        expected = found["up_bits"] / (N * (N - 1)) / 1e6
+        assert found["simulated_seconds"] == pytest.approx(expected, rel=1e-9)
