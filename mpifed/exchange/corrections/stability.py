@@ -34,7 +34,7 @@ def largest_step(correction: Correction, least: float) -> float:
     Examples
     --------
     >>> from mpifed.exchange.corrections import build
-    >>> round(largest_step(build("extra"), least=-0.2), 6)
+    >>> round(largest_step(build("extra"), least=-0.2), 4)
     1.1
     """
     eigenvalues = np.linspace(least, 1, EIGENVALUES)
