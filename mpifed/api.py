@@ -21,6 +21,7 @@ from mpifed.components.naming import is_component, name_of
 from mpifed.config.configuration import decided, resolve, to_yaml
 from mpifed.data.conversion import check_section
 from mpifed.errors import InputError
+from mpifed.exchange.passed import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator, world
 from mpifed.reading.results import DIGEST, Clients, read_clients, read_metrics, read_summary
@@ -99,6 +100,9 @@ def run(
     output: str | Path | None = None,
     resume: bool | str | Path | None = None,
     quiet: bool = True,
+    topology: Any = None,
+    weights: Any = None,
+    schedule: Any = None,
     **overrides: Any,
 ) -> Result:
     """Run an experiment with the same checks and the same run directory as the command.
@@ -117,6 +121,17 @@ def run(
         or run directory.
     quiet : bool
         Whether nothing is printed.
+    topology : networkx.Graph, str, path, callable or mapping, optional
+        The graph of gossip, an undirected networkx graph with a node for each training client (in
+        sorted order of its labels), a file (.graphml, .edges, .npz, .csv), a function of n that
+        returns a graph, or what ``exchange.topology`` takes.
+    weights : array_like, scipy sparse array, callable, str or mapping, optional
+        The mixing matrix W, (n, n) with W[i, j] the weight that client i gives to the message from
+        j, doubly stochastic; a function of the graph; or what ``exchange.weights`` takes.
+    schedule : list of arrays, topologies.Schedule, callable, str or mapping, optional
+        W^1, W^2, ... in turn; ``function(n, round, **options)`` that returns W^k as an array or as
+        a graph; or what ``exchange.schedule`` takes. With any of these three the exchange is
+        gossip.
     **overrides
         Keys of the configuration. Those with dots are passed in a mapping:
         ``run("synthetic-fedem", **{"exchange.name": "gossip"})``. Classes and functions of the top
@@ -135,6 +150,8 @@ def run(
         For a failure while running.
     """
     communicator = world()
+    mixing = agree(communicator, lambda: mixing_overrides(topology, weights, schedule, overrides))
+    overrides = {**overrides, **mixing}
     agree(communicator, lambda: check_section(overrides.get("data")))
     request = Request(
         os.fspath(experiment) if experiment is not None else None,

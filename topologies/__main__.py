@@ -9,6 +9,7 @@ matcha:budget=0.25,drop_nodes=0.1.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import warnings
@@ -16,11 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from topologies import commands
+from topologies import commands, tabulating
 from topologies.communication import MESSAGE_BYTES
 from topologies.listing import list_names
 from topologies.overlays import OVERLAYS
 from topologies.parameters import TopologyError
+from topologies.ranking import BUDGETS
 from topologies.threads import one_thread
 
 LONGEST = 500
@@ -130,13 +132,39 @@ def _parser() -> argparse.ArgumentParser:
     gossip.add_argument("--plot", metavar="FILE", help="write a picture of it")
     _finish(gossip, commands.dry_run)
 
+    stated = add("rates", help="consensus rates that papers state, beside measured ones")
+    stated.add_argument("--n", type=_several, default=64, help="number of nodes (default 64)")
+    stated.add_argument("--seed", type=_natural, default=0, help="of all that is drawn (default 0)")
+    stated.add_argument("--csv", metavar="FILE", help="write the table")
+    stated.add_argument("--markdown", action="store_true", help="print it as Markdown")
+    _finish(stated, tabulating.stated_rates)
+
+    rank = add("rank", help="which topology and schedule for n nodes and a budget")
+    rank.add_argument("graphs", metavar="GRAPH", nargs="*", help="candidates (default: the usual)")
+    rank.add_argument("--n", type=_several, required=True, help="number of nodes")
+    rank.add_argument(
+        "--budget", nargs="+", default=[], metavar="KEY=LIMIT", help=", ".join(BUDGETS)
+    )
+    rank.add_argument("--by", choices=[key for key in BUDGETS if key != "degree"], default="rounds")
+    rank.add_argument("--weights", default="fmmc", metavar="RULE", help="of the candidates given")
+    rank.add_argument("--accuracy", type=_fraction, default=1e-3, help="of consensus (0.001)")
+    rank.add_argument("--message-bytes", type=_positive, default=MESSAGE_BYTES)
+    rank.add_argument("--latency", type=_seconds, default=0.0, help="seconds of a link (0)")
+    rank.add_argument("--bandwidth", type=_positive, default=math.inf, help="bits per second")
+    rank.add_argument("--compute", type=_seconds, default=0.0, help="seconds of work a round (0)")
+    rank.add_argument("--network", metavar="FILE", help="links, in place of --latency and so on")
+    rank.add_argument("--seed", type=_natural, default=0, help="of all that is drawn (default 0)")
+    rank.add_argument("--most", type=_count, default=12, help="rows to print (default 12)")
+    rank.add_argument("--csv", metavar="FILE", help="write the table")
+    _finish(rank, tabulating.ranked)
+
     throughput = add("throughput", help="cycle time of overlays on given links")
-    throughput.add_argument("network", metavar="NETWORK", help=".csv of delays, or .graphml")
+    throughput.add_argument("network", metavar="NETWORK", help=".csv of delays, .graphml or .gml")
     throughput.add_argument("--overlays", nargs="+", default=list(OVERLAYS))
     throughput.add_argument("--message-bytes", type=_positive, default=MESSAGE_BYTES)
     throughput.add_argument("--local-steps", type=_count, default=1)
     throughput.add_argument("--csv", metavar="FILE")
-    _finish(throughput, commands.cycle_times)
+    _finish(throughput, tabulating.cycle_times)
     return parser
 
 
@@ -181,8 +209,10 @@ def _number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[
 
 
 _count = _number(int, "an integer from 1 to 2**63 - 1", lambda value: 1 <= value < 2**63)
+_several = _number(int, "an integer from 2 to 2000", lambda value: 2 <= value <= 2000)
 _natural = _number(int, "an integer of at least 0", lambda value: value >= 0)
 _positive = _number(float, "a number above 0 and below 1e300", lambda value: 0 < value < 1e300)
+_seconds = _number(float, "a number of at least 0", lambda value: 0 <= value < 1e300)
 _fraction = _number(float, "a number in (0, 1)", lambda value: 0 < value < 1)
 
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 from topologies.cases import Plan, carry_out, plan
 from topologies.communication import gossip, messages_received
-from topologies.network import read_network
 from topologies.output import check_outputs, print_json, print_table, save_figure, shown
-from topologies.overlays import check_overlay, design
 from topologies.parameters import TopologyError
-from topologies.throughput import cycle_time
 from topologies.writing import check_empty, check_format, write_matrix, write_table
 
 MOST_ROUNDS = 1_000_000
@@ -224,43 +220,6 @@ def dry_run(options: argparse.Namespace) -> None:
         return
     for key, value in summary.items():
         print(f"{key:22s} {shown(value)}")
-
-
-def cycle_times(options: argparse.Namespace) -> None:
-    """Print the overlays for a network, with the seconds per round of each.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        ``network``, ``overlays``, ``message_bytes``, ``local_steps``, ``csv`` and ``json``.
-    """
-    for name in options.overlays:
-        check_overlay(name)
-    check_outputs(options.csv, None)
-    network = read_network(options.network)
-    cost = {"message_bits": options.message_bytes * 8, "local_steps": options.local_steps}
-    rows: list[dict[str, Any]] = []
-    for name in options.overlays:
-        start = process_time()
-        overlay = design(name, network, **cost)
-        seconds = cycle_time(overlay, network, **cost)
-        degree = max((degree for _, degree in overlay.out_degree), default=0)
-        rows.append(
-            {
-                "overlay": name,
-                "cycle_time": seconds,
-                "rounds_per_second": 1 / seconds if seconds > 0 else None,
-                "arcs": overlay.number_of_edges(),
-                "most_links": degree,
-                "seconds": process_time() - start,
-            }
-        )
-    if options.csv:
-        write_table(rows, options.csv)
-    if options.json:
-        print_json(rows)
-    else:
-        print_table(rows, tuple(rows[0]))
 
 
 def _plan(options: argparse.Namespace) -> Plan:

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from topologies.catalogue import Entry, check_memory, node_count
+from topologies.communities import (
+    SOCIAL_NODES,
+    cliques,
+    davis,
+    florentine,
+    geometric,
+    karate,
+    tree,
+)
+from topologies.designed import PARAMETERS, delta_mbst, mst
+from topologies.family import Family
 from topologies.files import edge_list, graphml, matrix
 from topologies.generators import (
     barbell,
@@ -25,72 +34,9 @@ from topologies.generators import (
     star,
 )
 from topologies.grids import hypercube, hypercube_dimension, torus, torus_shape
+from topologies.inline import edges_graph
 from topologies.inputs import check_regular
 from topologies.parameters import Parameter, TopologyError
-
-NODE_BYTES, EDGE_BYTES = 400, 300
-"""Bytes that networkx and the lists made of it take for a node and for an edge, about."""
-
-
-@dataclass(frozen=True)
-class Family(Entry):
-    """A graph family.
-
-    Attributes
-    ----------
-    random : bool
-        Whether it takes a seed.
-    needs_n : bool
-        Whether n must be given because its parameters alone do not determine it.
-    edges : callable
-        Returns about how many edges a graph of n nodes has.
-    count : Callable[[Any, Mapping[str, Any]], int | None] | None
-        Returns the number of nodes (None where it is known only after reading a file) and refuses
-        sizes that do not exist.
-    """
-
-    random: bool = False
-    needs_n: bool = True
-    edges: Callable[[int, Mapping[str, Any]], float] = lambda n, params: n
-    count: Callable[[Any, Mapping[str, Any]], int | None] | None = None
-
-    def determined_by(self, given: Mapping[str, Any]) -> bool:
-        """Return whether the given parameters alone determine the number of nodes."""
-        return not self.needs_n and bool(given)
-
-
-def count_nodes(name: str, family: Family, n: int | None, params: Mapping[str, Any]) -> int | None:
-    """Return the number of nodes that a graph of the family has, without building it.
-
-    Parameters
-    ----------
-    name : str
-        The name of the family.
-    family : Family
-        The family.
-    n : int | None
-        The number of nodes, if it is given.
-    params : Mapping[str, Any]
-        The complete parameters of the family.
-
-    Returns
-    -------
-    int or None
-        The number of nodes; None where it is known only after reading a file.
-
-    Raises
-    ------
-    TopologyError
-        If the family has no graph of that size.
-    """
-    if n is None and family.needs_n and family.parameters is not None:
-        raise TopologyError(f"{name} needs n, the number of nodes, an integer of at least 1")
-    n = None if n is None else node_count(name, n)
-    found = n if family.count is None else family.count(n, params)
-    if found is not None and family.parameters is not None:
-        needed = NODE_BYTES * found + EDGE_BYTES * family.edges(found, params)
-        check_memory(needed, f"{name} with {found} nodes")
-    return found
 
 
 def _count_torus(n: int | None, params: Mapping[str, Any]) -> int:
@@ -130,6 +76,21 @@ def _count_barbell(n: int, params: Mapping[str, Any]) -> int:
     return n
 
 
+def _count_social(name: str) -> Callable[[int | None, Mapping[str, Any]], int]:
+    def count(n: int | None, params: Mapping[str, Any]) -> int:
+        if n not in (None, SOCIAL_NODES[name]):
+            raise TopologyError(f"{name}: n is {n}, but the graph has {SOCIAL_NODES[name]} nodes")
+        return SOCIAL_NODES[name]
+
+    return count
+
+
+def _count_edges(n: int | None, params: Mapping[str, Any]) -> int:
+    if n not in (None, params["nodes"]):
+        raise TopologyError(f"edges: n is {n}, but the edges are of {params['nodes']} nodes")
+    return int(params["nodes"])
+
+
 def _count_file(n: int | None, params: Mapping[str, Any]) -> int | None:
     try:
         check_regular(params["path"])
@@ -142,6 +103,22 @@ def _count_file(n: int | None, params: Mapping[str, Any]) -> int | None:
 
 _PROBABILITY = Parameter(float, "probability of each edge", default=0.5, low=0, high=1)
 _FILE = Parameter(str, "the file to read", required=True)
+_SIZE = Parameter(int, "nodes of a clique, at most", default=10, low=1)
+_BETWEEN = Parameter(str, "how cliques are joined", "ring", choices=("ring", "complete"))
+
+
+def _edges_of_cliques(n: int, params: Mapping[str, Any]) -> float:
+    return float(n * params["size"] / 2 + (n / params["size"]) ** 2)
+
+
+_SOCIAL: dict[str, Family] = {
+    name: Family(build, summary, needs_n=False, count=_count_social(name))
+    for name, build, summary in (
+        ("karate", karate, "Zachary's karate club, 34 members"),
+        ("davis", davis, "18 Southern women and 14 events (Davis et al.)"),
+        ("florentine", florentine, "15 families of Florence, joined by marriages"),
+    )
+}
 
 FAMILIES: dict[str, Family] = {
     "erdos_renyi": Family(
@@ -205,6 +182,56 @@ FAMILIES: dict[str, Family] = {
         exponential,
         "node i joined to i ± 2^k mod n",
         edges=lambda n, params: n * n.bit_length(),
+    ),
+    "tree": Family(
+        tree,
+        "a balanced tree",
+        {"branching": Parameter(int, "children of an inner node", default=2, low=1)},
+    ),
+    "geometric": Family(
+        geometric,
+        "random points in a square, joined where they are near; edges have a distance",
+        {
+            "radius": Parameter(
+                float,
+                "largest distance of neighbours (default sqrt(2 ln n / (pi n)))",
+                low=0,
+                open_ends=("low",),
+            )
+        },
+        random=True,
+        edges=lambda n, params: n * n / 2 * min(1.0, 3.2 * (params["radius"] or 0.1) ** 2),
+    ),
+    "cliques": Family(
+        cliques,
+        "cliques of consecutive nodes, joined by single edges",
+        {"size": _SIZE, "between": _BETWEEN},
+        edges=_edges_of_cliques,
+    ),
+    **_SOCIAL,
+    "mst": Family(
+        mst,
+        "the minimum spanning tree of the delays of a network",
+        PARAMETERS,
+        needs_n=False,
+        count=_count_file,
+    ),
+    "delta_mbst": Family(
+        delta_mbst,
+        "a spanning tree of a network with small degrees and delays",
+        PARAMETERS,
+        needs_n=False,
+        count=_count_file,
+    ),
+    "edges": Family(
+        edges_graph,
+        "edges written out: 0-1 1-2:0.25, with a weight behind a colon",
+        {
+            "nodes": Parameter(int, "number of nodes", required=True, low=1),
+            "edges": Parameter(str, "the edges, with spaces between", default=""),
+        },
+        needs_n=False,
+        count=_count_edges,
     ),
     "edge_list": Family(
         edge_list,

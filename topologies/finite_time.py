@@ -1,118 +1,20 @@
-"""Periodic schedules of sparse rounds; most of them reach the exact mean after one period."""
+"""Periodic schedules of symmetric sparse rounds that reach the exact mean after one period."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections import defaultdict
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topologies.matrix import MixingMatrix
-from topologies.sequences import Drawn, Periodic, identity
+from topologies.parameters import TopologyError
+from topologies.sequences import Periodic, identity
 
 Nodes = NDArray[np.int64]
 Rounds = defaultdict[int, list[tuple[int, int, float]]]
-
-
-def one_peer_exponential(n: int) -> Periodic:
-    """Return the schedule in which each node averages with one node before it.
-
-    In round k it is the node 2^((k - 1) mod ceil(log2 n)) before. The matrices are directed and
-    doubly stochastic, with one message per node and round. After a period the mean is exact if n is
-    a power of two. Assran et al. 2019 (Stochastic gradient push for distributed deep learning);
-    Ying et al. 2021 (Exponential graph is provably efficient for decentralized deep training).
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-
-    Returns
-    -------
-    Periodic
-        A schedule of period ceil(log2 n), at least 1.
-
-    Examples
-    --------
-    >>> one_peer_exponential(8).period
-    3
-    """
-    return Periodic(tuple(_circulant(n, [hop], 0.5) for hop in _hops(n)) or (identity(n),))
-
-
-def static_exponential(n: int) -> Periodic:
-    """Return the schedule in which node i averages itself and all nodes 2^k < n before it equally.
-
-    The matrix is directed and doubly stochastic. Ying et al. 2021, section 3.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-
-    Returns
-    -------
-    Periodic
-        A schedule of period 1.
-    """
-    hops = _hops(n)
-    return Periodic((_circulant(n, hops, 1 / (len(hops) + 1)),))
-
-
-def equitopo(n: int, seed: int, step: float = 0.5) -> Drawn:
-    """Return the schedule in which every node averages with the node u before it, u random.
-
-    u is drawn anew in each round from 1 .. n-1, and W = (1 - step) I + step (I / n + (n - 1) / n
-    P^u) for the cyclic shift P. The matrices are directed and doubly stochastic; the mean
-    contraction does not depend on n. This is the one-peer directed form of Song et al. 2022
-    (Communication-efficient topologies for decentralized learning with O(1) consensus rate).
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        The seed of all draws.
-    step : float, default 0.5
-        The weight of the exchange, in (0, 1].
-
-    Returns
-    -------
-    Drawn
-        The random schedule.
-    """
-    weight = step * (n - 1) / n
-    draw = partial(_draw_shift, n=n, weight=weight)
-    square = partial(_mean_square_of_shifts, n, step)
-    return Drawn(n, seed, draw, symmetric=n <= 2, mean_square=square)
-
-
-def _mean_square_of_shifts(n: int, step: float) -> NDArray[np.float64]:
-    """Return E[W'W]: on average over u, P^u is -1 / (n - 1) on what is orthogonal to 1."""
-    spread = (1 - step) ** 2 + step**2 * ((n - 1) ** 2 - 1) / n**2 if n > 1 else 0.0
-    return spread * np.eye(n) + (1 - spread) / n
-
-
-def _draw_shift(random: np.random.Generator, n: int, weight: float) -> MixingMatrix:
-    return _circulant(n, [int(random.integers(1, n)) if n > 1 else 0], weight)
-
-
-def _hops(n: int) -> list[int]:
-    return [1 << k for k in range((n - 1).bit_length())]
-
-
-def _circulant(n: int, hops: list[int], weight: float) -> MixingMatrix:
-    """Return W in which each node gives the weight to the node ``hop`` before it, for every hop."""
-    if n <= 2:
-        # There and back are the same edge, so that the matrix is symmetric.
-        edges = np.array([(0, 1)] * (n - 1), dtype=np.int64)
-        return MixingMatrix(n, edges, np.full(len(edges), weight))
-    i = np.tile(np.arange(n), len(hops))
-    edges = np.stack([i, (i - np.repeat(hops, n)) % n], axis=1)
-    return MixingMatrix(n, edges, np.full(len(edges), weight), symmetric=False)
 
 
 def base_k(n: int, peers: int = 1) -> Periodic:
@@ -155,10 +57,111 @@ def base_k(n: int, peers: int = 1) -> Periodic:
     for row in rows.reshape(-1, rows.shape[-1]):
         _add(across, 0, _mean_of(row, base))
     _add(across, len(across), _average(rows, range(len(factors))))
-    shortest = min(across, _mean_of(nodes, base), key=len)
+    return _periodic(n, min(across, _mean_of(nodes, base), key=len))
+
+
+def simple_base_k(n: int, peers: int = 1) -> Periodic:
+    """Return the Simple Base-(k+1) graph, k = ``peers``: ``base_k`` without its factors of n.
+
+    The period is at most 2 log_(peers + 1) n + 2, and never below that of ``base_k`` (Takezawa et
+    al. 2023, section 4.2).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    peers : int, default 1
+        The largest number of neighbours of a node in a round.
+
+    Returns
+    -------
+    Periodic
+        The schedule; symmetric, exact after a period for any n.
+    """
+    return _periodic(n, _mean_of(np.arange(n), peers + 1))
+
+
+def hyper_hypercube(n: int, peers: int | None = None) -> Periodic:
+    """Return the k-peer hyper-hypercube, k = ``peers``: one round for each factor of n.
+
+    Nodes are the digits of their number in a mixed base of factors of at most peers + 1, and those
+    that differ in one digit average with each other in its round (Takezawa et al. 2023, section
+    4.1). The hypercube with one peer a round is that of n = 2^d.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    peers : int, optional
+        The largest number of neighbours of a node in a round. None is the least that n allows, its
+        largest prime factor less one.
+
+    Returns
+    -------
+    Periodic
+        The schedule with the fewest rounds; symmetric, exact after a period.
+
+    Raises
+    ------
+    TopologyError
+        If n has a prime factor above peers + 1.
+
+    Examples
+    --------
+    >>> hyper_hypercube(12).period, hyper_hypercube(12, 3).period
+    (3, 2)
+    """
+    largest = max(prime_factors(n), default=1)
+    most = max(1, largest - 1) if peers is None else peers
+    if largest > most + 1:
+        raise TopologyError(
+            f"hyper_hypercube: peers is {most}, but n is {n}, whose prime factor {largest} needs "
+            f"peers of at least {largest - 1}; base_k takes any n"
+        )
+    factors = _fewest_factors(n, most + 1)
+    return _periodic(n, _average(np.arange(n).reshape(factors or (1,)), range(len(factors))))
+
+
+def prime_factors(n: int) -> list[int]:
+    """Return the prime factors of n in ascending order, with repetition.
+
+    Parameters
+    ----------
+    n : int
+        A number of at least 1.
+
+    Returns
+    -------
+    list of int
+        The factors; none for 1.
+
+    Examples
+    --------
+    >>> prime_factors(60)
+    [2, 2, 3, 5]
+    """
+    factors, factor = [], 2
+    while factor * factor <= n:
+        while n % factor == 0:
+            factors.append(factor)
+            n //= factor
+        factor += 1
+    return factors + [n] * (n > 1)
+
+
+def _fewest_factors(n: int, most: int) -> tuple[int, ...]:
+    """Return the fewest factors of at most ``most`` whose product is n, the largest first."""
+    best: dict[int, tuple[int, ...]] = {1: ()}
+    for m in (m for m in range(2, n + 1) if n % m == 0):
+        parts = [(f, *best[m // f]) for f in range(2, min(m, most) + 1) if m % f == 0]
+        best[m] = min(parts, key=lambda part: (len(part), part))
+    return tuple(sorted(best[n], reverse=True))
+
+
+def _periodic(n: int, rounds: Rounds) -> Periodic:
     matrices = []
-    for k in range(len(shortest)):
-        i, j, weights = zip(*shortest[k], strict=True)
+    for k in range(len(rounds)):
+        i, j, weights = zip(*rounds[k], strict=True)
         matrices.append(MixingMatrix(n, np.stack([i, j], axis=1), np.array(weights)))
     return Periodic(tuple(matrices) or (identity(n),))
 

@@ -7,6 +7,7 @@ import random
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import networkx as nx
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.catalogue import find, parse_spec, read_parameters
-from topologies.families import FAMILIES, Family, count_nodes
+from topologies.families import FAMILIES
+from topologies.family import Family, count_nodes
 from topologies.parameters import Parameter, TopologyError
 
 MAX_TRIES = 100
@@ -294,5 +296,6 @@ def edge_array(graph: nx.Graph) -> NDArray[np.int64]:
     >>> edge_array(nx.Graph([(2, 1), (0, 2)])).tolist()
     [[0, 2], [1, 2]]
     """
-    edges = np.array(sorted((min(edge), max(edge)) for edge in graph.edges), dtype=np.int64)
-    return edges.reshape(-1, 2)
+    ends = np.fromiter(chain.from_iterable(graph.edges()), np.int64, 2 * graph.number_of_edges())
+    edges = np.sort(ends.reshape(-1, 2), axis=1)
+    return edges[np.lexsort((edges[:, 1], edges[:, 0]))]

@@ -10,7 +10,8 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.files import read_graphml, read_numbers
+from topologies.distances import with_latencies
+from topologies.files import read_graphml, read_numbers, read_text
 from topologies.parameters import TopologyError
 
 Array = NDArray[np.float64]
@@ -50,10 +51,13 @@ def read_network(path: str | Path) -> Network:
     """Return the network of a file.
 
     A ``.csv`` file has n x n latencies in seconds, from row to column; rates are then unlimited. A
-    ``.graphml`` file has an underlay with edge attributes ``latency`` (seconds) and ``bandwidth``
-    (bits per second), and node attributes ``upload``, ``download`` (bits per second) and
-    ``compute`` (seconds); a missing rate is unlimited, a missing time 0. Messages take the path of
-    least latency, whose bandwidth is that of its slowest link.
+    ``.graphml`` or ``.gml`` file has an underlay with edge attributes ``latency`` (seconds) and
+    ``bandwidth`` (bits per second), and node attributes ``upload``, ``download`` (bits per second)
+    and ``compute`` (seconds); a missing rate is unlimited, a missing time 0. A link without
+    ``latency`` has that of its length (see :func:`latency_over`) where it has a ``distance`` in
+    kilometres, or where both ends have a ``latitude`` and a ``longitude`` in degrees, in capitals
+    or not, as published maps of networks do. Messages take the path of least latency, whose
+    bandwidth is that of its slowest link.
 
     Parameters
     ----------
@@ -73,12 +77,42 @@ def read_network(path: str | Path) -> Network:
     path = Path(path)
     if path.suffix == ".csv":
         network = _unlimited(read_numbers(path))
-    elif path.suffix == ".graphml":
-        network = network_on(read_graphml(path, "network"))
+    elif path.suffix in (".graphml", ".gml"):
+        read = read_graphml if path.suffix == ".graphml" else read_gml
+        network = network_on(read(path, "network"))
     else:
-        raise TopologyError(f"{str(path)!r} must end in .csv or .graphml")
+        raise TopologyError(f"{str(path)!r} must end in .csv, .graphml or .gml")
     _check(network, str(path))
     return network
+
+
+def read_gml(path: str | Path, what: str) -> nx.Graph:
+    """Return the graph of a GML file, with its numbers as labels and its attributes.
+
+    Parameters
+    ----------
+    path : str | Path
+        The file.
+    what : str
+        What the file is, for messages.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph. Of several edges between two nodes the last counts.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or is not GML.
+    """
+    text = read_text(path, what)
+    try:
+        # Maps often name several places alike, so that only numbers tell nodes apart.
+        graph = nx.parse_gml(text, label="id")
+    except Exception as error:  # networkx raises its own errors and those of conversions
+        raise TopologyError(f"{str(path)!r} is not a GML file: {error}") from error
+    return nx.DiGraph(graph) if graph.is_directed() else nx.Graph(graph)
 
 
 def _unlimited(latency: Array) -> Network:
@@ -105,6 +139,7 @@ def network_on(underlay: nx.Graph) -> Network:
     TopologyError
         If the underlay is not connected.
     """
+    underlay = with_latencies(underlay)
     _check_attributes(underlay)
     nodes = list(underlay)
     n = len(nodes)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from topologies.catalogue import Entry
+from topologies.circulants import (
+    k_peer_exponential,
+    null_cascade,
+    one_peer_exponential,
+    static_exponential,
+)
 from topologies.cliques import prepare_d_cliques, restore_d_cliques
+from topologies.designed import PARAMETERS, prepare_tour, restore_tour
 from topologies.epidemic import epidemic
-from topologies.finite_time import base_k, equitopo, one_peer_exponential, static_exponential
+from topologies.equitopo import equistatic, equitopo, od_equidyn, ou_equidyn
+from topologies.finite_time import base_k, hyper_hypercube, simple_base_k
 from topologies.label_counts import prepare_stl_fw, restore_stl_fw
 from topologies.matcha import prepare_matcha, restore_matcha
 from topologies.matchings import (
@@ -18,8 +27,9 @@ from topologies.matchings import (
     restore_matchings,
     restore_random_matching,
 )
+from topologies.own_rounds import prepare_matrices, restore_matrices
 from topologies.parameters import Parameter
-from topologies.sequences import Arrays, Schedule
+from topologies.sequences import Schedule
 from topologies.weighted import (
     prepare_periodic,
     prepare_resampled,
@@ -55,13 +65,14 @@ def _of_nodes(make: Callable[..., Schedule]) -> Callable[..., Schedule]:
     return lambda n, seed, arrays, **params: make(n, **params)
 
 
-def _epidemic(n: int, seed: int, arrays: Arrays, sends: int, regular: bool) -> Schedule:
-    return epidemic(n, seed, sends, regular)
+def _seeded(make: Callable[..., Schedule]) -> Callable[..., Schedule]:
+    """Return the build function of a schedule that is determined by n, a seed and parameters."""
+    return lambda n, seed, arrays, **params: make(n, seed, **params)
 
 
-def _equitopo(n: int, seed: int, arrays: Arrays, step: float) -> Schedule:
-    return equitopo(n, seed, step)
-
+_PEERS = Parameter(int, "most neighbours of a node in a round", default=1, low=1)
+_STEP = Parameter(float, "weight of the exchange", 0.5, low=0, high=1, open_ends=("low",))
+_SHIFTS = Parameter(int, "shifts that are drawn (default ceil(log2 n))", low=1)
 
 LABELS = Parameter(
     str, "CSV file of label counts, a row for each node and a column for each label", required=True
@@ -95,22 +106,74 @@ SCHEDULES: dict[str, ScheduleEntry] = {
     "base_k": ScheduleEntry(
         _of_nodes(base_k),
         "few neighbours a round, the exact mean after a period (Base-(k+1) graph)",
-        {"peers": Parameter(int, "most neighbours of a node in a round", default=1, low=1)},
+        {"peers": _PEERS},
+        uses="nodes",
+    ),
+    "simple_base_k": ScheduleEntry(
+        _of_nodes(simple_base_k),
+        "as base_k, without factors of n (Simple Base-(k+1) graph)",
+        {"peers": _PEERS},
+        uses="nodes",
+    ),
+    "hyper_hypercube": ScheduleEntry(
+        _of_nodes(hyper_hypercube),
+        "a round for each factor of n, the exact mean after a period (k-peer hyper-hypercube)",
+        {
+            "peers": Parameter(
+                int, "most neighbours of a node in a round (default: the fewest n allows)", low=1
+            )
+        },
+        uses="nodes",
+    ),
+    "k_peer_exponential": ScheduleEntry(
+        _of_nodes(k_peer_exponential),
+        "averages with nodes j (peers + 1)^t before, j = 1 .. peers; directed",
+        {"peers": _PEERS},
+        uses="nodes",
+    ),
+    "null_cascade": ScheduleEntry(
+        _of_nodes(null_cascade),
+        "commuting rounds of two peers, the exact mean after a period (after the null-cascade)",
         uses="nodes",
     ),
     "equitopo": ScheduleEntry(
-        _equitopo,
-        "averages with the node a random number before; directed (EquiTopo, one peer)",
+        _seeded(equitopo),
+        "averages with the node a random number before; directed (OD-EquiDyn of all shifts)",
+        {"step": _STEP},
+        uses="nodes",
+        random=True,
+    ),
+    "d_equistatic": ScheduleEntry(
+        _seeded(equistatic),
+        "the mean of random shifts in every round; directed (EquiTopo)",
+        {"shifts": _SHIFTS},
+        uses="nodes",
+    ),
+    "u_equistatic": ScheduleEntry(
+        _seeded(partial(equistatic, directed=False)),
+        "the mean of random shifts and their opposites in every round (EquiTopo)",
+        {"shifts": _SHIFTS},
+        uses="nodes",
+    ),
+    "od_equidyn": ScheduleEntry(
+        _seeded(od_equidyn),
+        "one of the shifts of a d_equistatic in each round; directed (EquiTopo)",
+        {"step": _STEP, "shifts": _SHIFTS},
+        uses="nodes",
+        random=True,
+    ),
+    "ou_equidyn": ScheduleEntry(
+        _seeded(ou_equidyn),
+        "pairs of nodes a random number apart; symmetric (EquiTopo)",
         {
-            "step": Parameter(
-                float, "weight of the exchange", 0.5, low=0, high=1, open_ends=("low",)
-            )
+            "step": _STEP,
+            "shifts": Parameter(int, "shifts that are drawn from (default: all)", low=1),
         },
         uses="nodes",
         random=True,
     ),
     "epidemic": ScheduleEntry(
-        _epidemic,
+        _seeded(epidemic),
         "every node sends to a few random others; directed (Epidemic Learning)",
         {
             "sends": Parameter(int, "receivers of a node in a round", 1, low=1),
@@ -120,6 +183,23 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         },
         uses="nodes",
         random=True,
+    ),
+    "tour": ScheduleEntry(
+        restore_tour,
+        "averages with the node before on a short tour of a network; directed",
+        PARAMETERS,
+        uses="nodes",
+        prepare=prepare_tour,
+    ),
+    "matrices": ScheduleEntry(
+        restore_matrices,
+        "matrices written out in turn: 0-1:0.5 2>3:0.5; 0-2:0.5",
+        {
+            "nodes": Parameter(int, "number of nodes", required=True, low=1),
+            "rounds": Parameter(str, "edges i-j:w and arcs i>j:w of each round", required=True),
+        },
+        uses="nodes",
+        prepare=prepare_matrices,
     ),
     "stl_fw": ScheduleEntry(
         restore_stl_fw,

@@ -13,6 +13,7 @@ from typing import Any
 import networkx as nx
 
 from topologies.catalogue import Entry, find, node_count, parse_spec, read_parameters
+from topologies.own_rounds import OfRounds, takes_round
 from topologies.parameters import TopologyError
 from topologies.schedule_table import AROUND, BURSTS, SCHEDULES, ScheduleEntry
 from topologies.sequences import Arrays, Schedule, Static, check_returned
@@ -34,7 +35,8 @@ def build_schedule(
     Parameters
     ----------
     name : str, default 'static'
-        An entry of ``SCHEDULES``, or ``package.module:object``, called with n and ``params``.
+        An entry of ``SCHEDULES``, or ``package.module:object``, called with n and ``params``, which
+        returns a ``Schedule``, or with n, ``round=k`` and ``params``, which returns W^k.
     n : int, optional
         The number of nodes, for the schedules that need no graph.
     graph : networkx.Graph, optional
@@ -147,7 +149,9 @@ def restore_schedule(
     entry = find(SCHEDULES, "schedule", name)
     own, around = _split(name, entry, params)
     n = node_count(name, n)
-    if entry.parameters is None:
+    if entry.parameters is None and takes_round(entry.build):
+        schedule: Schedule = OfRounds(n, entry.build, own, name)
+    elif entry.parameters is None:
         schedule = check_returned(entry.build(n, **own), name, n)
     else:
         schedule = entry.build(n, seed, arrays, **own)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from topologies.network import Network
 from topologies.parameters import TopologyError
+from topologies.timing import Links
 
 Array = NDArray[np.float64]
 
@@ -51,15 +52,13 @@ def delays(
         The delays, infinite where there is no arc.
     """
     n = network.n
+    work = local_steps * network.compute
     table = np.full((n, n), np.inf)
-    np.fill_diagonal(table, local_steps * network.compute)
-    for i, j in overlay.edges:
-        rate = min(
-            network.upload[i] / overlay.out_degree(i),
-            network.download[j] / overlay.in_degree(j),
-            network.bandwidth[i, j],
-        )
-        table[i, j] = local_steps * network.compute[i] + network.latency[i, j] + message_bits / rate
+    np.fill_diagonal(table, work)
+    arcs = np.array(list(overlay.edges), dtype=np.int64).reshape(-1, 2)
+    senders, receivers = arcs.T
+    links = Links(network, np.arange(n))
+    table[senders, receivers] = work[senders] + links.travel(receivers, senders, message_bits)
     return table
 
 
@@ -100,8 +99,8 @@ def cycle_time(
 ) -> float:
     """Return the seconds per round of the overlay in the long run.
 
-    In a star, whose centre waits for all and only then answers, a round takes the slowest upload
-    and then the slowest download. Such an overlay names its centre in ``overlay.graph["server"]``.
+    In a star, whose centre waits for all and only then answers, a round takes the way to a client
+    and back, of the slowest. Such an overlay names its centre in ``overlay.graph["server"]``.
 
     Parameters
     ----------
@@ -126,11 +125,9 @@ def cycle_time(
     server = overlay.graph.get("server")
     if server is None:
         return maximum_cycle_mean(table)
-    others = [i for i in overlay if i != server]
-    if not others:
-        return float(table[server, server])
+    others = np.array([i for i in overlay if i != server], dtype=np.int64)
     down = table[server, others] - local_steps * network.compute[server]
-    return float(table[others, server].max() + down.max())
+    return float(max(table[server, server], (down + table[others, server]).max(initial=0.0)))
 
 
 def check_delays(network: Network, *, message_bits: float, local_steps: int = 1) -> None:

@@ -53,6 +53,8 @@ class Meta:
         Wall seconds by phase, see ``mpifed.training.clock``.
     data : Description or None
         What the data are. None where they have a ``problem``, and in files of earlier versions.
+    simulated : ndarray of float64 or None
+        The clock of the simulated federation, where it has one, see ``mpifed.training.simulated``.
     """
 
     round: int
@@ -64,6 +66,7 @@ class Meta:
     ledger: dict[str, int]
     seconds: dict[str, float]
     data: Description | None = None
+    simulated: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,8 @@ def _describe(file: h5py.File, meta: Meta) -> None:
     about.attrs["seconds"] = json.dumps(meta.seconds)
     if meta.data is not None:
         store_description(about, meta.data)
+    if meta.simulated is not None:
+        about["simulated"] = meta.simulated
     text = h5py.string_dtype()
     file["metrics/columns"] = np.array(meta.columns, dtype=object).astype(text)
     shape = (len(meta.rows), len(meta.columns))
@@ -187,6 +192,7 @@ def read_description(file: h5py.File) -> Meta:
         json.loads(about["ledger"]),
         json.loads(about["seconds"]),
         read_description_of_data(file["meta"]),
+        _clock(file["meta"]),
     )
     if rows and int(dict(zip(columns, rows[-1], strict=True))["round"]) > meta.round:
         raise ValueError("/metrics has a row of a later round")
@@ -211,6 +217,18 @@ def _count(about: Mapping[str, Any], name: str) -> int:
     if not isinstance(value, np.integer) or not is_count(int(value)):
         raise ValueError(f"/meta has no whole number for {name}")
     return int(value)
+
+
+def _clock(about: h5py.Group) -> np.ndarray | None:
+    if "simulated" not in about:
+        return None
+    found = about["simulated"]
+    if not isinstance(found, h5py.Dataset) or found.dtype != np.float64 or found.ndim != 1:
+        raise ValueError("/meta/simulated is not a row of float64 numbers")
+    times = np.asarray(found[()])
+    if not len(times) or not (np.isfinite(times[1:]) & (times[1:] >= 0)).all() or times[0] < 0:
+        raise ValueError("/meta/simulated is not made of seconds, at least 0")
+    return times
 
 
 def _is_sum(value: Any) -> bool:

@@ -169,7 +169,7 @@ def _component_options(kind: str, name: str, component: Callable[..., Any]) -> s
             lines.get(option.name, ""),
         )
         for option in options_of(component).values()
-        if option.name != "name"
+        if option.name != "name" or kind == "section"
     ]
     heading = summary(component).replace("``", "'")
     return _sheet(f"{kind} {name}: {heading}", rows)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import yaml
 from annotated_types import Ge, Gt, Le
@@ -45,6 +45,7 @@ from mpifed.config.sections import (
 from mpifed.errors import InputError, closest
 from mpifed.federation import participation
 from mpifed.federation.participation import Participation
+from mpifed.federation.timing import ComputeOptions, NetworkOptions
 from mpifed.federation.unseen import count_unseen
 from mpifed.local.options import LocalOptions
 from mpifed.supervision.heartbeat import STALL_LIMIT
@@ -67,8 +68,15 @@ __all__ = [
     "to_yaml",
 ]
 
+T = TypeVar("T")
+
 MOST_THREADS = 1024
 """Most threads of a rank; OpenMP ends a process in which it cannot start as many as asked for."""
+
+
+def _where_given(default: T) -> T:
+    """A section that a configuration spells out only where it says something."""
+    return dataclasses.field(default=default, metadata={"spelled_out": False})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +124,10 @@ class Configuration:
         What messages go through.
     evaluation : mapping
         When clients are scored, and on what.
+    network : mapping
+        The links of the simulated federation.
+    compute : mapping
+        How long the simulated clients take for a local step.
     checkpoint : mapping
         When the state is stored.
     storage : mapping
@@ -143,6 +155,8 @@ class Configuration:
     exchange: Section = Section(DEFAULTS["exchange"])
     compression: Section = Section(DEFAULTS["compression"])
     evaluation: EvaluationOptions = EvaluationOptions()
+    network: NetworkOptions = _where_given(NetworkOptions())
+    compute: ComputeOptions = _where_given(ComputeOptions())
     checkpoint: CheckpointOptions = CheckpointOptions()
     storage: StorageOptions = StorageOptions()
     reschedule: bool = False

@@ -274,6 +274,14 @@ class Exchange(Component, kind="exchange"):
         """
         return None
 
+    def arcs(self, round: int, active: np.ndarray, itemsize: int) -> np.ndarray | None:
+        """Return who hears whom in a round, for the clock of the simulated federation. Collective.
+
+        Receivers and senders, as places among the training clients, int64 (messages, 2); None where
+        clients talk to a server. The parameters are those of ``routing.Routing.route``.
+        """
+        return None
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what must be stored with a run to repeat it exactly (a mixing matrix), by name."""
         return {}

@@ -274,6 +274,9 @@ class Gossip(Exchange):
             return hosted, shared
         return hosted[training], shared[torch.from_numpy(np.flatnonzero(training))]
 
+    def arcs(self, round: int, active: np.ndarray, itemsize: int) -> np.ndarray:
+        return self.routing.arcs(round, active, itemsize)
+
     def arrays(self) -> dict[str, np.ndarray]:
         return self._arrays
 

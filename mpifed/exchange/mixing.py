@@ -104,7 +104,10 @@ def prepare_arrays(n: int, seed: int, options: Mapping[str, Any]) -> dict[str, n
         )
     )
     # Refuses what does not fit n, such as a directory of matrices of another size.
-    restore(n, seed, options["schedule"], made)
+    schedule = restore(n, seed, options["schedule"], made)
+    if name not in topologies.SCHEDULES:
+        # A user's function that fails does so before the first round.
+        schedule.matrix(1)
     return made
 
 

@@ -86,6 +86,18 @@ class Routing:
             )
         return self._routes[key]
 
+    def arcs(self, round: int, active: np.ndarray, itemsize: int) -> np.ndarray:
+        """Return receivers and senders of a round's messages, int64 (messages, 2).
+
+        Parameters
+        ----------
+        round, active, itemsize
+            As for ``route``.
+        """
+        used = self.route(round, active, itemsize).sparse.tocoo()
+        pairs = np.stack([used.row, used.col], axis=1).astype(np.int64)
+        return np.asarray(pairs[used.row != used.col])
+
     def _matrix(self, round: int) -> topologies.MixingMatrix:
         """W^k, the same bits on every rank."""
         if not self._from_rank_0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from mpifed.exchange.server import Server
 
 
@@ -10,6 +12,9 @@ class Silent(Server):
 
     Nothing is prepared for it: no graph is drawn and no mixing matrix computed.
     """
+
+    def arcs(self, round: int, active: np.ndarray, itemsize: int) -> np.ndarray:
+        return np.zeros((0, 2), np.int64)
 
     def describe(self, payload: int, itemsize: int) -> list[str]:
         return ["exchange    none: the algorithm sends nothing, whatever the section exchange says"]

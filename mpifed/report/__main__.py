@@ -4,10 +4,11 @@ Each RUN_DIR is a run directory or holds some. Runs that differ only in the seed
 with mean and deviation. DIR gets table.md, table.csv and one PNG a figure; without --output the
 table is only printed. With --against or --target there is a second table, of the differences from
 one method with the same seed, and of the rounds and bits that an accuracy took. With --figure
-COLUMN there is one more PNG, of any column of metrics.csv against rounds, bits, floats or a key of
-the configuration (--x), a line for each value of the keys --by, a panel for what else differs. With
---grid COLUMN there is a table of its last values, as text, CSV and PNG, with a column for each
-value of the key --x and a row for each of the key --by, whose best is marked.
+COLUMN there is one more PNG, of any column of metrics.csv against rounds, bits, floats,
+simulated_seconds or a key of the configuration (--x), a line for each value of the keys --by, a
+panel for what else differs. With --grid COLUMN there is a table of its last values, as text, CSV
+and PNG, with a column for each value of the key --x and a row for each of the key --by, whose best
+is marked.
 """
 
 from __future__ import annotations
@@ -231,7 +232,9 @@ def _parser() -> Parser:
     parser.add_argument("--target", type=float, metavar="FRACTION", help="a test accuracy")
     parser.add_argument("--figure", metavar="COLUMN", help="a column of metrics.csv to draw")
     parser.add_argument("--grid", metavar="COLUMN", help="a column to tabulate over --x and --by")
-    parser.add_argument("--x", metavar="WHAT", help="rounds, bits, floats or a dotted key")
+    parser.add_argument(
+        "--x", metavar="WHAT", help="rounds, bits, floats, simulated_seconds or a key"
+    )
     parser.add_argument("--by", nargs="+", metavar="KEY", help="dotted keys, a line for each value")
     parser.add_argument("--aside", nargs="+", metavar="KEY", help="dotted keys that make no panels")
     parser.add_argument("--until", type=float, metavar="X", help="the largest x of --figure")

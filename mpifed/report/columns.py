@@ -51,6 +51,9 @@ MEASURES = {
     "test_objective": Measure("Objective on the test data", "Test objective"),
     "surrogate_update": Measure("Squared update of surrogates, over γ²", "Surrogate update"),
     "parameter_update": Measure("Squared update of parameters, over γ²", "Parameter update"),
+    "simulated_seconds": Measure(
+        "Seconds of the simulated federation", "Simulated seconds", log=False
+    ),
     "l2_uvp": Measure("L2-UVP: unexplained variance of the map (%)", "L2-UVP (%)"),
     "cosine": Measure("Cosine of the map with the optimal one", "Cosine", log=False),
 }

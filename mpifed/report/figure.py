@@ -32,6 +32,7 @@ PROGRESS = {
     "rounds": ("round", "communication round"),
     "bits": ("up_bits", "bits sent by all clients"),
     "floats": ("up_floats", "numbers sent by all clients"),
+    "simulated_seconds": ("simulated_seconds", "seconds of the simulated federation"),
 }
 """Values of x that are not keys, each with its column and the label of the axis."""
 

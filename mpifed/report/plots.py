@@ -1,4 +1,4 @@
-"""Plots of runs: accuracy and loss against rounds and against bits sent, one figure per file."""
+"""Plots of runs: accuracy and loss against rounds, bits and simulated seconds, a file each."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ CURVES = {
     "bottom-decile": ("test_accuracy_p10", "Test accuracy, bottom decile of clients (%)", 100.0),
     "train-loss": ("train_loss", "Training loss, average over clients", 1.0),
 }
+CLOCK = "simulated_seconds"
 WIDE = 10.0  # from this ratio of most to fewest bits on, their axis is logarithmic
 
 
@@ -79,6 +80,10 @@ def _figures(groups: Sequence[Group], looks: dict[str, Look], data: str) -> dict
             figures[f"{name}-rounds"] = _against_rounds(drawn, looks, title, data)
         if any(curve.bits[-1] > 0 for _, curve in counted):
             figures[f"{name}-bits"] = _against_bits(counted, looks, title, data)
+        clocks = [(*one, one[0].curve(CLOCK).mean) for one in drawn]
+        clocks = [one for one in clocks if np.isfinite(one[2]).all()]
+        if clocks:
+            figures[f"{name}-simulated-seconds"] = _against_seconds(clocks, looks, title, data)
     scored = [
         (group, accuracies)
         for group in groups
@@ -133,6 +138,18 @@ def _against_bits(
         lines = [line if line.x[-1] == 0 else _part(line, line.x > 0) for line in lines]
     start = min(line.x[0] for line in lines if line.x[-1] > 0)
     draw_lines(axes, [line if line.x[-1] > 0 else _last_value(line, start) for line in lines])
+    return figure
+
+
+def _against_seconds(
+    drawn: Sequence[tuple[Group, Curve, np.ndarray]],
+    looks: dict[str, Look],
+    title: str,
+    data: str,
+) -> Figure:
+    """Draw curves against the clock of the simulated federation, the mean of the seeds' clocks."""
+    figure, axes = new_axes(title, data, "seconds of the simulated federation")
+    draw_lines(axes, [_line(seconds, group, curve, looks) for group, curve, seconds in drawn])
     return figure
 
 

@@ -31,6 +31,7 @@ from mpifed.training.rows import rows_of
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples
 from mpifed.training.scores import ClientResults, warn_of_losses
+from mpifed.training.simulated import COLUMN, SimulatedClock, is_simulated
 
 
 class Engine:
@@ -60,6 +61,7 @@ class Engine:
         self.scores: dict[str, Any] = {}
         self.has_infinite_losses = False
         self.writer = Writer(setup.federation)
+        self.simulated = SimulatedClock(setup) if is_simulated(setup) else None
         self._began = time.perf_counter()
 
     @property
@@ -90,6 +92,8 @@ class Engine:
         self.rows.read(path)
         self.round = meta.round
         self.setup.exchange.ledger = Ledger(**meta.ledger)
+        if self.simulated is not None and meta.simulated is not None:
+            self.simulated.restore(meta.simulated)
         for phase, seconds in meta.seconds.items():
             self.clock.seconds[phase] += seconds
 
@@ -162,6 +166,7 @@ class Engine:
         at_round(self.round)
         active = participants(federation, setup.configuration.participation, self.seed, self.round)
         drops = setup.configuration.on_divergence == "drop"
+        local = self.clock.seconds["local"]
         while True:
             self.active = int(active.sum())
             if not self.active and not setup.algorithm.steps_without_clients:
@@ -186,6 +191,9 @@ class Engine:
                     divergence.report(bad, self.round)
         with self.clock.measure("local"):
             self.rows.merge(moved, here)
+        if self.simulated is not None:
+            local = self.clock.seconds["local"] - local
+            self.simulated.advance(self.round, active, Ledger(**booked), exchange.ledger, local)
 
     def _round(self, active: np.ndarray) -> tuple[states.RunState, np.ndarray]:
         """Run this round among ``active`` clients, bool (n_clients,).
@@ -272,6 +280,8 @@ class Engine:
             "down_bits": ledger.down_bits,
             **found.row(self.setup.configuration.evaluation.client_weights),
         }
+        if self.simulated is not None:
+            row[COLUMN] = self.simulated.seconds
         return row, found.results, found.learnt
 
     def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:
@@ -287,6 +297,7 @@ class Engine:
                 dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
                 data if data.problem is None else None,
+                self.simulated.stored() if self.simulated is not None else None,
             )
             self.writer.start(
                 checkpoint.path_of(directory / "checkpoints", self.round),

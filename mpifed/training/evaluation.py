@@ -32,6 +32,7 @@ from mpifed.training.scores import (
     scored_clients,
     task_columns,
 )
+from mpifed.training.simulated import COLUMN, is_simulated
 from mpifed.training.stability import step_warnings
 
 
@@ -48,6 +49,7 @@ def columns_of(setup: Setup) -> list[str]:
     validation = VALIDATION_COLUMNS if validates else []
     return [
         *COLUMNS,
+        *([COLUMN] if is_simulated(setup) else []),
         *unseen,
         *validation,
         *task_columns(setup.model, setup.algorithm.deploys_mixtures, validates),

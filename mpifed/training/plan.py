@@ -12,6 +12,7 @@ from mpifed.federation.placement import imbalance
 from mpifed.training.build import Setup, sample_bytes
 from mpifed.training.costs import work_for_balance
 from mpifed.training.model import described
+from mpifed.training.simulated import describe_clock
 
 
 def plan_lines(setup: Setup) -> list[str]:
@@ -39,6 +40,7 @@ def plan_lines(setup: Setup) -> list[str]:
         f"memory      {_range(bytes_of_rank)} bytes of samples per rank",
         f"model       {described(setup.model)}; a message has {payload:,} bytes",
         *setup.exchange.describe(payload, itemsize),
+        *describe_clock(setup),
     ]
 
 

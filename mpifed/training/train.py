@@ -41,6 +41,7 @@ from mpifed.training.request import Task, refuse_overtaken
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples, samples_of
 from mpifed.training.scores import VALIDATION_COLUMNS
+from mpifed.training.simulated import COLUMN
 
 
 def train(
@@ -291,6 +292,7 @@ def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
         "mpi_bytes_sent": sent,
         "up_bits": ledger.up_bits,
         "down_bits": ledger.down_bits,
+        **({COLUMN: engine.simulated.seconds} if engine.simulated is not None else {}),
         "predicted_contraction": _predicted_contraction(setup, engine),
         "versions": describe_versions(),
     }

@@ -29,6 +29,7 @@ from mpifed.training.evaluation import columns_of
 from mpifed.training.recorded_run import Recorded, chosen_rounds, differing_results, read_run
 from mpifed.training.run_directory import field_of, results_of
 from mpifed.training.samples import samples_of
+from mpifed.training.simulated import COLUMN
 
 NOT_COMPARED = "seconds"
 """The column that differs from run to run."""
@@ -173,11 +174,12 @@ def _compare(
         if first and made is not None:
             values, results, learnt = made
             same = same and row["state_digest"] == own
+            skipped = _measured_columns(engine)
             texts = {name: field_of(values.get(name)) for name in recorded.metrics.columns}
             found += [
                 f"metrics.csv has {name} {row[name] or 'empty'}, not {texts[name] or 'empty'}"
                 for name in recorded.metrics.columns
-                if name != NOT_COMPARED and row[name] != texts[name]
+                if name not in skipped and row[name] != texts[name]
             ]
             if number == recorded.rounds:
                 found += differing_results(recorded, results_of(results, learnt), values)
@@ -188,6 +190,12 @@ def _compare(
     verdict.differences += [f"round {number}: {line}" for line in found]
     say(f"round {number}: {'differs' if found else 'the same'}")
     return same
+
+
+def _measured_columns(engine: Engine) -> set[str]:
+    """Return the columns that a repetition measures anew."""
+    measured = engine.setup.configuration.compute.name == "measured"
+    return {NOT_COMPARED, COLUMN} if measured else {NOT_COMPARED}
 
 
 def _digest_of(engine: Engine, path: Path) -> str | None:

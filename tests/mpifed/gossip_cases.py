@@ -74,6 +74,18 @@ def cases(periodic: str) -> dict[str, Case]:
         "static_exponential": Case(schedule("static_exponential", True)),
         "base_k": Case(schedule("base_k", True, peers=2)),
         "equitopo": Case(schedule("equitopo", True)),
+        "simple_base_k": Case(schedule("simple_base_k", True, peers=3)),
+        "hyper_hypercube": Case(schedule("hyper_hypercube", True), n=12),
+        "k_peer_exponential": Case(schedule("k_peer_exponential", True, peers=2)),
+        "null_cascade": Case(schedule("null_cascade", True)),
+        "d_equistatic": Case(schedule("d_equistatic", True)),
+        "u_equistatic": Case(schedule("u_equistatic", True)),
+        "od_equidyn": Case(schedule("od_equidyn", True)),
+        "ou_equidyn": Case(schedule("ou_equidyn", True)),
+        "matrices": Case(
+            schedule("matrices", True, nodes=N, rounds="0-1:0.5 2>3:0.25 3>2:0.25; 4-5:0.3")
+        ),
+        "tour": Case(schedule("tour", True, path=f"{periodic}/links.csv")),
         "matchings": Case(schedule("matchings"), weights=None, topology=random),
         "random_matching": Case(schedule("random_matching"), weights=None, topology=random),
         "matcha": Case(schedule("matcha", budget=0.6), weights=None, topology=random),

@@ -28,6 +28,8 @@ def store_matrices(folder: Path) -> str:
         matrix = topologies.mixing_matrix(topologies.build_graph(family, n), "metropolis_hastings")
         matrix.save(folder / f"{place}.npz")
     topologies.build_schedule("static_exponential", n).matrix(1).save(folder / "2.npz")
+    links = np.abs(np.subtract.outer(np.arange(n), np.arange(n))) * 0.01
+    np.savetxt(folder / "links.csv", links, delimiter=",")
     return str(folder)
 
 

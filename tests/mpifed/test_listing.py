@@ -65,7 +65,9 @@ def test_the_options_of_a_component_are_listed_and_explained(case):
     sheets = listing(name).split("\n\n")
     (sheet,) = [sheet for sheet in sheets if sheet.startswith(f"{kind} {name}: ")]
     lines = sheet.splitlines()[1:]
-    options = [option for option in options_of(component).values() if option.name != "name"]
+    # The name of a section is an option of it; that of a component is how it is asked for.
+    every = options_of(component).values()
+    options = [option for option in every if option.name != "name" or kind == "section"]
     if not options:
         assert lines == ["  no options"]
         return
@@ -114,7 +116,8 @@ def test_every_key_of_a_configuration_is_listed():
         about = summaries(Configuration)[option.name]
         if option.name not in SECTIONS:
             assert f"key {option.name}: {about}\n" in said
-    assert list(SECTIONS) == ["local", "evaluation", "checkpoint", "storage"]
+    assert list(SECTIONS) == ["local", "evaluation", "network", "compute", "checkpoint", "storage"]
+    assert "name: one of constant, lognormal, trace, measured" in listing("compute")
     assert "(default server)\n\nexchanges\n  server  " in listing("exchange")
     assert listing("schedule") == f"schedules\n{listing('schedules')}"
     assert "stragglers" in listing("participation") and "see --list part" in listing(

@@ -21,7 +21,9 @@ from topologies import (
     mixing_time,
     slem,
 )
-from topologies.finite_time import base_k, equitopo, one_peer_exponential
+from topologies.circulants import one_peer_exponential
+from topologies.equitopo import equitopo
+from topologies.finite_time import base_k
 from topologies.sequences import Drawn
 
 

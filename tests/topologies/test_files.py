@@ -6,8 +6,8 @@ import pytest
 
 from topologies import MixingMatrix, TopologyError, build_graph, mixing_matrix
 from topologies.__main__ import main
+from topologies.circulants import one_peer_exponential
 from topologies.files import read_matrix
-from topologies.finite_time import one_peer_exponential
 from topologies.replacing import replacing
 from topologies.writing import write_matrix
 

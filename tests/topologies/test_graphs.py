@@ -5,8 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies import FAMILIES, TopologyError, build_graph, check_graph_parameters, parse_graph
+from topologies.communities import SOCIAL_NODES
 
-GENERATED = [name for name in FAMILIES if name not in ("edge_list", "graphml", "matrix")]
+GENERATED = [
+    name
+    for name, family in FAMILIES.items()
+    if not any(parameter.required for parameter in family.parameters.values())
+]
+SIZED = {"torus", "hypercube", "random_regular", "small_world", "barbell", *SOCIAL_NODES}
 
 
 @settings(deadline=None)
@@ -16,7 +22,7 @@ def test_every_family_gives_a_plain_connected_graph_or_refuses_the_size(name, n,
         graph = build_graph(name, n, seed, **({"p": 0.5} if name == "erdos_renyi" else {}))
     except TopologyError as error:
         assert name in str(error)
-        assert name in {"torus", "hypercube", "random_regular", "small_world", "barbell"}
+        assert name in SIZED
         return
     assert list(graph) == list(range(n))
     assert nx.is_connected(graph)
@@ -255,3 +261,52 @@ def test_what_is_disconnected_is_described_in_words():
     words = rf"erdos_renyi with n = 10, p = 0\.25, seed = {seed} is disconnected: \d components"
     with pytest.warns(UserWarning, match=words):
         build_graph("erdos_renyi", 10, seed, on_disconnected="keep", p=0.25)
+
+
+@pytest.mark.parametrize(("name", "nodes", "edges"), [("karate", 34, 78), ("davis", 32, 89)])
+def test_social_graphs_have_their_own_size(name, nodes, edges):
+    for n in (None, nodes):
+        graph = build_graph(name, n)
+        assert (len(graph), graph.number_of_edges()) == (nodes, edges)
+    assert not any("weight" in attributes for _, _, attributes in graph.edges(data=True))
+    with pytest.raises(TopologyError, match=f"{name}: n is 10, but the graph has {nodes} nodes"):
+        build_graph(name, 10)
+    assert parse_graph(name)[1] == {"on_disconnected": "resample"}
+
+
+def test_florentine_marriages():
+    graph = build_graph("florentine")
+    assert (len(graph), graph.number_of_edges()) == (15, 20)
+    assert max(degree for _, degree in graph.degree) == 6  # the Medici
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 5))
+def test_a_tree_has_few_children_and_little_depth(n, branching):
+    graph = build_graph("tree", n, branching=branching)
+    assert nx.is_tree(graph)
+    below = [sum(j > i for j in graph[i]) for i in graph]
+    assert max(below) <= branching
+    assert sum(0 < children < branching for children in below) <= 1
+
+
+def test_geometric_edges_are_the_near_pairs():
+    graph = build_graph("geometric", 40, seed=3, radius=0.35)
+    place = np.array([[graph.nodes[i]["x"], graph.nodes[i]["y"]] for i in range(40)])
+    apart = np.linalg.norm(place[:, None] - place, axis=-1)
+    near = {(i, j) for i in range(40) for j in range(i + 1, 40) if apart[i, j] <= 0.35}
+    assert {(min(edge), max(edge)) for edge in graph.edges} == near
+    for i, j, distance in graph.edges(data="distance"):
+        assert distance == pytest.approx(apart[i, j], abs=1e-15)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 12), st.sampled_from(["ring", "complete"]))
+def test_cliques_are_joined_by_single_edges(n, size, between):
+    graph = build_graph("cliques", n, size=size, between=between)
+    groups = np.array_split(np.arange(n), -(-n // size))
+    within = sum(len(group) * (len(group) - 1) // 2 for group in groups)
+    k = len(groups)
+    links = k * (k - 1) // 2 if between == "complete" or k <= 3 else k
+    assert graph.number_of_edges() == within + links
+    assert all(len(group) <= size for group in groups)

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 from topologies import MixingMatrix, build_graph, gossip, mixing_matrix, plots
-from topologies.finite_time import base_k, one_peer_exponential
+from topologies.circulants import one_peer_exponential
+from topologies.finite_time import base_k
 
 
 @pytest.fixture

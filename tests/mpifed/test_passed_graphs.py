@@ -1,0 +1,174 @@
+"""Graphs, weights and schedules that a Python program passes to ``mpifed.run``."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse
+import yaml
+from on_ranks import SMALL
+
+import mpifed
+import topologies
+from mpifed.errors import InputError
+
+N = SMALL["clients"]
+W = topologies.mixing_matrix(nx.cycle_graph(N), "metropolis_hastings").to_dense()
+SHIFT = np.eye(N) / 2 + np.roll(np.eye(N), 1, axis=0) / 2
+
+
+def in_turn(n, round, share=0.5):
+    """A pair of neighbours in each round, another one in the next."""
+    matrix = np.eye(n)
+    pair = [round % n, (round + 1) % n]
+    matrix[np.ix_(pair, pair)] = [[1 - share, share], [share, 1 - share]]
+    return matrix
+
+
+def graphs_in_turn(n, round):
+    return nx.path_graph(n) if round % 2 else nx.cycle_graph(n)
+
+
+def failing(n, round):
+    return [][round]
+
+
+def not_square(n, round):
+    return np.ones((n, 2)) / 2
+
+
+def mass_lost(n, round):
+    return np.eye(n) / 2
+
+
+def own_graph(n):
+    return nx.star_graph(n - 1)
+
+
+def run(tmp_path, name="run", **given):
+    options = {**SMALL, "rounds": 2, "local.lr": 0.05}
+    return mpifed.run("synthetic-fedem", output=tmp_path / name, **options, **given)
+
+
+def digest(result):
+    return result.summary["state_digest"]
+
+
+def test_a_networkx_graph_is_a_topology(tmp_path):
+    labelled = nx.relabel_nodes(nx.cycle_graph(N), dict(enumerate("abcdefg")))
+    rule = {"weights": "metropolis_hastings"}
+    passed = run(tmp_path, "passed", topology=labelled, **rule)
+    named = run(tmp_path, "named", topology="ring", **rule)
+    assert digest(passed) == digest(named)
+    stored = yaml.safe_load((tmp_path / "passed" / "config.yaml").read_text())
+    assert stored["exchange"]["topology"]["edges"] == "0-1 0-6 1-2 2-3 3-4 4-5 5-6"
+    again = mpifed.run(tmp_path / "passed" / "config.yaml", output=tmp_path / "again")
+    assert digest(again) == digest(passed)
+
+
+@pytest.mark.parametrize(
+    "weights", [W, scipy.sparse.csr_array(W), topologies.MixingMatrix.from_sparse(W)], ids=type
+)
+def test_an_array_is_the_mixing_matrix(tmp_path, weights):
+    passed = run(tmp_path, "passed", weights=weights)
+    named = run(tmp_path, "named", topology="ring", weights="metropolis_hastings")
+    assert digest(passed) == digest(named)
+
+
+def test_a_directed_array_is_a_schedule_of_one_round(tmp_path):
+    passed = run(tmp_path, "passed", weights=SHIFT)
+    (tmp_path / "rounds").mkdir()
+    topologies.MixingMatrix.from_sparse(SHIFT).save(tmp_path / "rounds" / "w.npz")
+    periodic = {"name": "periodic", "path": str(tmp_path / "rounds")}
+    assert digest(passed) == digest(run(tmp_path, "named", schedule=periodic))
+
+
+def test_schedules_are_lists_objects_or_functions_of_the_round(tmp_path):
+    schedule = topologies.build_schedule("one_peer_exponential", N)
+    matrices = [schedule.matrix(k).to_dense() for k in (1, 2, 3)]
+    named = digest(run(tmp_path, "named", schedule="one_peer_exponential"))
+    assert digest(run(tmp_path, "object", schedule=schedule)) == named
+    assert digest(run(tmp_path, "list", schedule=matrices)) == named
+    pairs = [in_turn(N, k) for k in (1, 2)]
+    called = run(tmp_path, "function", schedule=in_turn)
+    assert digest(called) == digest(run(tmp_path, "pairs", schedule=pairs))
+    option = run(tmp_path, "option", schedule={"name": in_turn, "share": 0.25})
+    assert digest(option) != digest(called)
+
+
+def test_files_and_functions_are_topologies(tmp_path):
+    nx.write_graphml(nx.star_graph(N - 1), tmp_path / "star.graphml")
+    rule = {"weights": "metropolis_hastings"}
+    named = digest(run(tmp_path, "named", topology="star", **rule))
+    assert digest(run(tmp_path, "file", topology=tmp_path / "star.graphml", **rule)) == named
+    assert digest(run(tmp_path, "function", topology=own_graph, **rule)) == named
+
+
+def test_a_function_may_return_graphs(tmp_path):
+    schedule = topologies.build_schedule(f"{__name__}:graphs_in_turn", 5)
+    assert schedule.matrix(1) == topologies.metropolis_hastings(nx.path_graph(5))
+    assert schedule.matrix(4) == topologies.metropolis_hastings(nx.cycle_graph(5))
+    assert topologies.consensus_rate(schedule, samples=4).p > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"topology": nx.DiGraph([(0, 1)])}, "topology: the graph is directed"),
+        ({"topology": nx.Graph([(0, "a")])}, "topology: the graph has labels that cannot be sort"),
+        ({"topology": nx.empty_graph(0)}, "topology: the graph has no node"),
+        ({"topology": nx.cycle_graph(5)}, "edges: n is 7, but the edges are of 5 nodes"),
+        ({"topology": nx.empty_graph(N)}, "is disconnected"),
+        ({"topology": W}, "topology: it is ndarray, but a graph is wanted; pass .* as weights"),
+        ({"weights": np.eye(N) / 2}, "weights: the matrix is not a mixing matrix: rows do not sum"),
+        ({"weights": np.ones(3)}, "weights: .*"),
+        ({"weights": W[:3, :3]}, "not a mixing matrix"),
+        ({"weights": W, "topology": "ring"}, "has its own edges: leave topology out"),
+        ({"weights": W, "schedule": "static"}, "has its own edges: leave schedule out"),
+        ({"schedule": []}, "schedule: it is empty"),
+        ({"schedule": [W, np.eye(3)]}, "schedule: a periodic schedule needs matrices of one size"),
+        ({"schedule": [np.eye(3)]}, "matrices: n is 7, but the rounds are of 3 nodes"),
+        ({"schedule": topologies.build_schedule("equitopo", N)}, "schedule: its period is None"),
+        ({"schedule": failing}, "failing for round 1 fails: IndexError"),
+        ({"schedule": not_square}, r"not_square for round 1: the matrix has shape \(7, 2\)"),
+        ({"schedule": mass_lost}, "mass_lost for round 1: .* rows do not sum to one by 0.5"),
+        ({"schedule": lambda n, round: W}, "schedule is a lambda, which a configuration cannot"),
+        ({"topology": "ring", "exchange.topology": "ring"}, "topology and exchange.topology are"),
+        ({"topology": "ring", "exchange": "server"}, "Unknown option 'exchange.topology'"),
+    ],
+)
+def test_what_is_none_of_these_is_refused_before_training(tmp_path, given, words):
+    with pytest.raises(InputError, match=words):
+        run(tmp_path, **given)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0-1 1_2", "edges: '1_2' is not of the form 0-1, 0-1:0.5 or 0>1:0.5"),
+        ("0-3", "edges: '0-3' must join two different nodes of 0 .. 2"),
+        ("0-1 2>0", "edges: '2>0' is an arc"),
+        ("0-1:1.1.1", "edges: '0-1:1.1.1' is not of the form"),
+    ],
+)
+def test_bad_texts_of_edges_are_refused(text, words):
+    with pytest.raises(topologies.TopologyError, match=words):
+        topologies.build_graph("edges", nodes=3, edges=text)
+
+
+def test_texts_of_rounds_keep_every_bit():
+    random = np.random.default_rng(0)
+    for matrix in (W, SHIFT, in_turn(N, 3, random.random())):
+        made = topologies.MixingMatrix.from_sparse(matrix)
+        text = mpifed.exchange.passed.schedule_section([made, made])
+        name = text.pop("name")
+        again = topologies.build_schedule(name, N, **text)
+        assert again.matrix(2) == made
+    mixed = topologies.build_schedule("matrices", 4, nodes=4, rounds="0-1:0.5 2>3:0.5 3>2:0.5")
+    assert mixed.matrix(1).to_dense().tolist() == np.kron(np.eye(2), np.full((2, 2), 0.5)).tolist()
+    with pytest.raises(topologies.TopologyError, match="'0-1' has no weight, as in 0-1:"):
+        topologies.build_schedule("matrices", 2, nodes=2, rounds="0-1")
+    with pytest.raises(topologies.TopologyError, match=r"columns do not sum to one by 0\.5"):
+        topologies.build_schedule("matrices", 2, nodes=2, rounds="0>1:0.5")

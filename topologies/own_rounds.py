@@ -1,0 +1,219 @@
+"""Schedules of matrices that are written out, and of a user's function of the round.
+
+Rounds are texts of edges and arcs with weights (see ``inline``), separated by semicolons.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+import numpy as np
+
+from topologies.files import plain
+from topologies.inline import words_of
+from topologies.matrix import MixingMatrix
+from topologies.parameters import TopologyError
+from topologies.sequences import Arrays, Periodic, check_round
+from topologies.validation import IMPORT_TOLERANCE
+from topologies.weights import metropolis_hastings
+
+
+def prepare_matrices(graph: object, rule: object, nodes: int, rounds: str) -> Arrays:
+    """Return what :func:`restore_matrices` needs: the number of nodes.
+
+    Parameters
+    ----------
+    graph, rule : object
+        Not used: the rounds have edges and weights.
+    nodes : int
+        The number of nodes.
+    rounds : str
+        The rounds; see the module.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``nodes``.
+    """
+    return {"nodes": np.array(nodes)}
+
+
+def restore_matrices(n: int, seed: int, arrays: Arrays, nodes: int, rounds: str) -> Periodic:
+    """Return the schedule of a text of rounds.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        Not used: nothing is drawn.
+    arrays : mapping of str to ndarray
+        The arrays of :func:`prepare_matrices`.
+    nodes : int
+        The number of nodes of the text.
+    rounds : str
+        The rounds, such as ``0-1:0.5; 1>0:0.5``.
+
+    Returns
+    -------
+    Periodic
+        The rounds in turn.
+
+    Raises
+    ------
+    TopologyError
+        If the text is malformed, a round is not doubly stochastic, or n is another number.
+    """
+    if n != nodes:
+        raise TopologyError(f"matrices: n is {n}, but the rounds are of {nodes} nodes")
+    return Periodic(tuple(_round(text, n) for text in rounds.split(";")))
+
+
+def _round(text: str, n: int) -> MixingMatrix:
+    words = words_of(text, n, "matrices")
+    missing = next((f"{i}{sign}{j}" for i, sign, j, weight in words if weight is None), None)
+    if missing is not None:
+        raise TopologyError(f"matrices: {missing!r} has no weight, as in {missing}:0.5")
+    symmetric = all(sign == "-" for _, sign, _, _ in words)
+    pairs = [(i, j) if sign == "-" else (j, i) for i, sign, j, _ in words]
+    if not symmetric:
+        backs = [(j, i) for i, sign, j, _ in words if sign == "-"]
+        pairs += backs
+    weights = [weight for _, _, _, weight in words]
+    weights += [weight for _, sign, _, weight in words if sign == "-" and not symmetric]
+    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    matrix = MixingMatrix(n, edges, np.array(weights, dtype=np.float64), symmetric=symmetric)
+    report = matrix.validate(IMPORT_TOLERANCE)
+    if not report.ok:
+        raise TopologyError(f"matrices: a round is not a mixing matrix: {report}")
+    return matrix
+
+
+def schedule_section(matrices: Sequence[Any]) -> dict[str, Any]:
+    """Return matrices as the parameters of the schedule ``matrices``, with its name.
+
+    Parameters
+    ----------
+    matrices : sequence of array_like, scipy sparse array or MixingMatrix
+        W^1, W^2, ... of one size, each (n, n): W[i, j] is the weight that i gives to j.
+
+    Returns
+    -------
+    dict of str to Any
+        ``name``, ``nodes`` and ``rounds``.
+
+    Raises
+    ------
+    TopologyError
+        If one is not a doubly stochastic matrix, or sizes differ.
+
+    Examples
+    --------
+    >>> schedule_section([np.array([[0.75, 0.25], [0.25, 0.75]])])
+    {'name': 'matrices', 'nodes': 2, 'rounds': '0-1:0.25'}
+    """
+    rounds = Periodic(tuple(as_matrix(matrix) for matrix in matrices))
+    return {"name": "matrices", "nodes": rounds.n, "rounds": "; ".join(map(_text, rounds.matrices))}
+
+
+def _text(matrix: MixingMatrix) -> str:
+    pairs = zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True)
+    if matrix.symmetric:
+        return " ".join(f"{i}-{j}:{weight!r}" for (i, j), weight in pairs)
+    return " ".join(f"{sender}>{receiver}:{weight!r}" for (receiver, sender), weight in pairs)
+
+
+def as_matrix(value: Any) -> MixingMatrix:
+    """Return a mixing matrix from an array, a graph (Metropolis-Hastings weights), or as it is.
+
+    Parameters
+    ----------
+    value : array_like, scipy sparse array, networkx.Graph or MixingMatrix
+        The entries, or the graph on 0 .. n-1.
+
+    Returns
+    -------
+    MixingMatrix
+        The matrix.
+
+    Raises
+    ------
+    TopologyError
+        If it is not a doubly stochastic matrix.
+    """
+    if isinstance(value, MixingMatrix):
+        return value
+    if isinstance(value, nx.Graph):
+        return metropolis_hastings(plain(nx.Graph(value)))
+    try:
+        return MixingMatrix.from_sparse(value)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, TopologyError):
+            raise
+        raise TopologyError(f"{type(value).__name__} is not a matrix: {error}") from None
+
+
+def takes_round(function: Callable[..., Any]) -> bool:
+    """Return whether a user's function has a parameter ``round``, and so returns W^k.
+
+    Parameters
+    ----------
+    function : Callable[..., Any]
+        The function.
+
+    Returns
+    -------
+    bool
+        False also where its parameters cannot be read.
+    """
+    try:
+        return "round" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+@dataclass(frozen=True)
+class OfRounds:
+    """The schedule of a user's function of n and the round.
+
+    Attributes
+    ----------
+    n : int
+        The number of nodes.
+    function : Callable[..., Any]
+        ``function(n, round=k, **options)`` returns W^k: an array (n, n), a networkx graph on
+        0 .. n-1 (Metropolis-Hastings weights), or a MixingMatrix.
+    options : Mapping[str, Any]
+        The options.
+    name : str
+        Its name, for messages.
+    """
+
+    n: int
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
+    name: str
+    period = None
+    tau = 1
+    # Of rounds that nobody has asked for yet nothing is known.
+    symmetric = False
+    doubly_stochastic = True
+
+    def matrix(self, k: int) -> MixingMatrix:
+        """Return W^k for the round k >= 1; raise ``TopologyError`` where it is none."""
+        where = f"{self.name} for round {check_round(k)}"
+        try:
+            made = as_matrix(self.function(self.n, round=k, **self.options))
+        except TopologyError as error:
+            raise TopologyError(f"{where}: {error}") from None
+        except Exception as error:
+            raise TopologyError(f"{where} fails: {type(error).__name__}: {error}") from error
+        if made.n != self.n:
+            raise TopologyError(f"{where} has {made.n} nodes, not {self.n}")
+        if not made.doubly_stochastic:
+            raise TopologyError(f"{where}: columns do not sum to one")
+        return made
