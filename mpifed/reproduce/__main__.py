@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser, program
-from mpifed.config.configuration import resolve
+from mpifed.config.configuration import resolve, to_mapping
 from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import (
     EXIT_BAD_INPUT,
@@ -43,7 +43,7 @@ from mpifed.jobs.printing import say
 from mpifed.reproduce import page, tuning
 from mpifed.reproduce.running import check_input, run_missing
 from mpifed.reproduce.study import Figure, Planned, Study, Table, runs_of
-from mpifed.sweep.plan import as_text
+from mpifed.sweep.plan import as_text, check_same_run
 
 PAPERS = ("fedem", "flix", "fedmm")
 
@@ -154,11 +154,13 @@ def _table(
 
 
 def _check(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:
-    """Refuse what is wrong before anything runs: one run of each row, and the data of the first."""
+    """Refuse what is wrong before anything runs: all settings, and the data of the first run."""
     for number, (label, runs) in enumerate(rows.items()):
-        mapping = apply_overrides(read_experiment(runs[0].experiment), runs[0].overrides)
         try:
-            resolve(mapping)
+            for run in runs:
+                asked = resolve(apply_overrides(read_experiment(run.experiment), run.overrides))
+                if run.finished:
+                    check_same_run(run.directory, to_mapping(asked))
             if with_data and number == 0 and not runs[0].finished:
                 check_input(runs[0])
         except InputError as error:
@@ -174,6 +176,7 @@ def _tune(
     if options.dry_run:
         print(f"{len(every)} runs to tune {study.name} on {variant}")
         return {}
+    _check({label: [run for _, run in tried] for label, tried in trials.items()}, with_data=True)
     failed = run_missing(every, options.processes, lambda line: print(line, flush=True))
     path = options.output / f"tuned-{options.paper}-{variant}.yaml"
     values = tuning.read_tuned(options.paper, variant, options.output)

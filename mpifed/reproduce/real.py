@@ -21,7 +21,7 @@ PARTS = (
     Entry("FedBABU", {"algorithm": "fedbabu"}),
 )
 FEDBN = Entry("FedBN", {"algorithm": "fedbn"})
-WHOLE = (methods.MOCHA, methods.AFL, methods.L2SGD)
+WHOLE = tuple(row.label for row in (methods.MOCHA, methods.AFL, methods.L2SGD))
 """Rows of Table 2 that train no such network."""
 
 ALONE = replace(
@@ -29,7 +29,7 @@ ALONE = replace(
 )
 """Local serves no unseen client: all of them train."""
 
-TRAIN = (row for row in (*methods.PAPER[1:], *methods.FIELD) if row not in WHOLE)
+TRAIN = (row for row in (*methods.PAPER[1:], *methods.FIELD) if row.label not in WHOLE)
 ROWS = (ALONE, *TRAIN, *PARTS)
 
 COMMON: Mapping[str, Any] = {
@@ -106,7 +106,9 @@ def table(
     """
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
     published = PUBLISHED.get(name, {})
-    entries = tuple(replace(row, published=published.get(row.label, ())) for row in rows)
+    entries = tuple(
+        replace(row, published=published.get(row.label, ()), tuning_rounds=None) for row in rows
+    )
     return Table(
         f"real-{name}",
         title,

@@ -51,7 +51,7 @@ def trials_of(
     Parameters
     ----------
     table : Table
-        The table whose rows are tuned; those with ``tuned=False`` are left out.
+        The table whose rows are tuned; those with ``tuned=False`` or ``tuned_as`` are left out.
     variant : str
         A key of its ``variants``.
     output : Path
@@ -63,9 +63,14 @@ def trials_of(
     """
     experiment, of_data = table.variants[variant]
     found: dict[str, list[tuple[dict[str, Any], Planned]]] = {}
-    for entry in filter(lambda each: each.tuned, table.entries):
+    for entry in table.entries:
+        if not entry.tuned or entry.tuned_as is not None:
+            continue
         place = output / "tuning" / variant / entry.folder
         common = {**of_data, **table.common, **VALIDATION, **entry.overrides}
+        if entry.tuning_rounds is not None:
+            common["rounds"] = entry.tuning_rounds
+            place /= f"rounds={entry.tuning_rounds}"
         found[entry.label] = [
             (
                 tried,
