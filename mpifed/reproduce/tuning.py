@@ -29,7 +29,7 @@ def grid_of(entry: Entry) -> list[dict[str, Any]]:
     Parameters
     ----------
     entry : Entry
-        The row; its ``grid`` adds to the learning rates.
+        The row; its ``grid`` adds to the learning rates, or has some of its own.
 
     Examples
     --------
