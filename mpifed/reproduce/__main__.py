@@ -125,9 +125,11 @@ def _table(
     if options.tune:
         for variant in variants:
             failed |= _tune(study, variant, options, more, command)
-    planned = {}
+    planned, values = {}, {}
     for variant in variants:
         tuned = tuning.read_tuned(options.paper, variant, options.output)
+        place = tuning.place_of(options.paper, variant, options.output)
+        values[variant] = page.tuned_text(study, tuned, place.name if place else "")
         planned[variant] = runs_of(study, variant, options.output, seeds, tuned, more)
         _check(planned[variant], with_data=not (options.dry_run or options.slurm))
     every = [run for rows in planned.values() for runs in rows.values() for run in runs]
@@ -146,6 +148,7 @@ def _table(
     for variant, rows in planned.items():
         text = [page.table_text(study, page.rows_of(study, rows))]
         text += [extra(rows) for extra in study.extras]
+        text.append(values[variant])
         parts[variant] = "\n\n".join(text)
     path = options.output / f"{study.name}.md"
     page.write_page(path, study, seeds, parts, command, failed)

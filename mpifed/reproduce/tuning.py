@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +104,8 @@ def chosen(trials: Sequence[tuple[dict[str, Any], Planned]]) -> dict[str, Any] |
     return None if best is None else best[1]
 
 
-def read_tuned(paper: str, variant: str, output: Path) -> dict[str, dict[str, Any]]:
-    """Return tuned values by row: those in ``output``, else those that mpifed comes with.
+def place_of(paper: str, variant: str, output: Path) -> Traversable | None:
+    """Return the file of tuned values: that in ``output``, else the one that mpifed comes with.
 
     Parameters
     ----------
@@ -112,13 +113,27 @@ def read_tuned(paper: str, variant: str, output: Path) -> dict[str, dict[str, An
         Which study and kind of data.
     output : Path
         The folder of all studies.
+
+    Returns
+    -------
+    Traversable or None
+        None where there is neither.
     """
     own = output / f"tuned-{paper}-{variant}.yaml"
     shipped = resources.files("mpifed.reproduce") / "tuned" / f"{paper}-{variant}.yaml"
-    for place in (own, shipped):
-        if place.is_file():
-            return yaml.safe_load(place.read_text(encoding="utf-8")) or {}
-    return {}
+    return next((place for place in (own, shipped) if place.is_file()), None)
+
+
+def read_tuned(paper: str, variant: str, output: Path) -> dict[str, dict[str, Any]]:
+    """Return tuned values by row, from the file of ``place_of``; none without one.
+
+    Parameters
+    ----------
+    paper, variant, output
+        As for ``place_of``.
+    """
+    place = place_of(paper, variant, output)
+    return yaml.safe_load(place.read_text(encoding="utf-8")) or {} if place else {}
 
 
 def write_tuned(path: Path, values: Mapping[str, Mapping[str, Any]], command: str) -> None:

@@ -74,6 +74,8 @@ def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
     assert "| share of the data | 0 | 0.1 |" in (tmp_path / "figure-2.md").read_text()
     tuned = yaml.safe_load((tmp_path / "tuned-fedem-released.yaml").read_text())
     assert tuned["FedEM"]["local.lr"] in (0.3, 1e-6)
+    said = f"Values of tuned-fedem-released.yaml: FedAvg lr {tuned['FedAvg']['local.lr']:g}; "
+    assert said in (tmp_path / "figure-2.md").read_text()
     config = tmp_path / "figure-2" / "released" / "fedem" / "seed=0" / "config.yaml"
     stored = yaml.safe_load(config.read_text())
     assert stored["local"]["lr"] == tuned["FedEM"]["local.lr"]
