@@ -13,7 +13,7 @@ Words key=value are overrides for all runs, as rounds=20 to try a study out; see
 seeds. --tune first chooses learning rates and penalties on validation data, over the paper's grids,
 and writes OUTPUT/tuned-PAPER-DATA.yaml, which later runs there use; mpifed comes with such files.
 --slurm submits the runs as arrays of jobs instead; the same command without it, once they are
-finished, writes the page.
+finished, writes the page. --finished writes it from those that are finished, and runs nothing.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _table(
                 f"{closest(variant, study.variants)}"
             )
     failed: dict[str, str] = {}
-    if options.tune:
+    if options.tune and not options.finished:
         for variant in variants:
             failed |= _tune(study, variant, options, more, command)
     planned, values = {}, {}
@@ -143,7 +143,8 @@ def _table(
             for runs in rows.values():
                 _submit(runs, options.slurm)
         return {}
-    failed |= run_missing(every, options.processes, lambda line: print(line, flush=True))
+    if not options.finished:
+        failed |= run_missing(every, options.processes, lambda line: print(line, flush=True))
     parts = {}
     for variant, rows in planned.items():
         text = [page.table_text(study, page.rows_of(study, rows))]
@@ -151,7 +152,8 @@ def _table(
         text.append(values[variant])
         parts[variant] = "\n\n".join(text)
     path = options.output / f"{study.name}.md"
-    page.write_page(path, study, seeds, parts, command, failed)
+    missing = sum(not run.finished for run in every) - len(failed)
+    page.write_page(path, study, seeds, parts, command, failed, missing)
     print(path)
     return failed
 
@@ -275,6 +277,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tune", action="store_true", help="choose learning rates first")
     parser.add_argument("--slurm", metavar="SITE", help="submit the runs as SLURM arrays")
+    parser.add_argument(
+        "--finished", action="store_true", help="run nothing: pages of what is finished"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show what would be run")
     parser.add_argument(
         "--processes",

@@ -234,6 +234,7 @@ def write_page(
     parts: Mapping[str, str],
     command: str,
     failed: Mapping[str, str],
+    missing: int = 0,
 ) -> None:
     """Write the page of a table.
 
@@ -251,6 +252,8 @@ def write_page(
         What made it.
     failed : mapping of str to str
         Reasons of runs that failed, by directory.
+    missing : int
+        Runs that are neither finished nor failed.
     """
     lines = [f"# {table.title}", "", "```", f"$ {command}", "```", ""]
     for variant, text in parts.items():
@@ -262,5 +265,7 @@ def write_page(
     ]
     lines += ["", *(f"* {remark}" for remark in table.remarks)]
     lines += [f"* `{place}` failed: {reason}" for place, reason in failed.items()]
+    if missing:
+        lines.append(f"* Runs that are not finished: {missing}.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")

@@ -64,6 +64,11 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
     assert main(words) == 0
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
     assert (tmp_path / "table-3.md").read_text() == text
+    (tmp_path / "table-3" / "paper" / "fedem" / "seed=1" / "DONE").unlink()
+    assert main([*words, "--finished"]) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
+    text = (tmp_path / "table-3.md").read_text()
+    assert text.count("± ") == 3 and "Runs that are not finished: 1." in text
 
 
 def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
