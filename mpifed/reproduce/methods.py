@@ -6,6 +6,7 @@ paper does not have on this data.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mpifed.reproduce.study import Entry
@@ -57,7 +58,12 @@ APFL = Entry(
 DITTO = Entry("Ditto", {"algorithm": "ditto"}, grid={"algorithm.ditto_lambda": (0.01, 0.1, 1.0)})
 SCAFFOLD = Entry("SCAFFOLD", {"algorithm": "scaffold", **PLAIN_SGD})
 QFFL = Entry("q-FFL", {"algorithm": "qffl"}, grid={"algorithm.q": (0.1, 1.0)})
-AFL = Entry("AFL", {"algorithm": "agnostic"})
+AFL = Entry(
+    "AFL",
+    {"algorithm": "agnostic"},
+    grid={"algorithm.gamma_w": (1.0, 0.316, 0.1)},
+    learning_rates=False,
+)
 L2GD = Entry(
     "L2GD",
     {"algorithm": "l2gd", "algorithm.l2gd_gradients": "minibatch", **PLAIN_SGD},
@@ -76,8 +82,13 @@ KNN_PER = Entry("kNN-Per", {"algorithm": "knn_per"}, tuned_as="FedAvg")
 PAPER = (LOCAL, FEDAVG, FEDPROX, FEDAVG_FT, CLUSTERED, PFEDME, MOCHA, FEDEM_ROW)
 """The rows that the paper has."""
 
+
+def _with_rates(row: Entry) -> Mapping[str, Sequence[float]]:
+    return {"local.lr": LARGE_RATES, **row.grid} if row.learning_rates else row.grid
+
+
 FIELD = tuple(
-    replace(row, tuning_rounds=60, grid={"local.lr": LARGE_RATES, **row.grid})
+    replace(row, tuning_rounds=60, grid=_with_rates(row))
     for row in (
         *(MOREAU, APFL, DITTO, SCAFFOLD, QFFL, AFL, L2GD, L2SGD),
         *(IFCA, FEDGMM, FEDALA, FEDROD, KNN_PER),

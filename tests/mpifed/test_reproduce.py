@@ -11,11 +11,12 @@ import scipy.stats
 import yaml
 
 import mpifed
+from mpifed.components.registry import find_algorithm
 from mpifed.config.experiment_files import parse_overrides
 from mpifed.reproduce.__main__ import PAPERS, main, studies
 from mpifed.reproduce.page import Row, best_of, paired_p, table_text
 from mpifed.reproduce.study import Entry, Table, runs_of
-from mpifed.reproduce.tuning import trials_of
+from mpifed.reproduce.tuning import grid_of, trials_of
 
 TINY = ["rounds=2", "clients=5", "data.n_test=20", "data.dimension=6", "seed=[0,1]"]
 
@@ -125,6 +126,13 @@ def test_a_row_takes_the_values_of_another():
     assert runs["D-FedEM"][0].overrides["local.lr"] == 0.3
     trials = trials_of(study, "paper", Path("out"), 0, {})
     assert "FedEM" in trials and "D-FedEM" not in trials
+
+
+def test_a_tuned_learning_rate_is_one_that_the_method_reads():
+    for entry in studies("fedem")["table-2"].entries:
+        read = find_algorithm(entry.overrides["algorithm"]).local_options
+        rated = any("local.lr" in tried for tried in grid_of(entry))
+        assert rated == (read is None or "lr" in read), entry.label
 
 
 def test_values_may_be_chosen_after_fewer_rounds():
