@@ -128,8 +128,8 @@ def _table(
     planned, values = {}, {}
     for variant in variants:
         tuned = tuning.read_tuned(options.paper, variant, options.output)
-        place = tuning.place_of(options.paper, variant, options.output)
-        values[variant] = page.tuned_text(study, tuned, place.name if place else "")
+        source, _ = tuning.source_of(options.paper, variant, options.output)
+        values[variant] = page.tuned_text(study, tuned, source)
         planned[variant] = runs_of(study, variant, options.output, seeds, tuned, more)
         _check(planned[variant], with_data=not (options.dry_run or options.slurm))
     every = [run for rows in planned.values() for runs in rows.values() for run in runs]

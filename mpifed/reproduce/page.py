@@ -211,7 +211,8 @@ def tuned_text(table: Table, tuned: Mapping[str, Mapping[str, Any]], source: str
     >>> print(tuned_text(table, {"FedAvg": {"local.lr": 0.1}}, "tuned.yaml"))
     Values of tuned.yaml: FedAvg lr 0.1. Not tuned: Local.
     """
-    having, lacking = [], []
+    having: list[str] = []
+    lacking: list[str] = []
     for entry in table.entries:
         values = {k: v for k, v in entry.chosen(tuned).items() if k not in entry.overrides}
         said = ", ".join(f"{key.split('.')[-1]} {value:g}" for key, value in values.items())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -104,36 +103,33 @@ def chosen(trials: Sequence[tuple[dict[str, Any], Planned]]) -> dict[str, Any] |
     return None if best is None else best[1]
 
 
-def place_of(paper: str, variant: str, output: Path) -> Traversable | None:
-    """Return the file of tuned values: that in ``output``, else the one that mpifed comes with.
+def source_of(paper: str, variant: str, output: Path) -> tuple[str, str]:
+    """Return name and text of the file of tuned values, both '' where there is none.
 
     Parameters
     ----------
     paper, variant : str
         Which study and kind of data.
     output : Path
-        The folder of all studies.
-
-    Returns
-    -------
-    Traversable or None
-        None where there is neither.
+        The folder of all studies. A file there is taken, else the one that mpifed comes with.
     """
     own = output / f"tuned-{paper}-{variant}.yaml"
     shipped = resources.files("mpifed.reproduce") / "tuned" / f"{paper}-{variant}.yaml"
-    return next((place for place in (own, shipped) if place.is_file()), None)
+    for place in (own, shipped):
+        if place.is_file():
+            return place.name, place.read_text(encoding="utf-8")
+    return "", ""
 
 
 def read_tuned(paper: str, variant: str, output: Path) -> dict[str, dict[str, Any]]:
-    """Return tuned values by row, from the file of ``place_of``; none without one.
+    """Return tuned values by row, from the file of ``source_of``; none without one.
 
     Parameters
     ----------
     paper, variant, output
-        As for ``place_of``.
+        As for ``source_of``.
     """
-    place = place_of(paper, variant, output)
-    return yaml.safe_load(place.read_text(encoding="utf-8")) or {} if place else {}
+    return yaml.safe_load(source_of(paper, variant, output)[1]) or {}
 
 
 def write_tuned(path: Path, values: Mapping[str, Mapping[str, Any]], command: str) -> None:
