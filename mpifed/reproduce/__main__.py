@@ -42,7 +42,7 @@ from mpifed.errors import (
 from mpifed.jobs.printing import say
 from mpifed.reproduce import page, tuning
 from mpifed.reproduce.running import check_input, run_missing
-from mpifed.reproduce.study import Figure, Planned, Study, Table, runs_of
+from mpifed.reproduce.study import Figure, Planned, Study, Table, having_runs, runs_of
 from mpifed.sweep.plan import as_text, check_same_run
 
 PAPERS = ("fedem", "flix", "fedmm")
@@ -128,8 +128,7 @@ def _table(
     planned, values = {}, {}
     for variant in variants:
         tuned = tuning.read_tuned(options.paper, variant, options.output)
-        source, _ = tuning.source_of(options.paper, variant, options.output)
-        values[variant] = page.tuned_text(study, tuned, source)
+        values[variant] = tuned
         planned[variant] = runs_of(study, variant, options.output, seeds, tuned, more)
         _check(planned[variant], with_data=not (options.dry_run or options.slurm))
     every = [run for rows in planned.values() for runs in rows.values() for run in runs]
@@ -147,9 +146,11 @@ def _table(
         failed |= run_missing(every, options.processes, lambda line: print(line, flush=True))
     parts = {}
     for variant, rows in planned.items():
-        text = [page.table_text(study, page.rows_of(study, rows))]
+        shown = having_runs(study, rows) if options.finished else study
+        source, _ = tuning.source_of(options.paper, variant, options.output)
+        text = [page.table_text(shown, page.rows_of(shown, rows))]
         text += [extra(rows) for extra in study.extras]
-        text.append(values[variant])
+        text.append(page.tuned_text(shown, values[variant], source))
         parts[variant] = "\n\n".join(text)
     path = options.output / f"{study.name}.md"
     missing = sum(not run.finished for run in every) - len(failed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +205,17 @@ def runs_of(
             Planned(experiment, {**whole, "seed": seed}, place / f"seed={seed}") for seed in seeds
         ]
     return found
+
+
+def having_runs(table: Table, runs: Mapping[str, Sequence[Planned]]) -> Table:
+    """Return a table without the rows that have no finished run.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    runs : mapping of str to sequence of Planned
+        Its runs, by label.
+    """
+    kept = (row for row in table.entries if any(run.finished for run in runs[row.label]))
+    return replace(table, entries=tuple(kept))

@@ -70,6 +70,11 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
     text = (tmp_path / "table-3.md").read_text()
     assert text.count("± ") == 3 and "Runs that are not finished: 1." in text
+    (tmp_path / "table-3" / "paper" / "fedem" / "seed=0" / "DONE").unlink()
+    assert main([*words, "--finished"]) == 0
+    text = (tmp_path / "table-3.md").read_text()
+    assert "| FedAvg |" in text and "| FedEM |" not in text
+    assert "Runs that are not finished: 2." in text
 
 
 def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
