@@ -123,7 +123,7 @@ def table(
 TABLES = (
     table(
         "mnist",
-        "MNIST: 100 clients, CNN",
+        "MNIST, CNN",
         ("The paper has no MNIST.",),
         data__partition="dirichlet",
         data__dirichlet_alpha=0.4,
@@ -134,7 +134,7 @@ TABLES = (
     ),
     table(
         "emnist",
-        "EMNIST: 100 clients, CNN",
+        "EMNIST, CNN",
         ("As in the paper: 10 % of the data, 200 rounds.",),
         data__partition="dirichlet",
         data__dirichlet_alpha=0.4,
@@ -145,7 +145,7 @@ TABLES = (
     ),
     table(
         "omniglot",
-        "Omniglot: 40 drawers, CNN",
+        "Omniglot by drawer, CNN",
         ("In place of FEMNIST: each drawer is a client.",),
         data__size=28,
         model="cnn",
@@ -154,7 +154,7 @@ TABLES = (
     ),
     table(
         "cifar10",
-        "CIFAR-10: 80 clients, MobileNet-v2",
+        "CIFAR-10, MobileNet-v2",
         ("The paper has all 60,000 pictures and 200 rounds.",),
         (*ROWS, FEDBN),
         data__partition="dirichlet",
@@ -165,7 +165,7 @@ TABLES = (
     ),
     table(
         "cifar100",
-        "CIFAR-100: 100 clients, MobileNet-v2",
+        "CIFAR-100, MobileNet-v2",
         ("The paper has all 60,000 pictures and 200 rounds.",),
         (*ROWS, FEDBN),
         data__partition="pachinko",
