@@ -25,6 +25,8 @@ from mpifed.sweep.references import split_linked
 # Resuming may change these, so a finished run with other values of them is the same run.
 FREE = ("evaluation.every:", "checkpoint.", "threads:", "reschedule:")
 
+LEFT = ", 'auto' now"
+
 MOST_RUNS = 10_000
 """Largest number of runs of a sweep, all of which are checked before the first begins."""
 
@@ -264,7 +266,8 @@ def check_same_run(directory: Path, complete: dict[str, Any]) -> None:
         return
     stored = config.completed(read_stored(path))
     found = config.differences(stored, complete)
-    found = [difference for difference in found if not difference.startswith(FREE)]
+    # What is left at auto, as local.stepping, was decided when the run began.
+    found = [each for each in found if not each.startswith(FREE) and not each.endswith(LEFT)]
     if found:
         raise InputError(
             f"'{directory}' holds a finished run of another configuration "

@@ -12,11 +12,14 @@ import yaml
 
 import mpifed
 from mpifed.components.registry import find_algorithm
-from mpifed.config.experiment_files import parse_overrides
+from mpifed.config.configuration import resolve, to_mapping
+from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
+from mpifed.errors import InputError
 from mpifed.reproduce.__main__ import PAPERS, main, studies
 from mpifed.reproduce.page import Row, best_of, paired_p, table_text
 from mpifed.reproduce.study import Entry, Table, runs_of
 from mpifed.reproduce.tuning import grid_of, trials_of
+from mpifed.sweep.plan import check_same_run
 
 TINY = ["rounds=2", "clients=5", "data.n_test=20", "data.dimension=6", "seed=[0,1]"]
 
@@ -107,6 +110,19 @@ def test_a_finished_run_of_other_settings_is_refused(tmp_path, capfd):
     said = capfd.readouterr().err
     assert "row 'FedEM, 66 rounds': " in said and "finished run of another configuration" in said
     assert [path.name for path in tmp_path.iterdir()] == ["table-7"]
+
+
+def test_a_run_that_decided_how_it_steps_is_the_same_run(tmp_path):
+    asked = {"model": "cnn", "data": "digits", "clients": 2, "rounds": 1}
+    place = tmp_path / "run"
+    mpifed.run("synthetic-fedem", output=place, **asked)
+    stored = yaml.safe_load((place / "config.yaml").read_text())
+    assert stored["local"]["stepping"] != "auto"
+    mapping = apply_overrides(read_experiment("synthetic-fedem"), asked)
+    check_same_run(place, to_mapping(resolve(mapping)))
+    other = apply_overrides(mapping, {"local.lr": 0.7})
+    with pytest.raises(InputError, match=r"local\.lr"):
+        check_same_run(place, to_mapping(resolve(other)))
 
 
 def test_rows_that_share_runs_have_the_same_settings():
