@@ -140,6 +140,12 @@ def test_rows_that_share_runs_have_the_same_settings():
     assert shared == 13
 
 
+def test_figure_2_has_the_published_numbers_of_unseen_clients():
+    of_table_3 = {row.label: row.published for row in studies("fedem")["table-3"].entries}
+    for row in studies("fedem")["figure-2"].entries:
+        assert row.published == of_table_3[row.label][:1]
+
+
 def test_a_row_takes_the_values_of_another():
     study = studies("fedem")["table-6"]
     tuned = {"FedEM": {"local.lr": 0.3}}
