@@ -13,7 +13,7 @@ Words key=value are overrides for all runs, as rounds=20 to try a study out; see
 seeds. --tune first chooses learning rates and penalties on validation data, over the paper's grids,
 and writes OUTPUT/tuned-PAPER-DATA.yaml, which later runs there use; mpifed comes with such files.
 --slurm submits the runs as arrays of jobs instead; the same command without it, once they are
-finished, writes the page.
+finished, writes the page. --finished writes it from those that are finished, and runs nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser, program
-from mpifed.config.configuration import resolve
+from mpifed.config.configuration import resolve, to_mapping
 from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import (
     EXIT_BAD_INPUT,
@@ -42,8 +42,8 @@ from mpifed.errors import (
 from mpifed.jobs.printing import say
 from mpifed.reproduce import page, tuning
 from mpifed.reproduce.running import check_input, run_missing
-from mpifed.reproduce.study import Figure, Planned, Study, Table, runs_of
-from mpifed.sweep.plan import as_text
+from mpifed.reproduce.study import Figure, Planned, Study, Table, having_runs, runs_of
+from mpifed.sweep.plan import as_text, check_same_run
 
 PAPERS = ("fedem", "flix", "fedmm")
 
@@ -122,12 +122,13 @@ def _table(
                 f"{closest(variant, study.variants)}"
             )
     failed: dict[str, str] = {}
-    if options.tune:
+    if options.tune and not options.finished:
         for variant in variants:
             failed |= _tune(study, variant, options, more, command)
-    planned = {}
+    planned, values = {}, {}
     for variant in variants:
         tuned = tuning.read_tuned(options.paper, variant, options.output)
+        values[variant] = tuned
         planned[variant] = runs_of(study, variant, options.output, seeds, tuned, more)
         _check(planned[variant], with_data=not (options.dry_run or options.slurm))
     every = [run for rows in planned.values() for runs in rows.values() for run in runs]
@@ -141,24 +142,31 @@ def _table(
             for runs in rows.values():
                 _submit(runs, options.slurm)
         return {}
-    failed |= run_missing(every, options.processes, lambda line: print(line, flush=True))
+    if not options.finished:
+        failed |= run_missing(every, options.processes, lambda line: print(line, flush=True))
     parts = {}
     for variant, rows in planned.items():
-        text = [page.table_text(study, page.rows_of(study, rows))]
+        shown = having_runs(study, rows) if options.finished else study
+        source, _ = tuning.source_of(options.paper, variant, options.output)
+        text = [page.table_text(shown, page.rows_of(shown, rows))]
         text += [extra(rows) for extra in study.extras]
+        text.append(page.tuned_text(shown, values[variant], source))
         parts[variant] = "\n\n".join(text)
     path = options.output / f"{study.name}.md"
-    page.write_page(path, study, seeds, parts, command, failed)
+    missing = sum(not run.finished for run in every) - len(failed)
+    page.write_page(path, study, seeds, parts, command, failed, missing)
     print(path)
     return failed
 
 
 def _check(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:
-    """Refuse what is wrong before anything runs: one run of each row, and the data of the first."""
+    """Refuse what is wrong before anything runs: all settings, and the data of the first run."""
     for number, (label, runs) in enumerate(rows.items()):
-        mapping = apply_overrides(read_experiment(runs[0].experiment), runs[0].overrides)
         try:
-            resolve(mapping)
+            for run in runs:
+                asked = resolve(apply_overrides(read_experiment(run.experiment), run.overrides))
+                if run.finished:
+                    check_same_run(run.directory, to_mapping(asked))
             if with_data and number == 0 and not runs[0].finished:
                 check_input(runs[0])
         except InputError as error:
@@ -174,6 +182,7 @@ def _tune(
     if options.dry_run:
         print(f"{len(every)} runs to tune {study.name} on {variant}")
         return {}
+    _check({label: [run for _, run in tried] for label, tried in trials.items()}, with_data=True)
     failed = run_missing(every, options.processes, lambda line: print(line, flush=True))
     path = options.output / f"tuned-{options.paper}-{variant}.yaml"
     values = tuning.read_tuned(options.paper, variant, options.output)
@@ -269,6 +278,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tune", action="store_true", help="choose learning rates first")
     parser.add_argument("--slurm", metavar="SITE", help="submit the runs as SLURM arrays")
+    parser.add_argument(
+        "--finished", action="store_true", help="run nothing: pages of what is finished"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show what would be run")
     parser.add_argument(
         "--processes",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.stats
@@ -192,6 +193,36 @@ def table_text(table: Table, rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def tuned_text(table: Table, tuned: Mapping[str, Mapping[str, Any]], source: str) -> str:
+    """Return a sentence about the tuned values of a table's rows.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    tuned : mapping
+        Overrides by label of the row.
+    source : str
+        The file that has them.
+
+    Examples
+    --------
+    >>> table = Table("table-9", "A table", {}, (Entry("FedAvg", {}), Entry("Local", {})))
+    >>> print(tuned_text(table, {"FedAvg": {"local.lr": 0.1}}, "tuned.yaml"))
+    Values of tuned.yaml: FedAvg lr 0.1. Not tuned: Local.
+    """
+    having: list[str] = []
+    lacking: list[str] = []
+    for entry in table.entries:
+        values = {k: v for k, v in entry.chosen(tuned).items() if k not in entry.overrides}
+        said = ", ".join(f"{key.split('.')[-1]} {value:g}" for key, value in values.items())
+        (having if said else lacking).append(f"{entry.label} {said}".strip())
+    if not having:
+        return "No learning rate or penalty was tuned."
+    others = f" Not tuned: {'; '.join(lacking)}." if lacking else ""
+    return f"Values of {source}: {'; '.join(having)}.{others}"
+
+
 def _number(value: float, half_width: float) -> str:
     if math.isnan(value):
         return "-"
@@ -205,6 +236,7 @@ def write_page(
     parts: Mapping[str, str],
     command: str,
     failed: Mapping[str, str],
+    missing: int = 0,
 ) -> None:
     """Write the page of a table.
 
@@ -222,6 +254,8 @@ def write_page(
         What made it.
     failed : mapping of str to str
         Reasons of runs that failed, by directory.
+    missing : int
+        Runs that are neither finished nor failed.
     """
     lines = [f"# {table.title}", "", "```", f"$ {command}", "```", ""]
     for variant, text in parts.items():
@@ -233,5 +267,7 @@ def write_page(
     ]
     lines += ["", *(f"* {remark}" for remark in table.remarks)]
     lines += [f"* `{place}` failed: {reason}" for place, reason in failed.items()]
+    if missing:
+        lines.append(f"* Runs that are not finished: {missing}.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")

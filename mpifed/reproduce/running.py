@@ -7,11 +7,13 @@ import contextlib
 import io
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpifed.errors import InputError, RunError, text_of
 from mpifed.reproduce.study import Planned
+from mpifed.training.progress import duration
 
 
 def check_input(run: Planned) -> None:
@@ -36,7 +38,7 @@ def run_missing(
     processes : int
         How many run at once, one core each.
     say : callable
-        Called with a line for each run that ends.
+        Called with a line for each run that ends, which tells how long the others will take.
 
     Returns
     -------
@@ -47,9 +49,18 @@ def run_missing(
     failed: dict[str, str] = {}
     if not waiting:
         return failed
+    began = time.monotonic()
+
+    def ended(run: Planned, reason: str, number: int) -> None:
+        if reason:
+            failed[str(run.directory)] = reason
+        left = (time.monotonic() - began) / number * (len(waiting) - number)
+        said = f"{number} of {len(waiting)}, about {duration(left)} left"
+        say(f"{said}  {run.directory}  {reason or 'finished'}")
+
     if processes == 1:
         for number, run in enumerate(waiting, 1):
-            _report(run, _run(run), f"{number} of {len(waiting)}", failed, say)
+            ended(run, _run(run), number)
         return failed
     # Spawned, since threads and MPI do not survive a fork.
     context = multiprocessing.get_context("spawn")
@@ -58,16 +69,8 @@ def run_missing(
     ) as pool:
         begun = {pool.submit(_run, run): run for run in waiting}
         for number, done in enumerate(concurrent.futures.as_completed(begun), 1):
-            _report(begun[done], done.result(), f"{number} of {len(waiting)}", failed, say)
+            ended(begun[done], done.result(), number)
     return failed
-
-
-def _report(
-    run: Planned, reason: str, place: str, failed: dict[str, str], say: Callable[[str], None]
-) -> None:
-    if reason:
-        failed[str(run.directory)] = reason
-    say(f"{place}  {run.directory}  {reason or 'finished'}")
 
 
 def _one_thread() -> None:

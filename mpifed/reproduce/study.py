@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+
+def folder_of(label: str) -> str:
+    """Return the name of the folder of a row.
+
+    Parameters
+    ----------
+    label : str
+        What the row is called.
+
+    Examples
+    --------
+    >>> folder_of("FedAvg+ (20 %)")
+    'fedavg-plus-20'
+    """
+    plain = label.lower().replace("+", " plus ")
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
 @dataclass(frozen=True)
@@ -28,6 +45,12 @@ class Entry:
         What is tuned beside the learning rate.
     learning_rates : bool
         Whether learning rates are tuned.
+    tuning_rounds : int, optional
+        Rounds of the runs from which values are chosen; None is those of the table.
+    tuned_as : str, optional
+        Label of the row whose tuned values this one takes, instead of being tuned itself.
+    same_as : (str, str), optional
+        The table and the label of the row whose runs these are: they have the same settings.
     """
 
     label: str
@@ -36,18 +59,30 @@ class Entry:
     tuned: bool = True
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
     learning_rates: bool = True
+    tuning_rounds: int | None = None
+    tuned_as: str | None = None
+    same_as: tuple[str, str] | None = None
 
     @property
     def folder(self) -> str:
-        """The name of its folder.
+        """The name of its folder."""
+        return folder_of(self.label)
+
+    def chosen(self, tuned: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return its values among the tuned ones, by label; none for a row that takes none.
+
+        Parameters
+        ----------
+        tuned : mapping
+            Overrides by label of the row.
 
         Examples
         --------
-        >>> Entry("FedAvg+ (20 %)", {}).folder
-        'fedavg-plus-20'
+        >>> row = Entry("FedEM, half of the clients", {}, tuned_as="FedEM")
+        >>> row.chosen({"FedEM": {"local.lr": 0.3}})
+        {'local.lr': 0.3}
         """
-        plain = self.label.lower().replace("+", " plus ")
-        return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
+        return tuned.get(self.tuned_as or self.label, {}) if self.tuned else {}
 
 
 @dataclass(frozen=True)
@@ -151,7 +186,8 @@ def runs_of(
     variant : str
         A key of its ``variants``.
     output : Path
-        The folder of all studies; runs are in ``output/name/variant/row/seed=S``.
+        The folder of all studies; runs are in ``output/name/variant/row/seed=S``, with the name
+        and the row that ``same_as`` has where it is given.
     seeds : sequence of int
         Seeds of the runs.
     tuned : mapping
@@ -162,10 +198,24 @@ def runs_of(
     experiment, of_data = table.variants[variant]
     found: dict[str, list[Planned]] = {}
     for entry in table.entries:
-        place = output / table.name / variant / entry.folder
-        chosen = tuned.get(entry.label, {}) if entry.tuned else {}
-        whole = {**of_data, **table.common, **chosen, **entry.overrides, **more}
+        study, row = entry.same_as or (table.name, entry.label)
+        place = output / study / variant / folder_of(row)
+        whole = {**of_data, **table.common, **entry.chosen(tuned), **entry.overrides, **more}
         found[entry.label] = [
             Planned(experiment, {**whole, "seed": seed}, place / f"seed={seed}") for seed in seeds
         ]
     return found
+
+
+def having_runs(table: Table, runs: Mapping[str, Sequence[Planned]]) -> Table:
+    """Return a table without the rows that have no finished run.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    runs : mapping of str to sequence of Planned
+        Its runs, by label.
+    """
+    kept = (row for row in table.entries if any(run.finished for run in runs[row.label]))
+    return replace(table, entries=tuple(kept))

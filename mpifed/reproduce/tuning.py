@@ -29,7 +29,7 @@ def grid_of(entry: Entry) -> list[dict[str, Any]]:
     Parameters
     ----------
     entry : Entry
-        The row; its ``grid`` adds to the learning rates.
+        The row; its ``grid`` adds to the learning rates, or has some of its own.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def trials_of(
     Parameters
     ----------
     table : Table
-        The table whose rows are tuned; those with ``tuned=False`` are left out.
+        The table whose rows are tuned; those with ``tuned=False`` or ``tuned_as`` are left out.
     variant : str
         A key of its ``variants``.
     output : Path
@@ -63,9 +63,14 @@ def trials_of(
     """
     experiment, of_data = table.variants[variant]
     found: dict[str, list[tuple[dict[str, Any], Planned]]] = {}
-    for entry in filter(lambda each: each.tuned, table.entries):
+    for entry in table.entries:
+        if not entry.tuned or entry.tuned_as is not None:
+            continue
         place = output / "tuning" / variant / entry.folder
         common = {**of_data, **table.common, **VALIDATION, **entry.overrides}
+        if entry.tuning_rounds is not None:
+            common["rounds"] = entry.tuning_rounds
+            place /= f"rounds={entry.tuning_rounds}"
         found[entry.label] = [
             (
                 tried,
@@ -98,22 +103,33 @@ def chosen(trials: Sequence[tuple[dict[str, Any], Planned]]) -> dict[str, Any] |
     return None if best is None else best[1]
 
 
-def read_tuned(paper: str, variant: str, output: Path) -> dict[str, dict[str, Any]]:
-    """Return tuned values by row: those in ``output``, else those that mpifed comes with.
+def source_of(paper: str, variant: str, output: Path) -> tuple[str, str]:
+    """Return name and text of the file of tuned values, both '' where there is none.
 
     Parameters
     ----------
     paper, variant : str
         Which study and kind of data.
     output : Path
-        The folder of all studies.
+        The folder of all studies. A file there is taken, else the one that mpifed comes with.
     """
     own = output / f"tuned-{paper}-{variant}.yaml"
     shipped = resources.files("mpifed.reproduce") / "tuned" / f"{paper}-{variant}.yaml"
     for place in (own, shipped):
         if place.is_file():
-            return yaml.safe_load(place.read_text(encoding="utf-8")) or {}
-    return {}
+            return place.name, place.read_text(encoding="utf-8")
+    return "", ""
+
+
+def read_tuned(paper: str, variant: str, output: Path) -> dict[str, dict[str, Any]]:
+    """Return tuned values by row, from the file of ``source_of``; none without one.
+
+    Parameters
+    ----------
+    paper, variant, output
+        As for ``source_of``.
+    """
+    return yaml.safe_load(source_of(paper, variant, output)[1]) or {}
 
 
 def write_tuned(path: Path, values: Mapping[str, Mapping[str, Any]], command: str) -> None:

@@ -26,6 +26,8 @@ from mpifed.sweep.references import split_linked
 # Resuming may change these, so a finished run with other values of them is the same run.
 FREE = ("evaluation.every:", "checkpoint.", "storage.", "threads:", "reschedule:")
 
+LEFT = ", 'auto' now"
+
 MOST_RUNS = 10_000
 """Largest number of runs of a sweep, all of which are checked before the first begins."""
 
@@ -115,7 +117,8 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
         asked = config.resolve(config.apply_overrides(mapping, overrides), ranks)
         complete = config.to_mapping(asked)
         run = Planned(output / _directory_name(chosen), overrides, complete["data"], linked, needs)
-        _check_same_run(run, complete)
+        if run.finished():  # an unfinished run is compared by mpifed.run itself when it resumes
+            check_same_run(run.directory, complete)
         runs.append(run)
     return runs
 
@@ -244,17 +247,31 @@ def run_words(experiment: str, run: Planned, ranks: int | None) -> list[str]:
     return [sys.executable, "-m", "mpifed.run", experiment, *overrides, *expected, *output]
 
 
-def _check_same_run(run: Planned, complete: dict[str, Any]) -> None:
-    """Refuse a directory that holds a finished run of another configuration."""
-    path = run.directory / "config.yaml"
-    if not run.finished() or not path.exists():
-        return  # an unfinished run is compared by mpifed.run itself when it resumes
+def check_same_run(directory: Path, complete: dict[str, Any]) -> None:
+    """Refuse a directory that holds a finished run of another configuration.
+
+    Parameters
+    ----------
+    directory : Path
+        The run directory.
+    complete : dict
+        The configuration that is asked for, with all its keys.
+
+    Raises
+    ------
+    InputError
+        Where they differ in what a run that is resumed must not change.
+    """
+    path = directory / "config.yaml"
+    if not path.exists():
+        return
     stored = config.completed(read_stored(path))
     found = differences(stored, complete)
-    found = [difference for difference in found if not difference.startswith(FREE)]
+    # What is left at auto, as local.stepping, was decided when the run began.
+    found = [each for each in found if not each.startswith(FREE) and not each.endswith(LEFT)]
     if found:
         raise InputError(
-            f"'{run.directory}' holds a finished run of another configuration "
+            f"'{directory}' holds a finished run of another configuration "
             f"({found[0]}); choose another --output"
         )
 

@@ -84,7 +84,7 @@ class Progress:
         if done > 0:
             each = (time.monotonic() - self._began) / done
             parts.append(f"{each:.3f} s/round")
-            parts.append(f"{_duration(each * (self._last - number))} left")
+            parts.append(f"{duration(each * (self._last - number))} left")
         return "  ".join(parts)
 
 
@@ -98,7 +98,14 @@ def _has_terminal(console: Console) -> bool:
         return True  # not a terminal itself, but rich was set to write for one
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a time as minutes and seconds, with hours where there are any.
+
+    Examples
+    --------
+    >>> duration(75), duration(3725)
+    ('1:15', '1:02:05')
+    """
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

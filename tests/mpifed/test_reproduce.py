@@ -10,10 +10,16 @@ import pytest
 import scipy.stats
 import yaml
 
-from mpifed.config.experiment_files import parse_overrides
+import mpifed
+from mpifed.components.registry import find_algorithm
+from mpifed.config.configuration import resolve, to_mapping
+from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
+from mpifed.errors import InputError
 from mpifed.reproduce.__main__ import PAPERS, main, studies
 from mpifed.reproduce.page import Row, best_of, paired_p, table_text
 from mpifed.reproduce.study import Entry, Table, runs_of
+from mpifed.reproduce.tuning import grid_of, trials_of
+from mpifed.sweep.plan import check_same_run
 
 TINY = ["rounds=2", "clients=5", "data.n_test=20", "data.dimension=6", "seed=[0,1]"]
 
@@ -54,7 +60,7 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
     words = ["fedem", "--table", "3", "--data", "paper", *TINY, "clients=10"]
     words += ["--output", str(tmp_path), "--processes", "1"]
     assert main(words) == 0
-    assert "8 of 8" in capfd.readouterr().out
+    assert "8 of 8, about 0:00 left" in capfd.readouterr().out
     text = (tmp_path / "table-3.md").read_text()
     assert text.count("± ") == 4 and "| 73 |" in text and "entropy" in text
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
@@ -62,6 +68,16 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
     assert main(words) == 0
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
     assert (tmp_path / "table-3.md").read_text() == text
+    (tmp_path / "table-3" / "paper" / "fedem" / "seed=1" / "DONE").unlink()
+    assert main([*words, "--finished"]) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
+    text = (tmp_path / "table-3.md").read_text()
+    assert text.count("± ") == 3 and "Runs that are not finished: 1." in text
+    (tmp_path / "table-3" / "paper" / "fedem" / "seed=0" / "DONE").unlink()
+    assert main([*words, "--finished"]) == 0
+    text = (tmp_path / "table-3.md").read_text()
+    assert "| FedAvg |" in text and "| FedEM |" not in text
+    assert "Runs that are not finished: 2." in text
 
 
 def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
@@ -72,6 +88,8 @@ def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
     assert "| share of the data | 0 | 0.1 |" in (tmp_path / "figure-2.md").read_text()
     tuned = yaml.safe_load((tmp_path / "tuned-fedem-released.yaml").read_text())
     assert tuned["FedEM"]["local.lr"] in (0.3, 1e-6)
+    said = f"Values of tuned-fedem-released.yaml: FedAvg lr {tuned['FedAvg']['local.lr']:g}; "
+    assert said in (tmp_path / "figure-2.md").read_text()
     config = tmp_path / "figure-2" / "released" / "fedem" / "seed=0" / "config.yaml"
     stored = yaml.safe_load(config.read_text())
     assert stored["local"]["lr"] == tuned["FedEM"]["local.lr"]
@@ -81,6 +99,78 @@ def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
         yaml.safe_load((trial / "config.yaml").read_text())["evaluation"]["validation_fraction"]
         == 0.2
     )
+
+
+def test_a_finished_run_of_other_settings_is_refused(tmp_path, capfd):
+    words = ["fedem", "--table", "7", "--data", "paper", *TINY, "--output", str(tmp_path)]
+    place = tmp_path / "table-7" / "paper" / "fedem-66-rounds" / "seed=1"
+    more = {**parse_overrides(TINY), "seed": 1, "local.lr": 0.05}
+    mpifed.run("synthetic-released", output=place, **more)
+    assert main(words) == 2
+    said = capfd.readouterr().err
+    assert "row 'FedEM, 66 rounds': " in said and "finished run of another configuration" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["table-7"]
+
+
+def test_a_run_that_decided_how_it_steps_is_the_same_run(tmp_path):
+    asked = {"model": "cnn", "data": "digits", "clients": 2, "rounds": 1}
+    place = tmp_path / "run"
+    mpifed.run("synthetic-fedem", output=place, **asked)
+    stored = yaml.safe_load((place / "config.yaml").read_text())
+    assert stored["local"]["stepping"] != "auto"
+    mapping = apply_overrides(read_experiment("synthetic-fedem"), asked)
+    check_same_run(place, to_mapping(resolve(mapping)))
+    other = apply_overrides(mapping, {"local.lr": 0.7})
+    with pytest.raises(InputError, match=r"local\.lr"):
+        check_same_run(place, to_mapping(resolve(other)))
+
+
+def test_rows_that_share_runs_have_the_same_settings():
+    tuned = {label: {"local.lr": 0.3, "algorithm.mu": 7.0} for label in ("FedProx", "FedEM")}
+    known = studies("fedem")
+    shared = 0
+    for study in known.values():
+        for entry in (entry for entry in study.entries if entry.same_as):
+            of, label = entry.same_as
+            variant = next(iter(study.variants))
+            mine = runs_of(study, variant, Path("out"), [0, 1], tuned, {})[entry.label]
+            theirs = runs_of(known[of], variant, Path("out"), [0, 1], tuned, {})[label]
+            assert mine == theirs
+            shared += 1
+    assert shared == 13
+
+
+def test_figure_2_has_the_published_numbers_of_unseen_clients():
+    of_table_3 = {row.label: row.published for row in studies("fedem")["table-3"].entries}
+    for row in studies("fedem")["figure-2"].entries:
+        assert row.published == of_table_3[row.label][:1]
+
+
+def test_a_row_takes_the_values_of_another():
+    study = studies("fedem")["table-6"]
+    tuned = {"FedEM": {"local.lr": 0.3}}
+    runs = runs_of(study, "paper", Path("out"), [0], tuned, {})
+    assert runs["D-FedEM"][0].overrides["local.lr"] == 0.3
+    trials = trials_of(study, "paper", Path("out"), 0, {})
+    assert "FedEM" in trials and "D-FedEM" not in trials
+
+
+def test_a_tuned_learning_rate_is_one_that_the_method_reads():
+    for entry in studies("fedem")["table-2"].entries:
+        read = find_algorithm(entry.overrides["algorithm"]).local_options
+        rated = any("local.lr" in tried for tried in grid_of(entry))
+        assert rated == (read is None or "lr" in read), entry.label
+
+
+def test_values_may_be_chosen_after_fewer_rounds():
+    entries = (Entry("A", {"algorithm": "fedavg"}, tuning_rounds=7), Entry("B", {}))
+    study = Table("table-9", "A table", {"paper": ("synthetic-released", {})}, entries)
+    trials = trials_of(study, "paper", Path("out"), 0, {})
+    assert {run.overrides.get("rounds") for _, run in trials["A"]} == {7}
+    assert {run.directory.parent.name for _, run in trials["A"]} == {"rounds=7"}
+    assert {run.overrides.get("rounds") for _, run in trials["B"]} == {None}
+    asked = trials_of(study, "paper", Path("out"), 0, {"rounds": 3})
+    assert {run.overrides["rounds"] for _, run in asked["A"]} == {3}
 
 
 @pytest.mark.slow
