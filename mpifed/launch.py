@@ -32,13 +32,16 @@ from mpifed.errors import (
     text_of,
 )
 from mpifed.supervision.exit import skip_teardown
+from mpifed.supervision.handover import release_signals
 from mpifed.supervision.heartbeat import (
     announce_orderly_end,
     hosted_clients,
     send_to_guard,
     waiting,
+    watched,
 )
-from mpifed.supervision.launcher import launched_rank
+from mpifed.supervision.heartbeat import began as rank_began
+from mpifed.supervision.launcher import launched_rank, started_at
 from mpifed.supervision.shared_memory import remove_segments, segments_of
 
 KINDS = (
@@ -95,11 +98,15 @@ def parser() -> Parser:
     return made
 
 
-def main(arguments: list[str]) -> int:
-    """Run the command with the words after ``mpifed run``; return its exit code."""
-    # Set before numpy and torch start their thread pools; ``threads=`` raises them again.
+def bound_threads() -> None:
+    """Bound thread pools, before numpy and torch start them; ``threads=`` raises them again."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command with the words after ``mpifed run``; return its exit code."""
+    bound_threads()
     if os.environ.get("MPIFED_DEBUG") == "1":
         faulthandler.enable()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -172,7 +179,19 @@ def _world(expected: int | None) -> Any:
     return communicator
 
 
-def _request(options: Any) -> Any:
+def early_request(options: Any) -> tuple[str | None, dict[str, Any], Any]:
+    """Check the words of the command as far as that needs neither torch nor data.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        What ``parser`` returns.
+
+    Returns
+    -------
+    tuple
+        The experiment, overrides by dotted key, and the value of ``--resume``.
+    """
     from mpifed.config.early import check_early, written_stall_limit
     from mpifed.config.experiment_files import parse_overrides, split_words
 
@@ -189,6 +208,11 @@ def _request(options: Any) -> Any:
     send_to_guard(limit=written_stall_limit(experiment, overrides))
     if chosen is None:
         check_early(experiment, overrides)
+    return experiment, overrides, chosen
+
+
+def _request(options: Any) -> Any:
+    experiment, overrides, chosen = early_request(options)
     # Later than the rest, since it imports torch: a wrong word is refused at once.
     from mpifed.training.request import Request
 
@@ -199,7 +223,7 @@ def _request(options: Any) -> Any:
         Path(chosen) if isinstance(chosen, str) else chosen,
         options.dry_run,
         options.quiet,
-        _since_process_start(),
+        _since_start(),
     )
 
 
@@ -221,6 +245,7 @@ def _stop_on_signals() -> Callable[[], bool]:
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, lambda received, frame: came.append(received))
     signal.signal(signal.SIGINT, _interrupt)
+    release_signals()
     return lambda: bool(came)
 
 
@@ -229,14 +254,12 @@ def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _since_process_start() -> float:
-    """Return wall seconds since this process began; its CPU seconds where they are unknown."""
-    try:
-        fields = Path("/proc/self/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
-        ticks = int(fields[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError, ValueError, IndexError):
+def _since_start() -> float:
+    """Return wall seconds since the launcher started this rank; CPU seconds if unknown."""
+    began = rank_began() if watched() else started_at()
+    if began < 0 or not hasattr(time, "CLOCK_BOOTTIME"):
         return time.process_time()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began
 
 
 def _say(message: str) -> None:

@@ -24,6 +24,7 @@ FLOORS = (
     {"api", "jobs"},
     {"mpifed"},
     {"launch", "reproduce"},
+    {"preload"},
     {"run", "__main__"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""

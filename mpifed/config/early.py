@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpifed.config.configuration import check_names
-from mpifed.config.experiment_files import DEFAULT_EXPERIMENT, apply_overrides, read_experiment
+from mpifed.config.experiment_files import (
+    DEFAULT_EXPERIMENT,
+    YAML_FILES,
+    apply_overrides,
+    read_experiment,
+)
 from mpifed.errors import InputError
 from mpifed.supervision.heartbeat import STALL_LIMIT
 
@@ -30,9 +35,11 @@ def check_early(experiment: str | None, overrides: Mapping[str, Any]) -> None:
     InputError
         In the words of ``configuration.resolve``, which checks the rest.
     """
-    written = _written(DEFAULT_EXPERIMENT if experiment is None else experiment)
-    if written is not None:
-        check_names(apply_overrides(written, overrides))
+    if experiment is not None and not experiment.endswith(YAML_FILES):
+        read_experiment(experiment)  # refuses an unknown name, for which no file is read
+    mapping = written(experiment)
+    if mapping is not None:
+        check_names(apply_overrides(mapping, overrides))
 
 
 def written_stall_limit(experiment: str | None, overrides: Mapping[str, Any]) -> float | None:
@@ -48,14 +55,21 @@ def written_stall_limit(experiment: str | None, overrides: Mapping[str, Any]) ->
     float or None
         Seconds; the default where what is written cannot be used.
     """
-    written = (_written(experiment) if experiment is not None else None) or {}
-    found = {"stall_limit": STALL_LIMIT, **written, **overrides}["stall_limit"]
+    mapping = (written(experiment) if experiment is not None else None) or {}
+    found = {"stall_limit": STALL_LIMIT, **mapping, **overrides}["stall_limit"]
     usable = found is None or (type(found) in (int, float) and 0 < found < 1e18)
     return found if usable else STALL_LIMIT
 
 
-def _written(experiment: str) -> dict[str, Any] | None:
+def written(experiment: str | None) -> dict[str, Any] | None:
+    """Return an experiment as written; None where its file cannot be read.
+
+    Parameters
+    ----------
+    experiment : str or None
+        Name or path of the experiment; None is the default one.
+    """
     try:
-        return read_experiment(experiment)
+        return read_experiment(DEFAULT_EXPERIMENT if experiment is None else experiment)
     except InputError:
         return None

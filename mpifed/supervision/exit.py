@@ -73,6 +73,7 @@ def leave(code: int) -> int:
     standard error and abandoned.
     """
     _Ending.code = code
+    heartbeat.send_to_guard(code=code)
     if hasattr(signal, "setitimer"):
         # The interpreter waits for threads without a limit, but handles signals meanwhile.
         signal.signal(signal.SIGALRM, lambda number, frame: _give_up())
