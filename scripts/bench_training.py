@@ -30,6 +30,7 @@ import bench_interruption
 import bench_methods
 import bench_models
 import bench_networks
+import bench_startup
 import bench_surrogates
 import bench_topologies
 import bench_transport
@@ -218,6 +219,7 @@ for part in (
     bench_clients,
     bench_models,
     bench_methods,
+    bench_startup,
 ):
     BENCHMARKS |= part.BENCHMARKS
 

@@ -90,6 +90,7 @@ def _new_ends(on_one_host: bool, shared: bool) -> tuple[int, Ends, socket.socket
 def _work(action: Callable[[], int], ends: Ends) -> int:
     """Run ``action`` as a rank that is connected to its guard."""
     heartbeat.begin(ends.board, ends.pipe, ends.port, ends.guard, ends.began)
+    heartbeat.step()  # the guard may have waited long for a process to fork this one
     try:
         return leaving.leave(action())
     finally:

@@ -136,13 +136,12 @@ def take_over(belongings: Belongings, received: Sequence[int], kept: Sequence[in
 def _join_group(belongings: Belongings) -> None:
     """Enter the process group of the stub, so that what is sent to it comes here too.
 
-    A group of another session cannot be entered. A launcher that starts each rank in a session of
-    its own gets one for the forked process as well.
+    A group of another session cannot be entered: where a launcher starts each rank in a session of
+    its own, the rank has a group of its own in the forker's session. That also keeps the ranks of a
+    node in one group of Linux's scheduler (autogroup), so that one that polls for messages makes
+    room for another.
     """
-    if belongings.session != os.getsid(0):
-        os.setsid()
-    else:
-        os.setpgid(0, belongings.group)
+    os.setpgid(0, belongings.group if belongings.session == os.getsid(0) else 0)
 
 
 def _moved(number: int, free: int) -> int:
