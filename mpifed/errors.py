@@ -9,7 +9,6 @@ component contributes text to it.
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 from collections.abc import Iterable
@@ -211,6 +210,8 @@ def closest(name: str, allowed: Iterable[str]) -> str:
     >>> closest("fedm", ["fedem", "fedavg"])
     "did you mean 'fedem'? allowed: fedavg, fedem"
     """
+    import difflib  # here, since every guard would import it
+
     names = sorted(allowed)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     listing = ", ".join(names)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +55,14 @@ def _import_all(experiment: str | None, overrides: Mapping[str, Any]) -> None:
     sys.modules["mpi4py"] = None  # type: ignore[assignment]
     for name in RUN:
         importlib.import_module(name)
-    for name in _components(experiment, overrides):
-        importlib.import_module(name)
+    _import_components(experiment, overrides)
     del sys.modules["mpi4py"]
 
 
-def _components(experiment: str | None, overrides: Mapping[str, Any]) -> Iterable[str]:
-    """Return the modules of the shipped components that a configuration names."""
-    from mpifed.components.registry import named
+def _import_components(experiment: str | None, overrides: Mapping[str, Any]) -> None:
+    """Import the shipped components that a configuration names, and read their options."""
+    from mpifed.components.registry import find, named
+    from mpifed.components.schema import options_of
     from mpifed.components.tables import TABLES
     from mpifed.config.early import written
     from mpifed.config.experiment_files import DEFAULTS, apply_overrides
@@ -70,9 +70,8 @@ def _components(experiment: str | None, overrides: Mapping[str, Any]) -> Iterabl
     mapping = apply_overrides(written(experiment) or {}, overrides)
     for section, default in DEFAULTS.items():
         name, _ = named(mapping.get(section, default), section, default)
-        path = TABLES[section].get(name)
-        if path is not None:
-            yield path.partition(":")[0]
+        if name in TABLES[section]:
+            options_of(find(section, name))
 
 
 def _h5py_needs_mpi() -> bool:

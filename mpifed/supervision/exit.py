@@ -17,7 +17,6 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 from typing import Any
 
 from mpifed.supervision import heartbeat
@@ -140,5 +139,7 @@ def _flush_files() -> None:
         except ValueError:
             pass  # closed before
         except Exception:
+            import traceback  # here, since every guard would import it
+
             with contextlib.suppress(OSError, ValueError):
                 traceback.print_exc()

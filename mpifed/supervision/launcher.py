@@ -15,7 +15,6 @@ import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,6 +173,8 @@ def end_job() -> NoReturn:
     """
     step = os.environ.get("SLURM_STEP_ID")
     if step is not None and _number(LOCAL_SIZE_VARIABLES) is None:
+        import subprocess  # here, since every guard would import it
+
         words = ["scancel", "--signal=KILL", f"{os.environ.get('SLURM_JOB_ID')}.{step}"]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(words, check=False, capture_output=True, timeout=CANCELLING)

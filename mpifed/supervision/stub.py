@@ -37,7 +37,6 @@ from pathlib import Path
 
 from mpifed.errors import EXIT_FAILED
 from mpifed.supervision import likeness
-from mpifed.supervision.forker import Forker
 from mpifed.supervision.handover import MOST, Belongings
 from mpifed.supervision.heartbeat import Ends
 from mpifed.supervision.launcher import Launch
@@ -121,6 +120,8 @@ def _serve(
 ) -> Ends:
     """Be the forker; returns in ranks alone. Nothing may return or raise into the guard's code."""
     try:
+        from mpifed.supervision.forker import Forker  # here, since every guard would import it
+
         forget()
         return Forker(listening, traits).serve(ends, preload)
     except BaseException:
