@@ -36,6 +36,7 @@ from mpifed.supervision.handover import (
     take_over,
 )
 from mpifed.supervision.heartbeat import Ends
+from mpifed.supervision.launcher import die_with_parent, outlive_parent
 from mpifed.supervision.rank_process import peer_of
 
 NAME = "mpifed-forker"
@@ -100,6 +101,7 @@ class Forker:
             ready = False
         if not ready or likeness.threads() != 1:
             os._exit(0)
+        outlive_parent()
         heartbeat.pause()
         ends.board.close()
         os.close(ends.pipe)
@@ -121,6 +123,7 @@ class Forker:
     def _let_go(self, ends: Ends) -> _Printed:
         """Part from the guard that has started this process, and from its launcher."""
         os.setpgid(0, 0)
+        die_with_parent(self._starter)  # while it imports, which may take for ever
         hold_signals()
         call_process(NAME)
         for number in inherited_descriptors(pipes=True):

@@ -164,6 +164,11 @@ def die_with_parent(parent: int) -> None:
         os._exit(EXIT_FAILED)
 
 
+def outlive_parent() -> None:
+    """Undo :func:`die_with_parent`."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
+
+
 def end_job() -> NoReturn:
     """Make the launcher end the ranks of other hosts, which before MPI nothing else reaches.
 

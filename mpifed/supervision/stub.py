@@ -135,4 +135,6 @@ def _name(launch: Launch) -> bytes:
         text = Path(f"/proc/{launch.process}/stat").read_text(encoding="utf-8", errors="replace")
         started = text.rsplit(")", 1)[1].split()[19]
     about = f"{os.getuid()} {socket.gethostname()} {launch.job} {launch.process} {started}"
-    return b"\0mpifed-forker-" + hashlib.blake2b(about.encode(), digest_size=16).hexdigest().encode()
+    return (
+        b"\0mpifed-forker-" + hashlib.blake2b(about.encode(), digest_size=16).hexdigest().encode()
+    )
