@@ -16,7 +16,6 @@ import gc
 import json
 import os
 import selectors
-import signal
 import socket
 import sys
 from collections.abc import Callable

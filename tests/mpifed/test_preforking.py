@@ -37,10 +37,9 @@ from commands import (
 
 from mpifed.supervision import likeness, rank_process
 from mpifed.supervision.forker import NAME
-from mpifed.supervision.heartbeat import Ends, new_board
 from mpifed.supervision.launcher import Launch, launched
 from mpifed.supervision.rank_process import UNSEEN, Child, Forked, Line
-from mpifed.supervision.stub import SWITCH, join, usable
+from mpifed.supervision.stub import SWITCH, usable
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked under Linux only")
 
