@@ -36,7 +36,8 @@ def main(words: Sequence[str]) -> int:
     """
     from mpifed.supervision.guard import guarded
 
-    return guarded(lambda: _launch(list(words)), lambda: _preload(list(words)))
+    quiet = "--quiet" in words or "--dry-run" in words
+    return guarded(lambda: _launch(list(words)), lambda: _preload(list(words)), quiet)
 
 
 def _launch(words: list[str]) -> int:

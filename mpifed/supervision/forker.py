@@ -115,7 +115,8 @@ class Forker:
         end_with(kept[2])
         call_process(name)
         for place, text in enumerate(output, start=1):
-            _write(place, text)
+            with contextlib.suppress(OSError), open(place, "wb", closefd=False) as stream:
+                stream.write(text)
         _reseed()
         return Ends.of_memory(*kept[:2], **request.said["ends"])
 
@@ -135,7 +136,12 @@ class Forker:
     def _first_of_fork(self, printed: _Printed) -> _Request:
         """Serve; returns, in each forked process, what its stub has asked for."""
         starter = os.pidfd_open(self._starter)
-        own = {self._listening.fileno(), self._selector.fileno(), starter, *printed.numbers}
+        own = {
+            self._listening.fileno(),
+            self._selector.fileno(),
+            starter,
+            *(file.fileno() for file in printed.files),
+        }
         self._foreign = set(open_descriptors()) - own - {0, 1, 2}
         self._ranks[starter] = (0, -1)
         for number in (self._listening.fileno(), starter):
@@ -271,16 +277,12 @@ class _Printed:
             os.dup2(file.fileno(), place)
         return cls(files)
 
-    @property
-    def numbers(self) -> list[int]:
-        """Descriptors of the files."""
-        return [file.fileno() for file in self.files]
-
     def read(self) -> list[bytes]:
         """Return what was printed to standard output and to standard error."""
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        return [os.pread(number, os.fstat(number).st_size, 0) for number in self.numbers]
+        numbers = [file.fileno() for file in self.files]
+        return [os.pread(number, os.fstat(number).st_size, 0) for number in numbers]
 
     def close(self) -> None:
         """Close the files."""
@@ -290,12 +292,6 @@ class _Printed:
 
 def _nameless() -> BinaryIO:
     return os.fdopen(os.memfd_create("mpifed-printed"), "w+b", buffering=0)
-
-
-def _write(number: int, text: bytes) -> None:
-    with contextlib.suppress(OSError):
-        while text:
-            text = text[os.write(number, text) :]
 
 
 def _reseed() -> None:

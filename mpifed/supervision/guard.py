@@ -26,11 +26,14 @@ from mpifed.supervision.heartbeat import Ends
 from mpifed.supervision.launcher import die_with_parent, launched, started_at
 from mpifed.supervision.peers import listen
 from mpifed.supervision.rank_process import Child
+from mpifed.supervision.starting import Starting
 from mpifed.supervision.stub import join, usable
 from mpifed.supervision.watch import Watch
 
 
-def guarded(action: Callable[[], int], preload: Callable[[], bool] | None = None) -> int:
+def guarded(
+    action: Callable[[], int], preload: Callable[[], bool] | None = None, quiet: bool = True
+) -> int:
     """Run ``action`` in another process under a guard if a launcher started this one, else here.
 
     Call it before anything has started a thread, registered an ``atexit`` function or initialised
@@ -43,6 +46,8 @@ def guarded(action: Callable[[], int], preload: Callable[[], bool] | None = None
     preload : callable, optional
         Imports what ranks need, in a process from which those of a node are then forked; returns
         whether they shall be. Without it, every rank imports for itself.
+    quiet : bool
+        Whether nothing is said while ranks start.
 
     Returns
     -------
@@ -55,7 +60,9 @@ def guarded(action: Callable[[], int], preload: Callable[[], bool] | None = None
         return leaving.leave(action())
     shared = preload is not None and usable(launch)
     reading, ends, listening = _new_ends(launch.on_one_host, shared)
-    watch = Watch(launch, reading, ends.board, listening)
+    says = launch.rank == 0 and launch.size > 1 and not quiet
+    starting = Starting(launch) if says else None
+    watch = Watch(launch, reading, ends.board, listening, starting)
     joined = join(launch, ends, preload, watch.close) if preload is not None and shared else None
     if isinstance(joined, Ends):
         return _work(action, joined)

@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from mpifed.supervision.launcher import has_ended, watch_process
 
@@ -54,6 +54,37 @@ class RankProcess(Protocol):
 
     def sources(self) -> list[int]:
         """Return descriptors that become readable when there is something to look at."""
+
+
+class Signals:
+    """Signals that a guard receives for its rank, also before there is one."""
+
+    def __init__(self) -> None:
+        self._rank: RankProcess | None = None
+        self._early: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def pass_on_to(self, rank: RankProcess) -> None:
+        """Begin to pass signals on; those that come before there is a process are kept."""
+        self._rank = rank
+        numbers = [getattr(signal, name) for name in PASSED_ON]
+        self._before = {number: signal.signal(number, self._handle) for number in numbers}
+
+    def release(self) -> None:
+        """Handle signals as before, so that a fork of this process does."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def deliver(self) -> None:
+        """Send what was kept, if the rank is there; call it when the rank can handle signals."""
+        while self._early and self._rank is not None and self._rank.pid is not None:
+            self._rank.send(self._early.pop(0))
+
+    def _handle(self, number: int, frame: Any) -> None:
+        if self._rank is None or self._rank.pid is None:
+            self._early.append(number)
+        else:
+            self._rank.send(number)
 
 
 class Child:

@@ -15,16 +15,12 @@ from typing import Any
 
 from mpifed.errors import EXIT_FAILED, complain
 from mpifed.supervision import heartbeat
-from mpifed.supervision.launcher import (
-    Launch,
-    end_job,
-    has_ended,
-    watch_process,
-)
+from mpifed.supervision.launcher import Launch, end_job, has_ended, watch_process
 from mpifed.supervision.peers import Peers
-from mpifed.supervision.rank_process import PASSED_ON, UNSEEN, RankProcess
+from mpifed.supervision.rank_process import UNSEEN, RankProcess, Signals
 from mpifed.supervision.rendezvous import open_meeting_socket, receive_exit_code, send_exit_code
 from mpifed.supervision.shared_memory import remove_abandoned, remove_segments, segments_of
+from mpifed.supervision.starting import Starting
 from mpifed.supervision.stillness import Stillness
 
 TICK = 0.2
@@ -64,6 +60,8 @@ class Watch:
         The page of memory on which it shows its progress; see ``heartbeat``.
     listening : socket.socket or None
         The UDP socket for the guards of other ranks.
+    starting : Starting or None
+        What is said while ranks start; None to say nothing.
     announced : bool
         Whether the rank has announced an orderly end.
     stillness : Stillness
@@ -80,6 +78,7 @@ class Watch:
     reading: int
     board: mmap.mmap
     listening: socket.socket | None
+    starting: Starting | None = None
     announced: bool = False
     stillness: Stillness = field(default_factory=Stillness)
     failure: str | None = None
@@ -87,8 +86,7 @@ class Watch:
     code: int | None = None
     _meeting: socket.socket | None = None
     _launcher_end: int | None = None
-    _early: list[int] = field(default_factory=list)
-    _spoken: bool = False
+    _signals: Signals = field(default_factory=Signals)
     _segments: tuple[str, ...] = ()
     _said: bytes = b""
     _process: RankProcess = field(init=False)
@@ -108,8 +106,7 @@ class Watch:
             None if nobody will fork the rank, which this process then has to do.
         """
         self._process = rank
-        numbers = [getattr(signal, name) for name in PASSED_ON]
-        before = [signal.signal(number, self._pass_on) for number in numbers]
+        self._signals.pass_on_to(rank)
         os.set_blocking(self.reading, False)
         if self._launcher_end is None:
             self._meeting = open_meeting_socket(self.launch)
@@ -124,8 +121,7 @@ class Watch:
             if rank.code is not None:
                 return self._ended(rank.code)
             if rank.refused:
-                for number, handler in zip(numbers, before, strict=True):
-                    signal.signal(number, handler)
+                self._signals.release()
                 return None
             fault = self._fault(passed)
             requested = self._requested_exit_code()
@@ -136,6 +132,8 @@ class Watch:
                 return self._report(fault)
             if has_ended(self._launcher_end):
                 return self._orphaned()
+            if self.starting is not None and self.peers is None and not self.announced:
+                self.starting.say(rank.pid is None, heartbeat.read(self.board).waiting)
             self._rest(TICK)
 
     def close(self) -> None:
@@ -147,20 +145,11 @@ class Watch:
         if self._launcher_end is not None:
             os.close(self._launcher_end)
 
-    def _pass_on(self, number: int, frame: Any) -> None:
-        """Send the rank a signal, or keep it until the rank is there."""
-        if self._process.pid is None:
-            self._early.append(number)
-        else:
-            self._process.send(number)
-
     def _look(self) -> None:
         """Update what is known of the rank: its state and its messages."""
         self._read()
         self._process.look()
         self.stillness.stopped = self._process.stopped
-        while self._early and self._spoken:
-            self._process.send(self._early.pop(0))
         if self._process.code is not None:
             self._read()
 
@@ -178,7 +167,7 @@ class Watch:
 
     def _note(self, message: dict[str, Any]) -> None:
         """Store a message of the rank, which by its first one handles signals."""
-        self._spoken = self._process.pid is not None
+        self._signals.deliver()
         if "limit" in message:
             self.stillness.limit = message["limit"]
         if "failure" in message:
@@ -306,6 +295,6 @@ class Watch:
         """Wait, but return early on a message, or when the rank or the launcher ends."""
         heard = [self.reading] if not self.announced else []
         heard += [*self._process.sources(), *filter(None, [self._launcher_end])]
-        heard += [made.fileno() for made in (self.listening, self._meeting) if made is not None]
+        heard += [made.fileno() for made in (self.listening, self._meeting) if made]
         with contextlib.suppress(OSError):
             select.select(heard, [], [], seconds)

@@ -34,7 +34,7 @@ def preload() -> bool:
         print("printed by an import")
         print("a warning of an import", file=sys.stderr)
     if how == "takes a while":
-        time.sleep(1.5)
+        time.sleep(2.5)
     import colorsys  # noqa: F401
 
     return how != "declines"
@@ -87,4 +87,4 @@ def action() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(action, preload))
+    sys.exit(guarded(action, preload, "QUIET" in os.environ or "PRELOAD" not in os.environ))

@@ -39,9 +39,14 @@ from mpifed.supervision import likeness, rank_process
 from mpifed.supervision.forker import NAME
 from mpifed.supervision.launcher import Launch, launched
 from mpifed.supervision.rank_process import UNSEEN, Child, Forked, Line
+from mpifed.supervision.rendezvous import open_meeting_socket
+from mpifed.supervision.starting import Starting
 from mpifed.supervision.stub import SWITCH, usable
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked under Linux only")
+
+
+QUIET = {"QUIET": "1"}
 
 
 @dataclass
@@ -217,7 +222,7 @@ def test_what_imports_print_is_printed_by_every_rank():
 
 
 def test_a_forker_that_hangs_is_noticed():
-    with job("leave:0", ranks=2, variables=lambda rank: {"PRELOAD": "hangs"}) as ranks:
+    with job("leave:0", ranks=2, variables=lambda rank: {**QUIET, "PRELOAD": "hangs"}) as ranks:
         outcomes = [rank.end() for rank in ranks]
     assert [code for code, _ in outcomes] == [1, 1]
     (line,) = "".join(text for _, text in outcomes).splitlines()
@@ -437,3 +442,30 @@ def test_a_run_is_the_same_whether_its_ranks_are_forked(tmp_path):
     assert (resumed.code, resumed.err) == (0, "")
     assert launch(0, *more, whole).code == 0
     assert rows(target)[-1] == rows(whole)[-1]
+
+
+def test_rank_0_says_what_it_waits_for_and_how_many_have_come(monkeypatch):
+    here = [Launch(rank, 6, 4, "starting", 0) for rank in range(4)]
+    sockets = [open_meeting_socket(launch) for launch in here[:3]]
+    starting = Starting(here[0])
+    assert starting.line(importing=True, waiting=False) is None
+    said = []
+    for waited, importing, waiting in [(1.9, True, False), (2.0, False, False), (5.0, False, True)]:
+        starting.began = time.monotonic() - waited
+        said.append(starting.line(importing, waiting))
+    front = "starting: 3 of 4 ranks are on this node, of 6 in all; "
+    assert said[0] == f"{front}one process imports torch for all ranks of this node (2 s)"
+    assert said[1] is None
+    assert said[2] == f"{front}rank 0 waits for the others in MPI_Init (5 s)"
+    for made in sockets:
+        made.close()
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_only_rank_0_says_it_and_not_where_it_is_to_be_quiet(quiet):
+    variables = {"PRELOAD": "takes a while", **(QUIET if quiet else {})}
+    with job("leave:0", ranks=2, variables=lambda rank: variables) as ranks:
+        first, second = [rank.end() for rank in ranks]
+    assert (first[0], second[0]) == (0, 0)
+    assert ("starting: 2 of 2 ranks are here; " in first[1]) is not quiet
+    assert "starting: " not in second[1]
