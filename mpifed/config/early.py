@@ -6,12 +6,19 @@ again on one of them and fail together.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from mpifed.components.registry import find, named
+from mpifed.components.schema import check_options
+from mpifed.components.tables import TABLES
+from mpifed.components.without_torch import without_torch
 from mpifed.config.configuration import check_names
 from mpifed.config.experiment_files import (
     DEFAULT_EXPERIMENT,
+    DEFAULTS,
     YAML_FILES,
     apply_overrides,
     read_experiment,
@@ -39,7 +46,32 @@ def check_early(experiment: str | None, overrides: Mapping[str, Any]) -> None:
         read_experiment(experiment)  # refuses an unknown name, for which no file is read
     mapping = written(experiment)
     if mapping is not None:
-        check_names(apply_overrides(mapping, overrides))
+        mapping = apply_overrides(mapping, overrides)
+        check_names(mapping)
+        _check_options(mapping)
+
+
+def _check_options(mapping: Mapping[str, Any]) -> None:
+    """Refuse options of components that these do not have.
+
+    An option is looked for in the text of the module. Where it is not there, which it need not be
+    if it is inherited, the component's declaration is read, without torch.
+    """
+    for section, default in DEFAULTS.items():
+        name, given = named(mapping.get(section, default), section, default)
+        path = TABLES[section].get(name)
+        if path is not None and not set(map(str, given)) <= _words_of(path.partition(":")[0]):
+            with without_torch():
+                check_options(find(section, name), given, section)
+
+
+def _words_of(module: str) -> set[str]:
+    """Return the words in the text of a module of this package."""
+    path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    try:
+        return set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    except OSError:  # packed, or compiled
+        return set()
 
 
 def written_stall_limit(experiment: str | None, overrides: Mapping[str, Any]) -> float | None:

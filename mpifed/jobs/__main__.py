@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mpifed.components.without_torch import without_torch
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -63,7 +64,8 @@ def main(words: Sequence[str] | None = None) -> int:
                 f"unknown action '{options.action}'; {closest(options.action, actions)}"
             )
         _refuse_unused_options(options)
-        actions[options.action](options)
+        with without_torch():
+            actions[options.action](options)
     except InputError as error:
         complain("mpifed.jobs", str(error))
         return EXIT_BAD_INPUT

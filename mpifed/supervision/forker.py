@@ -5,8 +5,7 @@ thread and without MPI, holds no descriptor of a launcher, is in a process group
 blocks signals that launchers and users send to all processes of a job. What imports print is kept,
 and printed by every rank, as if each had imported for itself.
 
-It ends when the ranks that it has forked and their stubs have ended. It never waits for a
-particular stub: one that does not come, or sends nothing, delays nobody.
+It ends when the ranks that it has forked and their stubs have ended. No stub delays the others.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def end_with(leash: int) -> None:
 class _Held:
     """The signals that were blocked before others were held back."""
 
-    mask: set[signal.Signals] | None = None
+    mask: set[int | signal.Signals] | None = None
 
 
 def hold_signals() -> None:

@@ -44,7 +44,9 @@ class RankProcess(Protocol):
     pid: int | None
     stopped: bool
     code: int | None
-    refused: bool
+
+    @property
+    def refused(self) -> bool: ...
 
     def look(self) -> None:
         """Update the attributes."""
