@@ -18,6 +18,9 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 75
 
+SYNONYMS = {"gpu": "cuda"}
+"""Names that users give to what mpifed calls otherwise."""
+
 LONGEST = 500
 """Largest length of a message, in characters."""
 
@@ -87,7 +90,11 @@ def in_words(error: BaseException) -> str:
     >>> in_words(KeyError("width"))
     "KeyError: 'width'"
     """
-    return one_line(f"{type(error).__name__}: {text_of(error)}")
+    said = f"{type(error).__name__}: {text_of(error)}"
+    if isinstance(error, AttributeError) and error.name and error.obj is not None:
+        near = difflib.get_close_matches(error.name, object.__dir__(error.obj), n=1)
+        said += f"; did you mean '{near[0]}'?" if near else ""
+    return one_line(said)
 
 
 def complain(command: str, message: str) -> None:
@@ -213,6 +220,7 @@ def closest(name: str, allowed: Iterable[str]) -> str:
     import difflib  # here, since every guard would import it
 
     names = sorted(allowed)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    meant = SYNONYMS.get(str(name).lower())
+    near = [meant] if meant in names else difflib.get_close_matches(str(name), names, 1, 0.5)
     listing = ", ".join(names)
     return f"did you mean '{near[0]}'? allowed: {listing}" if near else f"allowed: {listing}"

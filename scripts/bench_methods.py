@@ -86,17 +86,17 @@ def counted() -> Iterator[list[int]]:
     """Count the samples on which linear models compute gradients, as the list's one number."""
     from mpifed.models.linear import Linear
 
-    gradient, found = Linear.gradient, [0]
+    slopes, found = Linear._slopes, [0]
 
     def counting(self: Any, parameters: Any, x: Any, y: Any, weights: Any) -> Any:
         found[0] += int((weights != 0).sum())
-        return gradient(self, parameters, x, y, weights)
+        return slopes(self, parameters, x, y, weights)
 
-    Linear.gradient = counting  # type: ignore[method-assign, assignment]
+    Linear._slopes = counting  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        Linear.gradient = gradient  # type: ignore[method-assign]
+        Linear._slopes = slopes  # type: ignore[method-assign]
 
 
 def epochs(made: Any) -> list[float]:

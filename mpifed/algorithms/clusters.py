@@ -12,7 +12,7 @@ from mpifed.exchange.base import ServerChannel
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients
 from mpifed.federation.participation import is_unbiased
-from mpifed.local.scoring import mean_by_client, train_losses
+from mpifed.local.scoring import train_risks
 from mpifed.models.base import Model
 
 
@@ -33,9 +33,8 @@ def best_fitting(model: Model, models: Tensor, clients: Clients) -> Tensor:
     Tensor
         int64 (clients,); of equal losses the first, also for clients without samples.
     """
-    train = clients.shards.train
-    losses = train_losses(model, models, train, clients.rows)
-    return mean_by_client(losses, train, clients.rows).argmin(1).to(models.device)
+    risks = train_risks(model, models, clients.shards.train, clients.rows)
+    return risks.argmin(1).to(models.device)
 
 
 def means_within(

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from mpifed.algorithms.base import Predictor, StepScale, step_scale
+from mpifed.algorithms.base import Predictor, StepScale
 from mpifed.algorithms.parts import Parts, PartsState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
-from mpifed.models.heads import head_of
 
 
 class FedBABU(Parts):
@@ -61,12 +59,7 @@ class FedBABU(Parts):
         gossip_step_scale: StepScale = "normalised",
     ) -> None:
         super().__init__(
-            model,
-            local,
-            head=head_of(model, head),
-            head_init="shared",
-            unseen_epochs=tune_epochs,
-            gossip_step_scale=gossip_step_scale,
+            model, local, head=head, head_init="shared", gossip_step_scale=gossip_step_scale
         )
         self.tuned = {"full": None, "body": self.body, "head": self.head}[tune_part]
         self.tuner = local.variant(
@@ -81,8 +74,7 @@ class FedBABU(Parts):
     def round(
         self, state: PartsState, clients: Clients, channel: Channel, draws: Draws
     ) -> PartsState:
-        start = self.joined(channel.broadcast(state.body), state.heads)
-        scale = step_scale(clients, channel, self.gossip_step_scale)
+        start, scale = self.start(state, clients, channel)
         trained, optimizer = self.local(
             start, state.optimizer, clients, draws, step_scale=scale, mask=self.body
         )
@@ -102,5 +94,4 @@ class FedBABU(Parts):
         self, state: PartsState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients fine-tune the shared model like all others."""
-        heads = state.heads[torch.from_numpy(clients.rows)]
-        return self._fine_tuned(self.joined(exchange.mean(state.body), heads), clients, draws)
+        return self._fine_tuned(self.unseen_start(state, clients, exchange), clients, draws)

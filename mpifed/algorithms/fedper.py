@@ -14,13 +14,12 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from mpifed.algorithms.base import StepScale, step_scale
+from mpifed.algorithms.base import Predictor, StepScale
 from mpifed.algorithms.parts import Parts, PartsState
-from mpifed.exchange.base import Channel
+from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
-from mpifed.models.heads import head_of
 
 
 class FedPer(Parts):
@@ -54,19 +53,28 @@ class FedPer(Parts):
         gossip_step_scale: StepScale = "normalised",
     ) -> None:
         super().__init__(
-            model,
-            local,
-            head=head_of(model, head),
-            head_init=head_init,
-            unseen_epochs=unseen_epochs,
-            gossip_step_scale=gossip_step_scale,
+            model, local, head=head, head_init=head_init, gossip_step_scale=gossip_step_scale
+        )
+        self.fitter = local.variant(
+            "unseen head",
+            "algorithm.unseen_epochs",
+            epochs=unseen_epochs,
+            steps=None,
+            lr_schedule="constant",
         )
 
     def round(
         self, state: PartsState, clients: Clients, channel: Channel, draws: Draws
     ) -> PartsState:
-        start = self.joined(channel.broadcast(state.body), state.heads)
-        scale = step_scale(clients, channel, self.gossip_step_scale)
+        start, scale = self.start(state, clients, channel)
         trained, optimizer = self.local(start, state.optimizer, clients, draws, step_scale=scale)
         body = channel.average(trained[..., self.body], clients.weights, before=state.body)
         return PartsState(body, trained[..., self.head], optimizer)
+
+    def adapt(
+        self, state: PartsState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """Unseen clients fit a head to their samples, from its initial value, the body fixed."""
+        start = self.unseen_start(state, clients, exchange)
+        fresh = self.fitter.init(len(clients), 1, start.dtype)
+        return Predictor(self.fitter(start, fresh, clients, draws, mask=self.head)[0])

@@ -19,13 +19,13 @@ import torch
 from annotated_types import Ge
 
 from mpifed import state
-from mpifed.algorithms.base import StepScale, step_scale
-from mpifed.algorithms.parts import Parts, PartsState
+from mpifed.algorithms.base import StepScale
+from mpifed.algorithms.fedper import FedPer
+from mpifed.algorithms.parts import PartsState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
-from mpifed.models.heads import head_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FedRepState(PartsState):
     of_head: OptimizerState = state.client()
 
 
-class FedRep(Parts):
+class FedRep(FedPer):
     """FedRep: each client trains its head, then the body with this head, and sends the body.
 
     Parameters
@@ -60,9 +60,6 @@ class FedRep(Parts):
         FedAvg: n_t / n, the same with mean one, or 1.
     """
 
-    learns = "one body, a head of each client"
-    sends = "its body"
-
     def __init__(
         self,
         model: Model,
@@ -77,7 +74,7 @@ class FedRep(Parts):
         super().__init__(
             model,
             local,
-            head=head_of(model, head),
+            head=head,
             head_init=head_init,
             unseen_epochs=unseen_epochs,
             gossip_step_scale=gossip_step_scale,
@@ -94,11 +91,10 @@ class FedRep(Parts):
         of_head = self.head_solver.init(len(clients), 1, dtype)
         return FedRepState(parts.body, parts.heads, parts.optimizer, of_head)
 
-    def round(
+    def round(  # type: ignore[override]
         self, state: FedRepState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedRepState:
-        start = self.joined(channel.broadcast(state.body), state.heads)
-        scale = step_scale(clients, channel, self.gossip_step_scale)
+        start, scale = self.start(state, clients, channel)
         tuned, of_head = start, state.of_head
         if self.head.any():
             tuned, of_head = self.head_solver(

@@ -9,15 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, StepScale, initial_models
+from mpifed.algorithms.base import (
+    Algorithm,
+    Predictor,
+    StepScale,
+    initial_models,
+    step_scale,
+)
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
+from mpifed.models.heads import head_of
 
 
 @dataclass(frozen=True)
@@ -44,14 +52,17 @@ class Parts(Algorithm[Channel]):
 
     Parameters
     ----------
-    head : Tensor
-        Which numbers of a row are the head, bool (P,).
+    head : list of str or None
+        Layers or parameters that are the head. None is the model's last layer.
     head_init : {'shared', 'per_client'}
         Whether all heads begin alike, or each with a draw of its own.
-    unseen_epochs : int
-        Epochs in which an unseen client fits its head, with the body fixed.
     gossip_step_scale : {'paper', 'normalised', 'none'}
         As for FedAvg.
+
+    Attributes
+    ----------
+    head, body : Tensor
+        Which numbers of a row are either part, bool (P,).
     """
 
     steps_locally = True
@@ -61,22 +72,15 @@ class Parts(Algorithm[Channel]):
         model: Model,
         local: LocalSGD,
         *,
-        head: Tensor,
+        head: list[str] | None,
         head_init: Literal["shared", "per_client"],
-        unseen_epochs: int,
         gossip_step_scale: StepScale,
     ) -> None:
         self.model, self.local = model, local
-        self.head, self.body = head, ~head
+        self.head = head_of(model, head)
+        self.body = ~self.head
         self.head_init = head_init
         self.gossip_step_scale: StepScale = gossip_step_scale
-        self.fitter = local.variant(
-            "unseen head",
-            "algorithm.unseen_epochs",
-            epochs=unseen_epochs,
-            steps=None,
-            lr_schedule="constant",
-        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -103,18 +107,21 @@ class Parts(Algorithm[Channel]):
         rows[..., self.head], rows[..., self.body] = heads, body.expand(len(heads), 1, -1)
         return rows
 
+    def start(
+        self, state: PartsState, clients: Clients, channel: Channel
+    ) -> tuple[Tensor, np.ndarray | None]:
+        """Return models that clients begin a round with, and factors of their learning rates."""
+        models = self.joined(channel.broadcast(state.body), state.heads)
+        return models, step_scale(clients, channel, self.gossip_step_scale)
+
+    def unseen_start(self, state: PartsState, clients: Clients, exchange: Exchange) -> Tensor:
+        """Return models that unseen clients begin with: the mean body, and their first heads."""
+        heads = state.heads[torch.from_numpy(clients.rows)]
+        return self.joined(exchange.mean(state.body), heads)
+
     def deploy(self, state: PartsState, clients: Clients, draws: Draws) -> Predictor:
         """The body with each client's head."""
         return Predictor(self.local.own(self.joined(state.body, state.heads), state.optimizer))
-
-    def adapt(
-        self, state: PartsState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients fit a head to their samples, from its initial value, the body fixed."""
-        heads = state.heads[torch.from_numpy(clients.rows)]
-        start = self.joined(exchange.mean(state.body), heads)
-        fresh = self.fitter.init(len(clients), 1, start.dtype)
-        return Predictor(self.fitter(start, fresh, clients, draws, mask=self.head)[0])
 
     def payload(self) -> int:
         return int(self.body.sum())

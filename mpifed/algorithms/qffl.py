@@ -29,7 +29,7 @@ from mpifed.algorithms.server_messages import averaged_buffers
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import row_norms
-from mpifed.local.scoring import mean_by_client, train_losses
+from mpifed.local.scoring import train_risks
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 
@@ -106,9 +106,7 @@ class Qffl(Algorithm[ServerChannel]):
         if not self.q:
             return torch.ones(len(clients), dtype=torch.float64)
         own = self.local.own(state.model, state.optimizer)
-        train = clients.shards.train
-        losses = train_losses(self.model, own, train, clients.rows)
-        return mean_by_client(losses, train, clients.rows)[:, 0]
+        return train_risks(self.model, own, clients.shards.train, clients.rows)[:, 0]
 
     def deploy(self, state: QfflState, clients: Clients, draws: Draws) -> Predictor:
         return Predictor(self.local.own(state.model, state.optimizer))

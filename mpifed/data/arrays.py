@@ -159,7 +159,8 @@ def _held(digest: str, agrees: list[bool] | None) -> tuple[str, str, Columns]:
     if columns is None:
         raise InputError(
             f"data.name is 'arrays', but this process does not have those with the digest "
-            f"{digest[:12]}...; pass data=mpifed.arrays(...) with the same arrays to mpifed.run"
+            f"{digest[:12]}...; call data = mpifed.arrays(...) with the same arrays, keep data as "
+            "long as samples are needed, and pass data=data to mpifed.run"
         )
     if agrees is not None and not all(agrees):
         raise InputError(f"{SAID} rank {agrees.index(False)} has other arrays than rank 0")

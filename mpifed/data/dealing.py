@@ -43,9 +43,11 @@ def check_enough(n_samples: int, n_clients: int, min_samples: int) -> None:
     """Raise ``InputError`` if there are fewer than ``min_samples`` for each client."""
     if n_samples < n_clients * min_samples:
         most = n_samples // min_samples
+        enough = f"enough for at most {most} client{'s' * (most != 1)} of {min_samples} samples"
+        if not most:
+            enough = f"fewer than the {min_samples} of one client; give more, or set a lower number"
         raise InputError(
-            f"clients is {n_clients}, but {n_samples} samples are enough for at most {most} "
-            f"client{'s' * (most != 1)} of {min_samples} samples (data.min_samples)"
+            f"clients is {n_clients}, but {n_samples} samples are {enough} (data.min_samples)"
         )
 
 

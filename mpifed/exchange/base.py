@@ -64,7 +64,7 @@ class Channel(ABC):
 
     @abstractmethod
     def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
-        """Return the new shared value from the participants' rows. Collective.
+        """Return the new shared value from the participants' rows, not to be changed. Collective.
 
         Parameters
         ----------

@@ -19,14 +19,12 @@ from torch import Tensor
 
 from mpifed.errors import raise_first_diverged
 from mpifed.mpi.communicator import Communicator
+from mpifed.mpi.sums import FlatSums, Sums
 from mpifed.sparse_rows import SparseRows
 from mpifed.staging import on_host
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64, Int64
-
-COLUMNS = 1 << 18
-"""Columns of a sum in one Allreduce: as many on every rank, however many rows it has."""
 
 ON_GPU = 1 << 24
 """Numbers of its rows that a GPU works on at once."""
@@ -78,14 +76,17 @@ def weighted_sum(
     ids: Int64[np.ndarray, " clients"],
     n_terms: int,
     what: str = "update",
+    sums: Sums | None = None,
 ) -> Float64[np.ndarray, "*shape"]:
     """Return sum_t weights[t] rows[t] over the clients of all ranks, float64. Collective.
 
     Ranks may differ in whether their rows are sparse. ``weights`` is float64 (clients,) and
-    ``n_terms`` bounds the number of clients over all ranks. Exact but for the rounding of each
-    product to 2**-53 of itself and to 2**(n_terms bits - 61) of the largest (for float64 rows:
-    twice as many bits). Raises as ``common_exponents``.
+    ``n_terms`` bounds the number of clients over all ranks. With ``sums`` the result is an array of
+    theirs, which must not be changed. Exact but for the rounding of each product to 2**-53 of
+    itself and to 2**(n_terms bits - 61) of the largest (for float64 rows: twice as many bits).
+    Raises as ``common_exponents``.
     """
+    sums = FlatSums(communicator.sum) if sums is None else sums
     # A product rounded up can reach 2**exponent, hence the extra bit of headroom.
     bits = 61 - int(n_terms).bit_length()
     if isinstance(rows, SparseRows):
@@ -98,18 +99,19 @@ def weighted_sum(
         exponent = _common_exponent(communicator, scaled[:, None], ids, what)
         shape = rows.shape[1:]
     limbs = 2 if rows.dtype == torch.float64 else 1
-    total = np.empty(math.prod(shape))
-    for start in range(0, len(total), COLUMNS):
-        part = slice(start, min(start + COLUMNS, len(total)))
+    total = sums.array((math.prod(shape),), np.float64)
+    for start in range(0, len(total), sums.columns):
+        part = slice(start, min(start + sums.columns, len(total)))
         if isinstance(rows, SparseRows):
             own = _sparse_limbs(rows.columns, terms, part, bits, exponent, limbs)
         else:
             limbs_here = _limbs if flat.device.type == "cpu" else _limbs_on_gpu
             own = limbs_here(flat[:, part], weights, bits, exponent, limbs)
-        total[part] = sum(
+        total[part][sums.share(part.stop - start)] = sum(
             shifted(limb.astype(np.float64), exponent - bits * (k + 1))
-            for k, limb in enumerate(communicator.sum(own))
+            for k, limb in enumerate(sums.add(own))
         )
+    sums.filled()
     return total.reshape(shape)
 
 

@@ -16,6 +16,7 @@ from mpifed.errors import RunError
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.sparse import RandK
+from mpifed.exchange.grouping import Grouping
 from mpifed.exchange.ledger import bits_of
 from mpifed.exchange.pairs import collected, inner_products
 from mpifed.exchange.reduction import weighted_sum
@@ -51,6 +52,10 @@ class Server(Exchange):
         Whose models are averaged. ``all`` is what the published FedEM code does under partial
         participation: a client that does not take part contributes the shared value the round
         began with.
+    reduction : {'auto', 'flat', 'hierarchical'}
+        How ranks add: all at once, or node by node, where the ranks of a node add in shared memory
+        and hold one copy of the average. ``auto`` takes the latter where there are several nodes
+        and a node has several ranks. It changes no number.
     """
 
     shared_is_rows = False
@@ -63,9 +68,11 @@ class Server(Exchange):
         compressor: Compressor | None = None,
         *,
         average_over: Literal["participants", "all"] = "participants",
+        reduction: Literal["auto", "flat", "hierarchical"] = "auto",
     ) -> None:
         super().__init__(federation, seed, stored, compressor)
         self.average_over = average_over
+        self.grouping = Grouping(federation.communicator, reduction)
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
@@ -94,9 +101,9 @@ class Server(Exchange):
         return shared
 
     def describe(self, payload: int, itemsize: int) -> list[str]:
-        ranks = self.federation.communicator.size
-        # Every rank gives one int64 (two for float64) for each number that a client sends.
-        moved = payload // itemsize * (16 if itemsize == 8 else 8) * ranks if ranks > 1 else 0
+        # A rank gives one int64 (two for float64) for each number that a client sends.
+        number = 16 if itemsize == 8 else 8
+        moved = payload // itemsize * number * self.grouping.participants
         everyone = self.federation.training
         sent = up = payload * len(everyone)
         if self.compressor is not None and payload:
@@ -106,7 +113,7 @@ class Server(Exchange):
         return [
             f"exchange    server; the federation sends {up:,} bytes up and {sent:,} down a round "
             "in which all take part",
-            f"            MPI moves {moved:,} bytes a round, an Allreduce of int64",
+            f"            MPI moves {moved:,} bytes a round, {self.grouping.describe()}",
         ]
 
 
@@ -158,11 +165,10 @@ class ServerRound(ServerChannel):
         update = rows if self.compressor is None else self._arrived(rows - before)
         if self.compressor is None:
             self._book(before.shape, before.dtype)
-        start = before.double()
         divisor, absent = self._shares(weights, whole)
-        total = self.sum(update, weights) / divisor
         kept = absent if self.compressor is None else 1.0
-        return (total + kept * start if kept else total).to(before)
+        total = self._total(update, weights)
+        return self.server.grouping.average(total, divisor, kept, before)
 
     def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
         return self.sum(rows, weights) / self._shares(weights, whole)[0]
@@ -208,10 +214,22 @@ class ServerRound(ServerChannel):
         return rows.scaled(self.compressor.scale(rows.size))
 
     def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
+        total, shared = self._total(rows, weights), self.server.grouping.is_hierarchical
+        return torch.from_numpy(total.copy() if shared else total).to(rows.device)
+
+    def _total(self, rows: Tensor | SparseRows, weights: Tensor) -> np.ndarray:
+        """``sum`` as an array that must not be changed: a node may hold it once."""
         federation = self.server.federation
+        size = rows.size if isinstance(rows, SparseRows) else math.prod(rows.shape[1:])
         w = weights.double().cpu().numpy()
-        total = weighted_sum(federation.communicator, rows, w, self._hosted, federation.n_clients)
-        return torch.from_numpy(total).to(rows.device)
+        return weighted_sum(
+            federation.communicator,
+            rows,
+            w,
+            self._hosted,
+            federation.n_clients,
+            sums=self.server.grouping.sums(size),
+        )
 
     def deliver(self, rows: Tensor) -> Tensor:
         count = int(self.active.sum())

@@ -40,4 +40,4 @@ class Mask:
     @cached_property
     def is_by_spans(self) -> bool:
         """Whether updating span by span is quicker than restoring what is not trained."""
-        return len(self.spans) * SPAN <= len(self.numbers)
+        return (len(self.spans) - 1) * SPAN <= len(self.numbers)

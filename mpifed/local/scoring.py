@@ -113,8 +113,7 @@ def client_scores(
             continue
         loss[i] = nll[i] = 0.0
         more = None if beside is None else beside(i)
-        for part in chunks(own, model.scored_together):
-            heartbeat.step()
+        for part in samples_of(split, row, model.scored_together):
             x = split.x[part]
             z = model.shared_logits(parameters_of(i), x)
             if more is not None:
@@ -139,8 +138,7 @@ def _adjacent(
     """
     first, parts = 0, list[slice]()
     for i, row in enumerate(rows):
-        for part in chunks(split.rows_of(row), model.scored_together):
-            heartbeat.step()
+        for part in samples_of(split, row, model.scored_together):
             if parts and not (
                 (together or first == i)
                 and parts[-1].stop == part.start
@@ -155,9 +153,12 @@ def _adjacent(
         yield first, parts
 
 
-def chunks(part: slice, most: int) -> list[slice]:
-    """Return consecutive slices of ``part``, each of at most ``most`` samples."""
-    return [slice(a, min(a + most, part.stop)) for a in range(part.start, part.stop, most)]
+def samples_of(split: Split, row: int, most: int) -> Iterator[slice]:
+    """Yield where the samples of the client at ``row`` are, at most ``most`` of them at a time."""
+    own = split.rows_of(row)
+    for begin in range(own.start, own.stop, most):
+        heartbeat.step()
+        yield slice(begin, min(begin + most, own.stop))
 
 
 def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:
@@ -185,6 +186,17 @@ def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:
     if len(starts):
         sums[:, filled] = np.add.reduceat(values.double().cpu().numpy(), starts, axis=1)
     return torch.from_numpy(sums[:, rows].T / np.maximum(1, split.counts[rows])[:, None])
+
+
+def train_risks(model: Model, parameters: Tensor, split: Split, rows: np.ndarray) -> Tensor:
+    """Return the mean of ``train_losses``, whose parameters these are, over each client's samples.
+
+    Returns
+    -------
+    Tensor
+        float64 (len(rows), M); 0 for clients without samples.
+    """
+    return mean_by_client(train_losses(model, parameters, split, rows), split, rows)
 
 
 def best_weight(loss: Loss, outputs: Tensor, y: Tensor, grid: Tensor) -> float:

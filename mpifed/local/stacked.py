@@ -25,7 +25,7 @@ from mpifed.local.masking import Mask
 from mpifed.local.minibatches import Plan, Work, plan
 from mpifed.local.optimizers import Moments, Rule
 from mpifed.local.steps import Steps
-from mpifed.models.base import Model
+from mpifed.models.base import Model, RowGradients
 from mpifed.supervision import heartbeat
 
 if TYPE_CHECKING:
@@ -119,6 +119,9 @@ class Stacked:
         per_epoch = np.repeat(work.per_epoch[the_plan.order], components)
         w_rows = theta.flatten(0, 1)
         flat = tuple(moment.flatten(0, 1) for moment in moving)
+        mask, compute = steps.mask, self.model.gradient
+        if mask is not None:
+            compute = self.model.gradient_within(mask.numbers)
         with torch.no_grad():
             for step in the_plan.steps:
                 heartbeat.step()
@@ -133,11 +136,11 @@ class Stacked:
                     done = before[part, None] + step.number * steps.coupling.steps
                     own = tuple(moment[part] for moment in moving)
                     made = theta[part], order[part], step.number, rate
-                    terms = adjustments, steps.mask
+                    terms = adjustments, mask
                     steps.coupling.move(OfBlock(*made, self, own, batch, part, done, *terms))
                     continue
                 w = w_rows[part]
-                change = self.gradient(w, *batch)
+                change = self.gradient(w, *batch, compute)
                 for term in adjustments:
                     shape = (step.last - step.first, components, self.model.n_parameters)
                     term.add_to(
@@ -145,7 +148,7 @@ class Stacked:
                     )
                 number = before[part, None] + (step.number + 1)
                 moving_part = tuple(m[part] for m in flat)
-                self.rule.masked_step(w, change, moving_part, rate, number, steps.mask)
+                self.rule.masked_step(w, change, moving_part, rate, number, mask)
         if is_sorted:
             return theta, moving
         return (
@@ -159,6 +162,7 @@ class Stacked:
         x: Float[Tensor, "samples *inputs"],
         y: Shaped[Tensor, "samples *targets"],
         scale: Float[Tensor, " samples"],
+        compute: RowGradients | None = None,
     ) -> Float[Tensor, "rows size"]:
         """Return the gradient of the rows ``w`` on one minibatch each, padded to ``width``.
 
@@ -168,6 +172,8 @@ class Stacked:
             Parameters, (R, P).
         x, y, scale : Tensor
             Inputs, targets and weights of R ``width`` samples.
+        compute : callable, optional
+            What computes it; None is ``model.gradient``.
 
         Returns
         -------
@@ -176,7 +182,7 @@ class Stacked:
         """
         shape = (len(w), self.width)
         inputs, targets = x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:])
-        return never_alone(self.model.gradient, w, inputs, targets, scale.view(shape))
+        return never_alone(compute or self.model.gradient, w, inputs, targets, scale.view(shape))
 
     def _inputs(self, x: Tensor, samples: Tensor) -> Tensor:
         """``x[samples]`` in memory that is used again, so that it stays in the cache."""

@@ -11,6 +11,7 @@ the same function with ``ridge`` equal to it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +23,7 @@ from mpifed.local.linear_objective import design
 from mpifed.models.base import Model
 from mpifed.models.likelihoods import sigmoid
 from mpifed.models.linear import Linear
-from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED
+from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Loss
 from mpifed.supervision import heartbeat
 
 if TYPE_CHECKING:
@@ -69,10 +70,93 @@ def check_exact(model: Model, ridge: float, field: str) -> None:
         )
 
 
+@dataclass(frozen=True)
+class OwnRisks:
+    """Phi_tm of one client t, as functions of its M components, in float64.
+
+    Attributes
+    ----------
+    a : Tensor
+        The design of its samples, (n_t, P).
+    y : Tensor
+        Their targets, (n_t,).
+    shares : Tensor
+        q / n_t, (M, n_t).
+    loss : Loss
+        l.
+    ridge : float
+        Factor of (1 / 2) ||theta||^2.
+    """
+
+    a: Tensor
+    y: Tensor
+    shares: Tensor
+    loss: Loss
+    ridge: float
+
+    @property
+    def scale(self) -> float:
+        """The second derivative of a squared loss."""
+        return 2.0 if self.loss is SQUARED else 1.0
+
+    def values(self, theta: Tensor) -> Tensor:
+        """Return Phi_tm, (M, P) to (M,)."""
+        z = theta @ self.a.T
+        if self.loss is CROSS_ENTROPY:
+            losses = torch.nn.functional.softplus(z) - self.y * z
+        else:
+            losses = self.scale / 2 * (z - self.y) ** 2
+        return (self.shares * losses).sum(1) + self.ridge / 2 * theta.square().sum(1)
+
+    def derivatives(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return gradients and Hessians, (M, P) to (M, P) and (M, P, P)."""
+        z = theta @ self.a.T
+        if self.loss is CROSS_ENTROPY:
+            p = sigmoid(z)
+            slopes, second = p - self.y, p * (1 - p)
+        else:
+            slopes, second = self.scale * (z - self.y), torch.full_like(z, self.scale)
+        gradient = (self.shares * slopes) @ self.a + self.ridge * theta
+        curved = torch.stack([self.a.T @ (self.a * row[:, None]) for row in self.shares * second])
+        curved.diagonal(dim1=1, dim2=2).add_(self.ridge)
+        return gradient, curved
+
+    def minimiser(self, theta: Tensor) -> Tensor:
+        """Return argmin Phi_tm, (M, P), by Newton's method; steps that increase it are halved."""
+        risk, (gradient, curved) = self.values(theta), self.derivatives(theta)
+        for _ in range(MOST_STEPS):
+            open_ = gradient.norm(dim=1) > TOLERANCE
+            if not open_.any():
+                break
+            step = self._direction(curved, gradient)
+            scale = open_.double()[:, None]
+            while True:
+                there = theta - scale * step
+                after = self.values(there)
+                worse = (after > risk) & (scale[:, 0] > 0)
+                if not worse.any():
+                    break
+                scale = torch.where(worse[:, None], scale / 2, scale)
+                scale = torch.where(scale < SHORTEST, 0.0, scale)
+            before = gradient.norm(dim=1)
+            theta, risk, (gradient, curved) = there, after, self.derivatives(there)
+            if not ((scale[:, 0] > 0) & (gradient.norm(dim=1) < before)).any():
+                break  # the limit of rounding
+        return theta
+
+    def _direction(self, curved: Tensor, gradient: Tensor) -> Tensor:
+        if self.ridge:
+            return torch.linalg.solve(curved, gradient[..., None])[..., 0]
+        # Fewer samples than inputs: the least-norm step ends in the minimiser closest to the start.
+        found = torch.linalg.lstsq(curved, gradient[..., None], driver="gelsd").solution
+        return found[..., 0]
+
+
+@dataclass(frozen=True)
 class WeightedRisks:
     """Phi_tm of some clients and M components.
 
-    Parameters
+    Attributes
     ----------
     model : Linear
         One output; see ``check_exact``.
@@ -84,14 +168,10 @@ class WeightedRisks:
         Factor of (1 / 2) ||theta||^2.
     """
 
-    def __init__(
-        self,
-        model: Linear,
-        clients: Clients,
-        weights: Float[Tensor, "components samples"],
-        ridge: float,
-    ) -> None:
-        self.model, self.clients, self.weights, self.ridge = model, clients, weights, ridge
+    model: Linear
+    clients: Clients
+    weights: Float[Tensor, "components samples"]
+    ridge: float
 
     def losses(
         self, parameters: Float[Tensor, "clients components size"]
@@ -99,7 +179,7 @@ class WeightedRisks:
         """Return Phi_tm at ``parameters`` (clients, M, P), float64 (clients, M)."""
         found = torch.zeros(parameters.shape[:2], dtype=torch.float64)
         for i in range(len(self.clients)):
-            found[i] = self._terms(i)(parameters[i].double().cpu())[0]
+            found[i] = self.of_client(i).values(parameters[i].double().cpu())
         return found
 
     def minimisers(
@@ -109,64 +189,14 @@ class WeightedRisks:
         found = start.clone()
         for i in range(len(self.clients)):
             heartbeat.step()
-            found[i] = self._newton(i, start[i].double().cpu()).to(start)
+            found[i] = self.of_client(i).minimiser(start[i].double().cpu()).to(start)
         return found
 
-    def _terms(self, i: int):  # type: ignore[no-untyped-def]
-        """Phi, its gradient and its Hessian for client ``i``, as a function of (M, P)."""
-        row = int(self.clients.rows[i])
-        split = self.clients.shards.train
+    def of_client(self, i: int) -> OwnRisks:
+        """Return the risks of the i-th client."""
+        row, split = int(self.clients.rows[i]), self.clients.shards.train
         part = split.rows_of(row)
         a = torch.from_numpy(design(self.model, split, row)).double()
         y = split.y[part].double().cpu().reshape(-1)
         shares = self.weights[:, part].double().cpu() / max(1, len(a))
-        logistic, scale = self.model.loss is CROSS_ENTROPY, 1.0
-        if self.model.loss is SQUARED:
-            scale = 2.0
-
-        def terms(theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            z = theta @ a.T
-            if logistic:
-                p = sigmoid(z)
-                values, slopes, second = torch.nn.functional.softplus(z) - y * z, p - y, p * (1 - p)
-            else:
-                values, slopes = scale / 2 * (z - y) ** 2, scale * (z - y)
-                second = torch.full_like(z, scale)
-            risk = (shares * values).sum(1) + self.ridge / 2 * theta.square().sum(1)
-            gradient = (shares * slopes) @ a + self.ridge * theta
-            curved = torch.stack([a.T @ (a * row[:, None]) for row in shares * second])
-            curved.diagonal(dim1=1, dim2=2).add_(self.ridge)
-            return risk, gradient, curved
-
-        return terms
-
-    def _newton(self, i: int, theta: Tensor) -> Tensor:
-        """Newton's method for all components of a client, halving steps that increase Phi."""
-        terms = self._terms(i)
-        risk, gradient, curved = terms(theta)
-        for _ in range(MOST_STEPS):
-            open_ = gradient.norm(dim=1) > TOLERANCE
-            if not open_.any():
-                break
-            step = self._direction(curved, gradient)
-            scale = open_.double()[:, None]
-            while True:
-                there = theta - scale * step
-                after = terms(there)
-                worse = (after[0] > risk) & (scale[:, 0] > 0)
-                if not worse.any():
-                    break
-                scale = torch.where(worse[:, None], scale / 2, scale)
-                scale = torch.where(scale < SHORTEST, 0.0, scale)
-            moved = (scale[:, 0] > 0) & (after[1].norm(dim=1) < gradient.norm(dim=1))
-            theta, (risk, gradient, curved) = there, after
-            if not moved.any():
-                break  # the limit of rounding
-        return theta
-
-    def _direction(self, curved: Tensor, gradient: Tensor) -> Tensor:
-        if self.ridge:
-            return torch.linalg.solve(curved, gradient[..., None])[..., 0]
-        # Fewer samples than inputs: the least-norm step ends in the minimiser closest to the start.
-        found = torch.linalg.lstsq(curved, gradient[..., None], driver="gelsd").solution
-        return found[..., 0]
+        return OwnRisks(a, y, shares, self.model.loss, self.ridge)

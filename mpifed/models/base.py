@@ -23,6 +23,9 @@ Stepping = Literal["stacked", "one_by_one"]
 Gradient = Callable[[Tensor, Tensor, Tensor], None]
 """Computes the gradient of one copy on x (B, ...), y (B, ...) and weights (B,)."""
 
+RowGradients = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Computes gradients of rows; see ``Model.gradient``."""
+
 
 class Parametrised(Contract, kind="model"):
     """Base class of everything that a run can be given as its model, predictors or not.
@@ -161,6 +164,24 @@ class Model(Parametrised, kind="model"):
         Tensor
             (R, n_parameters).
         """
+
+    def gradient_within(self, mask: Tensor) -> RowGradients:
+        """Return ``gradient`` for steps that train only some numbers.
+
+        By default it is ``gradient`` itself. A model may leave out what these steps do not read.
+
+        Parameters
+        ----------
+        mask : Tensor
+            Which numbers are trained, bool (n_parameters - n_buffers,).
+
+        Returns
+        -------
+        callable
+            With the arguments of ``gradient``. Trained numbers have the same bits; others may be
+            zeros.
+        """
+        return self.gradient
 
     def places(self) -> tuple[Place, ...]:
         """Return where in a row the model's tensors are, by names; none by default."""

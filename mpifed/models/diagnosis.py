@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.loss import _Loss
 
-from mpifed.errors import InputError
+from mpifed.errors import InputError, text_of
 from mpifed.models.losses import Loss
 
 Ending = Literal["softmax", "sigmoid"]
@@ -93,6 +94,29 @@ def cause_of_failure(module: nn.Module, x: Tensor) -> str | None:
     for hook in hooks:
         hook.remove()
     return found[0] if found else None
+
+
+def changed_in_place(module: nn.Module, error: Exception) -> str:
+    """Return why a module cannot be differentiated: the end of a sentence, with the remedy.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module.
+    error : Exception
+        What its backward pass raised.
+    """
+    text = text_of(error)
+    if "modified by an inplace operation" not in text:
+        return f"{text}; leave out operations in place on tensors that other layers need"
+    made = re.search(r"is output \d+ of (?:\w+::)?(\w+?)(?:Backward\d*)?,", text)
+    what = f"the output of {made[1].lower()}" if made else "a tensor"
+    layers = [name for name, part in module.named_modules() if getattr(part, "inplace", False)]
+    remedy = f"build {listed(layers)} with inplace=False, and " if layers else ""
+    return (
+        f"{what} is changed in place, but the backward pass needs it as it was; {remedy}write "
+        "x = x + 1 for x += 1"
+    )
 
 
 def _misfits(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mpifed.data.base import Description
-from mpifed.models.base import Model
+from mpifed.models.base import Model, RowGradients
 from mpifed.models.binding import filled
 from mpifed.models.layout import Place, places_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
@@ -112,16 +112,30 @@ class Linear(Model):
         weights: Float[Tensor, "rows batch"],
     ) -> Float[Tensor, "rows size"]:
         x = x.flatten(2)
+        slopes = self._slopes(parameters, x, y, weights)
+        parts = [torch.bmm(slopes, x).flatten(1)]
+        if self.bias:
+            parts.append(slopes.sum(-1))
+        return torch.cat(parts, 1)
+
+    def gradient_within(self, mask: Tensor) -> RowGradients:
+        size = self.n_outputs * self.n_inputs
+
+        def of_biases(parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+            slopes = self._slopes(parameters, x.flatten(2), y, weights)
+            return torch.nn.functional.pad(slopes.sum(-1), (size, 0))
+
+        return self.gradient if not self.bias or bool(mask[:size].any()) else of_biases
+
+    def _slopes(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Weighted derivatives of the losses by the outputs, (R, outputs, B)."""
         z = self._outputs(parameters, x)
         if self.n_outputs == 1 and self.loss is CROSS_ENTROPY:
             slopes = torch.sigmoid_(z).sub_(y.unsqueeze(1))
         else:
             slopes = self.loss.slopes(z.transpose(1, 2), y).transpose(1, 2)
         slopes *= weights.unsqueeze(1)
-        parts = [torch.bmm(slopes, x).flatten(1)]
-        if self.bias:
-            parts.append(slopes.sum(-1))
-        return torch.cat(parts, 1)
+        return slopes
 
     def module(self, parameters: Tensor) -> nn.Module:
         """Return one copy as ``Sequential(Flatten, Linear)``; see ``Model.module``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.models.base import Model
+from mpifed.models.base import Model, RowGradients
 from mpifed.models.binding import filled
 from mpifed.models.layout import Place, places_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
@@ -116,18 +117,29 @@ class Mlp(Model):
         x: Float[Tensor, "rows batch *inputs"],
         y: Shaped[Tensor, "rows batch *targets"],
         weights: Float[Tensor, "rows batch"],
+        lowest: int = 0,
     ) -> Float[Tensor, "rows size"]:
+        """Return the gradient; see ``Model.gradient``.
+
+        ``lowest`` is the first layer of which it is computed; below there are zeros.
+        """
         *inputs, outputs = self._activations(parameters, x.flatten(2))
-        found = torch.empty_like(parameters)
+        found = torch.zeros_like(parameters) if lowest else torch.empty_like(parameters)
         slopes = self.loss.slopes(outputs, y).mul_(weights.unsqueeze(-1))
         layers = list(zip(inputs, self._layers(parameters), self._layers(found), strict=True))
         for number, (h, (weight, _), (by_weight, by_bias)) in reversed(list(enumerate(layers))):
             torch.bmm(slopes.transpose(1, 2), h, out=by_weight)
             torch.sum(slopes, 1, out=by_bias)
-            if number:
-                slopes = torch.bmm(slopes, weight)
-                slopes *= (h > 0) if self.activation == "relu" else 1 - h.square()
+            if number == lowest:
+                break
+            slopes = torch.bmm(slopes, weight)
+            slopes *= (h > 0) if self.activation == "relu" else 1 - h.square()
         return found
+
+    def gradient_within(self, mask: Tensor) -> RowGradients:
+        sizes = [(a + 1) * b for a, b in zip(self.sizes, self.sizes[1:], strict=False)]
+        trained = [bool(part.any()) for part in mask.split(sizes)]
+        return partial(self.gradient, lowest=trained.index(True)) if any(trained) else self.gradient
 
     def module(self, parameters: Tensor) -> nn.Module:
         """Return one copy as ``Sequential(Flatten, Linear, ReLU, ..., Linear)``.

@@ -12,7 +12,14 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
 from mpifed.errors import InputError, text_of
-from mpifed.models.diagnosis import Ending, cause_of_failure, ending_of, listed, unregistered
+from mpifed.models.diagnosis import (
+    Ending,
+    cause_of_failure,
+    changed_in_place,
+    ending_of,
+    listed,
+    unregistered,
+)
 
 BATCH = 2
 """Samples in the batch that is tried."""
@@ -244,8 +251,7 @@ def _differentiate(module: nn.Module, outputs: Tensor) -> tuple[str, ...]:
         found = torch.autograd.grad(outputs.sum(), list(trained.values()), allow_unused=True)
     except Exception as error:
         raise InputError(
-            f"model: the module cannot be differentiated: {text_of(error)}; leave out operations "
-            "in place on tensors that other layers need"
+            f"model: the module cannot be differentiated: {changed_in_place(module, error)}"
         ) from error
     for gradient in found:
         if gradient is not None and gradient.layout != torch.strided:

@@ -15,6 +15,7 @@ import numpy as np
 
 from mpifed.errors import InputError
 from mpifed.mpi.protocol import Communicator
+from mpifed.mpi.sums import FlatSums, Sums
 
 __all__ = ["LAUNCHER_SIZES", "Alone", "Communicator", "check_size", "world"]
 
@@ -53,6 +54,12 @@ class Alone(Communicator):
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         return values.copy()
+
+    def nodes(self) -> np.ndarray:
+        return np.zeros(1, np.int64)
+
+    def node_sums(self, nodes: np.ndarray) -> Sums:
+        return FlatSums(self.sum)
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
         assert values is not None

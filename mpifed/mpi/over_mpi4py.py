@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from mpifed.mpi.node import NodeSums
 from mpifed.mpi.protocol import Communicator
+from mpifed.mpi.sums import Sums
 from mpifed.supervision import heartbeat
 
 PIECE = 1 << 28
@@ -114,6 +116,19 @@ class Mpi(Communicator):
         if values.dtype != np.int64:
             raise TypeError(f"only int64 sums are exact in any order, not {values.dtype}")
         return self._reduce(values, self._mpi.SUM)
+
+    def nodes(self) -> np.ndarray:
+        first = self._local.bcast(self.rank)
+        every = self.broadcast_object(self.gather_object(first))
+        return np.unique(every, return_inverse=True)[1]
+
+    def node_sums(self, nodes: np.ndarray) -> Sums:
+        made = _sums_over(tuple(int(node) for node in nodes))
+        made.wait, made.sent = self._wait, self._count
+        return made
+
+    def _count(self, sent: int) -> None:
+        self.bytes_sent += sent
 
     def _reduce(self, values: np.ndarray, operation: Any) -> np.ndarray:
         source = np.ascontiguousarray(values)
@@ -250,3 +265,13 @@ def _duplicates_of_world() -> tuple[Any, Any, Any]:
     """
     world = MPI.COMM_WORLD
     return world.Dup(), world.Split_type(MPI.COMM_TYPE_SHARED), world.Dup()
+
+
+@functools.cache
+def _sums_over(nodes: tuple[int, ...]) -> NodeSums:
+    """The sums over ranks of these nodes, whose memory serves all runs of the process."""
+    world = _duplicates_of_world()[0]
+    local = world.Split(nodes[world.Get_rank()], world.Get_rank())
+    leads = local.Get_rank() == 0
+    leaders = world.Split(0 if leads else MPI.UNDEFINED, world.Get_rank())
+    return NodeSums(MPI, local, leaders if leads else None, len({*nodes}) > 1)

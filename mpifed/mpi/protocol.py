@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mpifed.mpi.sums import Sums
+
 
 class Communicator(Protocol):
     """The operations on the ranks of a job.
@@ -100,6 +102,22 @@ class Communicator(Protocol):
         ------
         TypeError
             If there are several ranks and ``values`` is not of type int64.
+        """
+
+    def nodes(self) -> np.ndarray:
+        """Return the node of each rank, int64 (size,).
+
+        Nodes are numbered from 0 in the order of their first ranks. Ranks of a node can share
+        memory.
+        """
+
+    def node_sums(self, nodes: np.ndarray) -> Sums:
+        """Return sums in two steps, over the ranks of each node and over the nodes.
+
+        Parameters
+        ----------
+        nodes : ndarray of int64, shape (size,)
+            The node of each rank, as of :meth:`nodes`, or a finer partition.
         """
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:

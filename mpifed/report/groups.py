@@ -21,6 +21,7 @@ NO_DIFFERENCE = (
     "evaluation.validation_split",
     "placement",
     "exchange.transport",
+    "exchange.reduction",
     "experiment",
     "algorithm.optima_from",
 )

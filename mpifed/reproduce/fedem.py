@@ -12,10 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
+from mpifed.algorithms.fedem import expectation
 from mpifed.api import load
+from mpifed.config.configuration import resolve
 from mpifed.data.synthetic import Synthetic
 from mpifed.mpi.communicator import Alone
+from mpifed.reading.configurations import read_stored
 from mpifed.reading.results import read_clients, read_metrics
 from mpifed.reproduce import real
 from mpifed.reproduce.methods import (
@@ -74,8 +78,8 @@ def entropies(runs: Mapping[str, Sequence[Planned]]) -> str:
             clients = read_clients(run.directory / "clients.h5").results
             if "mixture" not in clients:
                 continue
-            pi, unseen = clients["mixture"], clients["unseen"].astype(bool)
-            own = -np.where(pi > 0, pi * np.log(np.where(pi > 0, pi, 1)), 0).sum(1)
+            unseen = clients["unseen"].astype(bool)
+            own = expectation.entropies(torch.from_numpy(clients["mixture"])).numpy()
             found.append([own[~unseen].mean(), own[unseen].mean() if unseen.any() else np.nan])
         if found:
             seen, new = np.mean(found, 0)
@@ -91,15 +95,11 @@ def recovered(runs: Mapping[str, Sequence[Planned]]) -> str:
     ]
     for label, planned in runs.items():
         for run in filter(lambda each: each.finished, planned):
-            options = load(run.directory)._setup.configuration.data.options
+            options = resolve(read_stored(run.directory / "config.yaml")).data.options
             clients = read_clients(run.directory / "clients.h5").results
             truth = Synthetic(len(clients["unseen"]), 0, Alone(), **options).truth
-            theta = np.stack(
-                [
-                    next(each.parameters()).detach().numpy().ravel()
-                    for each in load(run.directory).components
-                ]
-            )
+            learnt = load(run.directory).components
+            theta = np.stack([next(each.parameters()).detach().numpy().ravel() for each in learnt])
             found = recovery(theta, clients["mixture"], truth.components, truth.mixture)
             lines.append(
                 f"| {label} | {run.overrides['seed']} | {found.component_distance:.2g} | "

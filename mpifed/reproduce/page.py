@@ -12,6 +12,7 @@ import scipy.stats
 
 from mpifed.reading.results import read_clients, read_summary
 from mpifed.reproduce.study import Entry, Planned, Table
+from mpifed.training.scores import bottom_decile
 
 LEVEL = 0.05
 """Above this p-value two methods tie."""
@@ -59,12 +60,12 @@ def measured(run: Planned) -> dict[str, float]:
         )
 
     seen = ~unseen
-    scored = np.sort(test[seen & np.isfinite(test)])
+    scored = test[seen & np.isfinite(test)]
     bits = [summary.get("up_bits"), summary.get("down_bits")]
     return {
         "average": mean(test, n_test, seen),
         "weighted": mean(test, n_train, seen),
-        "p10": 100 * float(scored[math.ceil(len(scored) / 10) - 1]) if len(scored) else math.nan,
+        "p10": 100 * bottom_decile(scored) if len(scored) else math.nan,
         "std": 100 * float(scored.std()) if len(scored) else math.nan,
         "train": mean(train, n_train, seen),
         "unseen": mean(test, n_test, unseen),

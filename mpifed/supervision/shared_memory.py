@@ -9,11 +9,20 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PLACE = "/dev/shm/"
-NAMES = ("mpich_shm_", "sm_segment.")
+NAMES = ("mpich_shm_", "mpich_shar_tmp", "sm_segment.")
 """How the files of MPICH and of Open MPI begin."""
 
 SETTLED = 60.0
 """Seconds after which every rank of a job has opened the files of its node."""
+
+
+def room() -> int:
+    """Return the bytes of shared memory that are free on this node."""
+    try:
+        about = os.statvfs(PLACE)
+    except OSError:
+        return 0
+    return about.f_bavail * about.f_frsize
 
 
 def segments_of(process: int) -> tuple[str, ...]:

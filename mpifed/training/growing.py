@@ -14,8 +14,8 @@ import torch
 
 from mpifed.algorithms import returned
 from mpifed.algorithms.base import Predictor
-from mpifed.data.base import Split
 from mpifed.federation.clients import Clients, Draws
+from mpifed.local.sampling import chosen
 from mpifed.local.scoring import client_scores
 from mpifed.training.build import Setup
 
@@ -35,13 +35,8 @@ def first_samples(clients: Clients, share: float) -> Clients:
     """
     train, federation = clients.shards.train, clients.federation
     counts = np.floor(share * train.counts + 1e-9).astype(np.int64)
-    kept = np.concatenate(
-        [np.arange(a, a + n) for a, n in zip(train.offsets[:-1], counts, strict=True)]
-        or [np.zeros(0, np.int64)]
-    )
-    picked = torch.from_numpy(kept).to(train.y.device)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    split = Split(train.x[picked], train.y[picked], offsets)
+    begins = train.offsets[:-1]
+    split = chosen(train, [np.arange(a, a + n) for a, n in zip(begins, counts, strict=True)])
     n_train = federation.n_train.copy()
     n_train[clients.shards.client_ids] = counts
     return replace(

@@ -14,6 +14,7 @@ from convex import Run, quadratics, random_quadratics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, unlike_one_rank
+from torch.profiler import ProfilerActivity, profile
 
 from mpifed.algorithms.flix.flix import Flix
 from mpifed.algorithms.maml import Fomaml, Reptile
@@ -103,6 +104,37 @@ def test_weights_above_those_of_all_clients_are_refused():
     x = torch.ones(3, 2, dtype=torch.float64)
     with pytest.raises(RunError, match=r"weights of 3 participants sum to 3, .*clients.weights"):
         channel.average(x, torch.ones(3, dtype=torch.float64), before=x[0])
+
+
+def most_allocated(action):
+    """The most bytes of tensors at once that ``action`` allocates, and what it returns."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        made = action()
+    events = (e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]")
+    return max(itertools.accumulate(event.nbytes() for event in events)), made
+
+
+@pytest.mark.parametrize(("over", "models"), [("participants", 0.5), ("all", 1.0)])
+def test_an_average_takes_the_memory_of_one_model_in_float64_beside_its_sum(over, models):
+    """Or of its result, in float32, where nobody is absent."""
+    n, size = 4, 100_000
+    rows, before = torch.randn(n - 1, size), torch.randn(size)
+    channel = Server(federation([1] * n), 0, average_over=over).at(1, np.arange(n) < n - 1)
+    shares, kept = torch.full((n - 1,), 1 / n, dtype=torch.float64), before.clone()
+    most, found = most_allocated(lambda: channel.average(rows, shares, before))
+    assert most <= 8 * size * models * 1.05
+    assert torch.equal(before, kept)
+    expected = rows.sum(0) / n + before / n if over == "all" else rows.mean(0)
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_average_leaves_what_it_is_given_as_it_was(dtype):
+    rows, before = torch.randn(2, 7).to(dtype), torch.randn(7).to(dtype)
+    copies = rows.clone(), before.clone()
+    channel = Server(federation([1] * 3), 0, average_over="all").at(1, np.arange(3) < 2)
+    channel.average(rows, torch.full((2,), 1 / 3, dtype=torch.float64), before)
+    assert torch.equal(rows, copies[0]) and torch.equal(before, copies[1])
 
 
 @pytest.mark.parametrize("kind", [Fomaml, Reptile])

@@ -49,6 +49,7 @@ WRONG_WORDS = {
     "unknown weights": (["exchange=gossip", "exchange.weights=fmm"], "fmmc"),
     "unknown schedule": (["local.lr_schedule=cos"], "did you mean 'cosine'?"),
     "unknown device": (["device=tpu"], "device is 'tpu'; "),
+    "another name of a device": (["device=gpu"], "did you mean 'cuda'? allowed: auto, cpu, cuda"),
     "unknown type": (["dtype=float16"], "did you mean 'float64'?"),
     "unknown participation": (["participation.name=some"], "participation is 'some'; "),
     "topology under a server": (["exchange.topology=ring"], "Unknown option 'exchange.topology'; "),

@@ -38,7 +38,10 @@ def test_models_are_loaded_without_the_data_and_samples_with_them(tmp_path):
     trained = mpifed.load(folder)
     assert trained.client(0)(torch.zeros(2, 4)).shape == (2, 1)
     assert len(trained.components) == 3 and trained.state_dict()
-    with pytest.raises(InputError, match=r"samples of '.*run' cannot be loaded: data.name is 'arr"):
+    words = (
+        r"of '.*run' cannot be loaded: data.name is 'arr.*; call data = mpifed.arrays.*, keep data"
+    )
+    with pytest.raises(InputError, match=words):
         trained.samples(0)
     again = mpifed.arrays(x, (x[:, 0] > 0).astype(int))
     assert mpifed.load(folder).samples(0).test.x.shape[1:] == (4,)

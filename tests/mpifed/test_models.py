@@ -61,6 +61,29 @@ def test_logits_and_gradients_are_those_of_torchs_layers(model):
     assert torch.allclose(gradient, by_autograd, atol=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("model", "names", "zeros"),
+    [
+        (Linear(7, 4), ["bias"], 28),
+        (Linear(7, 1), ["weight"], 0),
+        (Linear(7, 1, bias=False), [], 0),
+        (Mlp((7, 6, 5, 1)), ["layers.2"], 83),
+        (Mlp((7, 6, 5, 3), "tanh"), ["layers.1.bias"], 48),
+        (Mlp((7, 5, 3)), ["layers.0.bias"], 0),
+    ],
+)
+def test_gradients_of_what_is_trained_have_the_bits_of_the_whole(model, names, zeros):
+    """Below the lowest trained layer nothing is computed."""
+    generator, mask = torch.Generator().manual_seed(0), model.mask(names)
+    rows, x = (torch.rand(3, *s, generator=generator) for s in ((model.n_parameters,), (32, 7)))
+    y = torch.randint(0, 2, (3, 32), generator=generator)
+    weights = torch.rand(3, 32, generator=generator)
+    whole = model.gradient(rows, x, y, weights)
+    found = model.gradient_within(mask)(rows, x, y, weights)
+    assert torch.equal(found[:, mask], whole[:, mask])
+    assert (found[:, :zeros] == 0).all() and (found[:, zeros:] == whole[:, zeros:]).all()
+
+
 def test_initial_weights_are_uniform_within_one_over_root_inputs():
     values = Linear(400, 50).init(np.random.default_rng(0)) * math.sqrt(400)
     assert np.abs(values).max() <= 1 and abs(values.std() - 1 / math.sqrt(3)) < 0.01

@@ -110,11 +110,25 @@ def test_remarks_are_in_the_log(tmp_path):
             r"'unused.weight', 'unused.bias' have no shape, since forward never",
         ),
         (mistakes.imaginary, "'1.weight' is complex64; allowed: real parameters"),
+        (
+            mistakes.InPlaceLayer,
+            r"the output of exp is changed in place, .*; build 'cut' with inplace=False, and write",
+        ),
+        (
+            mistakes.InPlaceSum,
+            r"the output of sigmoid is changed in place, .*; write x = x \+ 1 for x \+= 1$",
+        ),
     ],
 )
 def test_modules_that_cannot_be_trained_are_refused_with_the_remedy(build, words):
     with pytest.raises(InputError, match=words):
         model_of(build)
+
+
+def test_a_misspelt_fact_of_the_data_gets_the_closest_one(tmp_path):
+    with pytest.raises(InputError, match=r"no attribute 'n_output'; did you mean 'n_outputs'\?$"):
+        mpifed.run("digits-fedem", output=tmp_path / "run", **SMALL, model=mistakes.misspelt)
+    assert not (tmp_path / "run").exists()
 
 
 def test_lazy_layers_may_be_built_in_another_type():

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mpifed.errors import RunError
-from mpifed.exchange import reduction
 from mpifed.exchange.mixer import mixer
 from mpifed.exchange.reduction import weighted_sum
+from mpifed.mpi import sums as mpi_sums
 from mpifed.mpi.communicator import Alone
 
 finite = st.floats(-(2.0**99), 2.0**99, allow_nan=False, width=32)
@@ -104,7 +104,7 @@ def test_a_sum_is_exact_to_far_beyond_the_precision_of_the_state(data, shape, dt
 
 
 def test_ranks_with_more_rows_and_with_fewer_reduce_in_the_same_pieces(monkeypatch):
-    monkeypatch.setattr(reduction, "COLUMNS", 10)
+    monkeypatch.setattr(mpi_sums, "COLUMNS", 10)
     pieces = []
 
     class Counting(Alone):

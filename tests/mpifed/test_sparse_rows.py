@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from mpifed.algorithms.flix.dcgd import Dcgd
 from mpifed.algorithms.flix.diana import Diana
 from mpifed.errors import RunError
-from mpifed.exchange import reduction
 from mpifed.exchange.compression import build, sparse
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.federation.clients import Draws
@@ -20,6 +19,7 @@ from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.local.partial_gradients import partial_gradients
 from mpifed.models.linear import linear
+from mpifed.mpi import sums as mpi_sums
 from mpifed.mpi.communicator import Alone
 from mpifed.sparse_rows import SparseRows, add_scaled, gathered
 
@@ -53,7 +53,7 @@ def test_sums_and_additions_are_those_of_whole_rows(clients, size, share, seed, 
     rows = drawn(clients, size, max(1, int(share * size)), seed, dtype)
     weights, ids = np.linspace(0.1, 1.7, clients), np.arange(clients)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reduction, "COLUMNS", pieces)
+        patch.setattr(mpi_sums, "COLUMNS", pieces)
         few = weighted_sum(Alone(), rows, weights, ids, clients)
         all_of_them = weighted_sum(Alone(), whole(rows), weights, ids, clients)
     assert bytes_of(few) == bytes_of(all_of_them)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mpifed.federation.clients import Clients
+from mpifed.federation.clients import Clients, Draws
 from mpifed.local.scoring import mean_by_client, train_losses
 from mpifed.models.base import Model
 
@@ -16,6 +17,41 @@ CONVERGED = 1e-6
 
 MOST_E_STEPS = 1000
 """Largest number of E-steps on fixed components."""
+
+
+def first_mixture(
+    clients: Clients,
+    draws: Draws,
+    count: int,
+    how: Literal["random", "uniform"],
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return first mixture weights, drawn from the flat Dirichlet distribution or all equal.
+
+    Parameters
+    ----------
+    clients : Clients
+        The clients hosted here.
+    draws : Draws
+        The random numbers of round 0.
+    count : int
+        Number of weights of a client.
+    how : {'random', 'uniform'}
+        How they are made.
+    dtype : torch.dtype
+        Their type.
+
+    Returns
+    -------
+    Tensor
+        pi, (clients, count).
+    """
+    mixture = torch.full((len(clients), count), 1 / count, dtype=dtype)
+    if how == "random":
+        for row, client in enumerate(clients.ids):
+            drawn = draws.stream("mixture", int(client)).dirichlet([1.0] * count)
+            mixture[row] = torch.from_numpy(drawn)
+    return mixture.to(clients.device)
 
 
 def posterior(model: Model, components: Tensor, mixture: Tensor, clients: Clients) -> Tensor:
@@ -138,10 +174,16 @@ def fitted_mixture(
     Tensor
         (clients, M).
     """
-    m, train = components.shape[-2], clients.shards.train
-    mixture = components.new_full((len(clients), m), 1 / m)
-    losses = train_losses(model, components, train, clients.rows)
-    moving = torch.from_numpy(train.counts[clients.rows] > 0).to(mixture.device)
+    losses = train_losses(model, components, clients.shards.train, clients.rows)
+    return fitted_mixture_of_losses(losses, clients, steps, floor)
+
+
+def fitted_mixture_of_losses(
+    losses: Tensor, clients: Clients, steps: int | None = None, floor: float = 0.0
+) -> Tensor:
+    """Return ``fitted_mixture`` for losses that are known, (M, hosted training samples)."""
+    mixture = losses.new_full((len(clients), len(losses)), 1 / len(losses))
+    moving = torch.from_numpy(clients.shards.train.counts[clients.rows] > 0).to(mixture.device)
     for _ in range(MOST_E_STEPS if steps is None else steps):
         if not moving.any():
             break

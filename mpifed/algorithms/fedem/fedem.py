@@ -25,6 +25,7 @@ from mpifed.algorithms.base import (
 from mpifed.algorithms.fedem import maximisation
 from mpifed.algorithms.fedem.expectation import (
     entropies,
+    first_mixture,
     fitted_mixture,
     log_likelihoods,
     mixture_weights,
@@ -134,7 +135,7 @@ class FedEM(Algorithm[Channel]):
         self.restarts, self.restart_rounds, self.warm_start = restarts, restart_rounds, warm_start
         self._trials: list[float] = []
         self.n_components, self.deploys_mixtures = n_components, n_components > 1
-        self.mixture_init = mixture_init
+        self.mixture_init: Literal["random", "uniform"] = mixture_init
         self.component_init = component_init
         self.gossip_step_scale: StepScale = gossip_step_scale
         self.mixture_floor = mixture_floor
@@ -155,13 +156,9 @@ class FedEM(Algorithm[Channel]):
         components = initial_models(
             self.model, self.n_components, clients, exchange, draws, dtype, per_client
         )
-        mixture = torch.full((len(clients), self.n_components), 1 / self.n_components, dtype=dtype)
-        if self.mixture_init == "random":
-            for row, client in enumerate(clients.ids):
-                drawn = draws.stream("mixture", int(client)).dirichlet([1.0] * self.n_components)
-                mixture[row] = torch.from_numpy(drawn)
+        mixture = first_mixture(clients, draws, self.n_components, self.mixture_init, dtype)
         optimizer = self.local.init(len(clients), self.n_components, dtype)
-        return FedEMState(components, mixture.to(components.device), optimizer)
+        return FedEMState(components, mixture, optimizer)
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:

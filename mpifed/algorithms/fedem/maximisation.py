@@ -9,7 +9,6 @@ where it starts at theta_m and ends at theta_tm, and Phi_tm is the risk weighted
 
 from __future__ import annotations
 
-from functools import partial
 from typing import cast
 
 from torch import Tensor
@@ -33,16 +32,13 @@ def weighted_risks(
     return WeightedRisks(cast(Linear, model), clients, surrogate.weights, ridge)
 
 
-def exact_solver(
-    model: Model, clients: Clients, ridge: float, start: Tensor, surrogate: PartialSurrogate
-) -> Tensor:
-    """Return argmin Phi_tm, (clients, M, P), by Newton's method from ``start``."""
-    return weighted_risks(model, clients, surrogate, ridge).minimisers(start)
-
-
 def newton(model: Model, clients: Clients, ridge: float) -> Solver:
-    """Return ``exact_solver`` as a black box of Algorithm 3."""
-    return partial(exact_solver, model, clients, ridge)
+    """Return the exact minimiser of Phi_tm, by Newton's method, as a black box of Algorithm 3."""
+
+    def minimisers(start: Tensor, surrogate: PartialSurrogate) -> Tensor:
+        return weighted_risks(model, clients, surrogate, ridge).minimisers(start)
+
+    return minimisers
 
 
 def local_improvement(

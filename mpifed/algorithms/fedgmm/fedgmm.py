@@ -29,7 +29,12 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.algorithms.fedem.expectation import mixture_weights
+from mpifed.algorithms.fedem.expectation import (
+    first_mixture,
+    fitted_mixture_of_losses,
+    mixture_weights,
+    posterior_of_losses,
+)
 from mpifed.algorithms.fedgmm.gaussians import (
     Gate,
     Gaussians,
@@ -38,11 +43,7 @@ from mpifed.algorithms.fedgmm.gaussians import (
     mean_statistics,
     width_of,
 )
-from mpifed.algorithms.fedgmm.joint import (
-    first_mixture,
-    first_statistics,
-    posterior,
-)
+from mpifed.algorithms.fedgmm.joint import first_statistics, pair_losses
 from mpifed.data.base import Shards
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel
@@ -96,8 +97,9 @@ class FedGMM(Algorithm[ServerChannel]):
         First mixture weights: drawn from the flat Dirichlet distribution, or all equal.
     mixture_floor : float
         Least mixture weight; those below it are raised before the weights are normalised.
-    unseen_e_steps : int
-        E-steps that fit the mixture weights of an unseen client, from uniform ones.
+    unseen_e_steps : int, optional
+        E-steps that fit the mixture weights of an unseen client, from uniform ones. None is until
+        they converge.
     """
 
     learns = "M1 Gaussians, M2 components, mixture weights of each client"
@@ -118,7 +120,7 @@ class FedGMM(Algorithm[ServerChannel]):
         gmm_dimension: Annotated[int, Ge(1)] | None = 16,
         mixture_init: Literal["random", "uniform"] = "random",
         mixture_floor: Annotated[float, Ge(0), Lt(1)] = 0.0,
-        unseen_e_steps: Annotated[int, Ge(1)] = 1,
+        unseen_e_steps: Annotated[int, Ge(1)] | None = 1,
     ) -> None:
         self.shape, self.n_pairs = (n_gaussians, n_components), n_gaussians * n_components
         if mixture_floor * self.n_pairs >= 1:
@@ -163,9 +165,9 @@ class FedGMM(Algorithm[ServerChannel]):
         self, state: FedGMMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> FedGMMState:
         """Place the Gaussians among all inputs. Collective."""
-        z = self.represented(clients, draws)
+        columns = self.represented(clients, draws)
         count = len(state.statistics)
-        first = first_statistics(z, clients, exchange, draws, count, self.full)
+        first = first_statistics(columns, clients, exchange, draws, count, self.full)
         return replace(state, statistics=first)
 
     def representation(self, draws: Draws) -> Representation:
@@ -173,10 +175,10 @@ class FedGMM(Algorithm[ServerChannel]):
         return Representation(self.gmm_dimension, draws.seed)
 
     def represented(self, clients: Clients, draws: Draws) -> Tensor:
-        """Return z of all hosted training samples, (samples, d), computed once."""
+        """Return (1, z) of all hosted training samples, (1 + d, samples), computed once."""
         if self._kept is None or self._kept[0] is not clients.shards:
-            z = self.representation(draws).of_all(clients.shards.train)
-            self._kept = (clients.shards, z)
+            columns = self.representation(draws).of_all(clients.shards.train)
+            self._kept = (clients.shards, columns)
         return self._kept[1]
 
     def gaussians(self, state: FedGMMState) -> Gaussians:
@@ -189,14 +191,15 @@ class FedGMM(Algorithm[ServerChannel]):
     ) -> FedGMMState:
         start, before = channel.broadcast(state.components), channel.broadcast(state.statistics)
         own = self.local.own(state.components, state.optimizer)
-        z = self.represented(clients, draws)
-        q = posterior(self.model, own, self.gaussians(state), z, state.mixture, clients)
+        columns = self.represented(clients, draws)
+        losses = pair_losses(self.model, own, self.gaussians(state), columns, clients)
+        q = posterior_of_losses(losses, state.mixture, clients)
         mixture = mixture_weights(q, clients, self.mixture_floor)
         joint = q.unflatten(0, self.shape)
         of_labels, of_inputs = (reduce(torch.add, joint.unbind(axis)) for axis in (0, 1))
         trained, optimizer = self.local(start, state.optimizer, clients, draws, weights=of_labels)
         components = channel.average(trained, clients.weights, before=state.components)
-        moments = mean_statistics(z, of_inputs, clients.shards.train, clients.rows, self.full)
+        moments = mean_statistics(columns, of_inputs, clients.shards.train, clients.rows, self.full)
         # Whole: a covariance of compressed moments may be none.
         moves = channel.mean(channel.send(moments - before, whole=True), clients.weights)
         return FedGMMState(components, state.statistics + moves, mixture, optimizer)
@@ -210,13 +213,10 @@ class FedGMM(Algorithm[ServerChannel]):
         self, state: FedGMMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients fit their mixture weights, which without samples are uniform."""
-        mixture = first_mixture(clients, draws, self.n_pairs, "uniform", state.mixture.dtype)
-        gaussians, z = self.gaussians(state), self.represented(clients, draws)
-        filled = torch.from_numpy(clients.shards.train.counts[clients.rows, None] > 0)
-        for _ in range(self.unseen_e_steps):
-            q = posterior(self.model, state.components, gaussians, z, mixture, clients)
-            fitted = mixture_weights(q, clients, self.mixture_floor)
-            mixture = torch.where(filled.to(mixture.device), fitted, mixture)
+        gaussians, columns = self.gaussians(state), self.represented(clients, draws)
+        losses = pair_losses(self.model, state.components, gaussians, columns, clients)
+        steps, floor = self.unseen_e_steps, self.mixture_floor
+        mixture = fitted_mixture_of_losses(losses, clients, steps, floor)
         return self._predictor(state.components, mixture, gaussians, draws)
 
     def _predictor(

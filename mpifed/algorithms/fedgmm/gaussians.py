@@ -12,7 +12,6 @@ those of one client only, so that a client's numbers do not depend on the others
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,8 +20,8 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Split
+from mpifed.local.scoring import samples_of
 from mpifed.random import stream
-from mpifed.supervision import heartbeat
 
 TOGETHER = 4096
 """Samples of a client that are worked on at once."""
@@ -67,23 +66,13 @@ class Representation:
         return flat @ _directions(self.seed, inputs, self.size(inputs)).to(flat)
 
     def of_all(self, split: Split) -> Tensor:
-        """Return z of all samples of a split, (samples, d)."""
-        inputs = math.prod(split.x.shape[1:])
-        if self.size(inputs) == inputs:
-            return split.x.flatten(1)
-        found = split.x.new_empty(len(split.x), self.size(inputs))
+        """Return (1, z) of all samples of a split, as columns, (1 + d, samples)."""
+        size = self.size(math.prod(split.x.shape[1:]))
+        found = split.x.new_ones(1 + size, len(split.x))
         for row in range(len(split.counts)):
-            for part in parts_of(split, row):
-                found[part] = self(split.x[part])
+            for part in samples_of(split, row, TOGETHER):
+                found[1:, part] = self(split.x[part]).T
         return found
-
-
-def parts_of(split: Split, row: int) -> Iterator[slice]:
-    """Yield where the samples of the client at ``row`` are, some at a time."""
-    begin, end = int(split.offsets[row]), int(split.offsets[row + 1])
-    for start in range(begin, end, TOGETHER):
-        heartbeat.step()
-        yield slice(start, min(start + TOGETHER, end))
 
 
 @lru_cache(maxsize=2)
@@ -92,13 +81,15 @@ def _directions(seed: int, inputs: int, dimension: int) -> Tensor:
     return torch.from_numpy(drawn / math.sqrt(inputs))
 
 
-def mean_statistics(z: Tensor, r: Tensor, split: Split, rows: np.ndarray, full: bool) -> Tensor:
+def mean_statistics(
+    columns: Tensor, r: Tensor, split: Split, rows: np.ndarray, full: bool
+) -> Tensor:
     """Return each client's means of the statistics.
 
     Parameters
     ----------
-    z : Tensor
-        Representations of the split's samples, (samples, d).
+    columns : Tensor
+        (1, z) of the split's samples, (1 + d, samples).
     r : Tensor
         Their posterior probabilities, (M, samples).
     split : Split
@@ -113,18 +104,19 @@ def mean_statistics(z: Tensor, r: Tensor, split: Split, rows: np.ndarray, full: 
     Tensor
         float64 (clients, M, 1 + d + d d), or (clients, M, 1 + 2 d).
     """
-    found = z.new_zeros(len(rows), len(r), width_of(z.shape[1], full), dtype=torch.float64)
+    weights, size, count = r.double(), len(columns), len(r)
+    shape = (count * size, size) if full else (count, 2 * size - 1)
+    found = weights.new_zeros(len(rows), *shape)
     for i, row in enumerate(rows):
-        for part in parts_of(split, row):
-            own, weights = z[part].double(), r[:, part].double()
-            first = weights @ own
+        for part in samples_of(split, row, TOGETHER):
+            own = columns[:, part].double()
             if full:
-                # Transposed before it is weighted, which copies it once and not M times.
-                weighted = weights[:, None] * own.T.contiguous()
-                second = torch.mm(weighted.flatten(0, 1), own).view(len(r), -1)
+                found[i].addmm_((weights[:, None, part] * own).flatten(0, 1), own.T)
             else:
-                second = weights @ own.square()
-            found[i] += torch.cat([weights.sum(1, keepdim=True), first, second], 1)
+                found[i].addmm_(weights[:, part], torch.cat([own, own[1:].square()]).T)
+    if full:  # sum r (1, z) (1, z)ᵀ has sum r and sum r z in its first row
+        products = found.view(len(rows), count, size, size)
+        found = torch.cat([products[:, :, 0], products[:, :, 1:, 1:].flatten(2)], 2)
     counts = torch.from_numpy(split.counts[rows]).clamp(min=1).to(found)
     return found / counts[:, None, None]
 
@@ -161,7 +153,7 @@ class Gaussians:
     means : Tensor
         (M, d).
     factors : Tensor
-        F_m with F_m F_mᵀ = C_m^-1, (M, d, d); of diagonal covariances the diagonals, (M, d).
+        F_m with F_mᵀ F_m = C_m^-1, (M, d, d); of diagonal covariances the diagonals, (M, d).
     log_scales : Tensor
         -1/2 log |C_m|, (M,).
     """
@@ -171,12 +163,13 @@ class Gaussians:
     log_scales: Tensor
 
     def distances(self, z: Tensor) -> Tensor:
-        """Return the squared Mahalanobis distances of a client's z: (B, d) to (M, B)."""
+        """Return the squared Mahalanobis distances of a client's z: (d, B) to (M, B)."""
+        away = z - self.means[:, :, None]
         if self.factors.dim() == 3:
-            white = (z - self.means[:, None]) @ self.factors
+            white = self.factors @ away
         else:
-            white = (z - self.means[:, None]) * self.factors[:, None]
-        return white.square_().sum(2)
+            white = away.mul_(self.factors[:, :, None])
+        return white.square_().sum(1)
 
     def log_densities(self, distances: Tensor) -> Tensor:
         """Return log N(z; m) less the largest over m, of ``distances`` (M, B), which are lost.
@@ -210,7 +203,7 @@ def gaussians_of(statistics: Tensor, full: bool, floor: float, dtype: torch.dtyp
         covariances = moments.unflatten(1, (d, d)) - means[:, :, None] * means[:, None]
         values, vectors = torch.linalg.eigh((covariances + covariances.mT) / 2)
         values = values.clamp(min=floor)
-        factors = vectors * values.rsqrt()[:, None]
+        factors = values.rsqrt()[:, :, None] * vectors.mT
     else:
         values = (moments - means.square()).clamp(min=floor)
         factors = values.rsqrt()
@@ -238,7 +231,8 @@ class Gate:
 
     def __call__(self, client: int, x: Tensor) -> Tensor:
         """Return sum_m1 pi(m1, m2) N(x; m1), with sum 1 over m2: (B, *input_shape) to (M2, B)."""
-        densities = self.gaussians.log_densities(self.gaussians.distances(self.representation(x)))
+        z = self.representation(x).T
+        densities = self.gaussians.log_densities(self.gaussians.distances(z))
         joint = torch.log(self.mixture[client])[:, :, None] + densities[:, None]
         shares = torch.exp(joint - joint.amax((0, 1))).sum(0)
         return shares / shares.sum(0)

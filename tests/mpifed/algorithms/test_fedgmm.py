@@ -169,7 +169,7 @@ def test_variances_are_not_below_their_floor_nor_is_anything_lost_without_sample
     assert found.log_scales.numpy() == pytest.approx(-np.log(0.04), rel=1e-9)
     z = torch.tensor([[1.0, 2.2]]).double()
     ratio = (((z - means[1]) ** 2).sum() - ((z - means[0]) ** 2).sum()) / 0.08
-    assert found.log_densities(found.distances(z))[:, 0].tolist() == pytest.approx(
+    assert found.log_densities(found.distances(z.T))[:, 0].tolist() == pytest.approx(
         [0, -float(ratio)], rel=1e-9
     )
 
@@ -253,6 +253,22 @@ def test_a_loaded_client_predicts_as_it_was_scored(tmp_path):
         found = trained.client(client)(test.x)[:, 0] > 0
         accuracy = float((found == test.y).double().mean())
         assert accuracy == pytest.approx(result.clients["test_accuracy"][client], abs=1e-12)
+
+
+def test_an_unseen_clients_mixture_converges_where_steps_are_not_counted():
+    """The limit is a fixed point of the E-step, and the one of many steps."""
+    data, run = clients_of(*two_populations()), {"local": {"lr": 0.1}, "n_components": 2, **EXACT}
+    made = Run(FedGMM, data, n_gaussians=2, unseen_e_steps=None, **run).go(5)
+    counted = Run(FedGMM, data, n_gaussians=2, unseen_e_steps=1000, **run).go(5)
+    few = Run(FedGMM, data, n_gaussians=2, **run).go(5)
+    limit, many, one = (
+        each.method.adapt(each.state, each.clients, each.server, Draws(0, 5))
+        .results["joint_mixture"]
+        .numpy()
+        for each in (made, counted, few)
+    )
+    assert limit == pytest.approx(many, abs=1e-4)
+    assert np.abs(one - many).max() > 0.01
 
 
 def test_a_client_without_samples_has_a_uniform_mixture():

@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mpifed.components.schema import options_of
+from mpifed.data.dealing import check_enough
 from mpifed.data.partition import (
     PARTITIONS,
     Name,
@@ -49,7 +50,7 @@ def test_every_sample_has_one_owner_and_nobody_is_short(sizes, n_clients, least,
             return function(labels, n_clients, rng, min_samples=least, **options)
 
         if len(labels) < n_clients * least:
-            with pytest.raises(InputError, match=f"clients is {n_clients}.*at most"):
+            with pytest.raises(InputError, match=f"clients is {n_clients}.*(at most|fewer than)"):
                 deal()
             continue
         parts = deal()
@@ -179,3 +180,11 @@ def test_kmeans_gives_every_client_a_place_of_its_own():
     assert np.concatenate(places).tolist() == list(range(60))
     with pytest.raises(InputError, match="at most 12 clients"):
         partition_points(points, 13, np.random.default_rng(1), {"min_samples": 5})
+
+
+def test_fewer_samples_than_one_client_needs_end_in_a_sentence():
+    words = r"^clients is 3, but 2 samples are fewer than the 5 of one client; give more, or set a "
+    with pytest.raises(InputError, match=words + r"lower number \(data\.min_samples\)$"):
+        check_enough(2, 3, 5)
+    with pytest.raises(InputError, match=r"9 samples are enough for at most 1 client of 5 samples"):
+        check_enough(9, 3, 5)

@@ -1,0 +1,124 @@
+"""How a server's sums go over ranks: over all at once, or node by node through shared memory."""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed.errors import RunError
+from mpifed.mpi.communicator import Communicator
+from mpifed.mpi.sums import FlatSums, Sums
+from mpifed.supervision.shared_memory import PLACE, room
+
+LARGE = 1 << 12
+"""Numbers from which a sum goes node by node; the steps of a smaller one cost more than they save.
+"""
+
+ARRAYS = 4
+"""Arrays of a message's size that a node holds at a time: sums, and models before and after."""
+
+
+class Grouping:
+    """The way of the sums of a run.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        The ranks.
+    asked : {'auto', 'flat', 'hierarchical'}
+        'auto' takes 'hierarchical' where there are several nodes and a node has several ranks.
+    """
+
+    def __init__(self, communicator: Communicator, asked: str) -> None:
+        self._communicator, self._asked = communicator, asked
+        self._flat = FlatSums(communicator.sum)
+        self._has_room: dict[int, bool] = {}
+
+    @cached_property
+    def _nodes(self) -> np.ndarray:
+        return self._communicator.nodes()
+
+    @cached_property
+    def _ranks(self) -> np.ndarray:
+        """Ranks of each node."""
+        return np.bincount(self._nodes)
+
+    @cached_property
+    def _by_node(self) -> Sums:
+        return self._communicator.node_sums(self._nodes)
+
+    @property
+    def is_hierarchical(self) -> bool:
+        """Whether large sums go node by node. Collective when first asked for."""
+        if self._asked == "flat" or self._communicator.size == 1:
+            return False
+        several = len(self._ranks) > 1 and int(self._ranks.max()) > 1
+        return several or self._asked == "hierarchical"
+
+    def sums(self, size: int) -> Sums:
+        """Return how messages of ``size`` numbers are added. Collective when first asked for.
+
+        Raises
+        ------
+        RunError
+            If 'hierarchical' was asked for and a node has too little shared memory.
+        """
+        if size < LARGE or not self.is_hierarchical:
+            return self._flat
+        if size not in self._has_room:
+            self._has_room[size] = self._fits(size, self._by_node)
+        return self._by_node if self._has_room[size] else self._flat
+
+    def average(self, total: np.ndarray, divisor: float, kept: float, before: Tensor) -> Tensor:
+        """Return total / divisor + kept before in the type of ``before``. Collective.
+
+        A node holds the result once, which must not be changed. ``total`` is lost.
+        """
+        sums = self.sums(total.size)
+        kind = np.float64 if before.dtype == torch.float64 else np.float32
+        made = torch.from_numpy(sums.array(before.shape, kind))
+        part = sums.share(total.size)
+        share = torch.from_numpy(total.reshape(-1)[part])
+        # In place: beside the rows there is one float64 model at a time, or two where some stays.
+        share = share / divisor if self.is_hierarchical else share.div_(divisor)
+        if kept:
+            own = before.reshape(-1)[part]
+            share += own.to("cpu", torch.float64, copy=True).mul_(kept)
+        made.view(-1)[part] = share.to(made.dtype)
+        sums.filled()
+        return made.to(before.device)
+
+    def describe(self) -> str:
+        """Return how a large message is added, in words. Collective."""
+        if not self.is_hierarchical:
+            return "an Allreduce of int64"
+        return (
+            f"an Allreduce of int64 between {len(self._ranks)} "
+            f"node{'s' if len(self._ranks) > 1 else ''}; ranks of a node add in shared memory"
+        )
+
+    @property
+    def participants(self) -> int:
+        """How many ranks hand a large sum to MPI. Collective when first asked for."""
+        nodes = len(self._ranks) if self.is_hierarchical else self._communicator.size
+        return nodes if nodes > 1 else 0
+
+    def _fits(self, size: int, sums: Sums) -> bool:
+        scratch = 2 * min(size, sums.columns) * (int(self._ranks.max()) + 1)
+        needed = 8 * (scratch + ARRAYS * size)
+        least = int(-self._communicator.max(np.array([-float(room())]))[0])
+        if least >= needed:
+            return True
+        what = (
+            f"node by node a sum of {size} numbers needs {needed} bytes of shared memory, and a "
+            f"node has {least} in {PLACE}"
+        )
+        if self._asked == "hierarchical":
+            raise RunError(f"exchange.reduction is 'hierarchical': {what}; allowed here: flat")
+        if self._communicator.rank == 0:
+            logging.getLogger("mpifed").warning("%s: ranks add all at once", what)
+        return False
