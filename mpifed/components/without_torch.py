@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from typing import Any, ClassVar
+from typing import Any
 
 LIBRARY, OURS = "torch", "mpifed"
 
@@ -48,8 +48,6 @@ class _Named:
 class _Module(types.ModuleType):
     """A module of torch, of which only the name is there."""
 
-    __path__: ClassVar[list[str]] = []
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -67,7 +65,9 @@ class _Finder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        return _Module(spec.name)
+        made = _Module(spec.name)
+        made.__path__ = []
+        return made
 
     def exec_module(self, module: types.ModuleType) -> None:
         pass

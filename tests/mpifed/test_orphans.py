@@ -107,10 +107,10 @@ def until(found, count: int, seconds: float = 60) -> list[int]:
 
 
 def test_guards_of_one_host_are_reached_from_that_host_alone(tmp_path):
-    with training(2, tmp_path / "run") as (_, ranks):
+    with training(2, tmp_path / "run") as (process, _):
         opened = set()
-        for rank in ranks:
-            for file in Path(f"/proc/{parent_of(rank)}/fd").iterdir():
+        for one in family(process.pid):
+            for file in Path(f"/proc/{one}/fd").iterdir():
                 with contextlib.suppress(OSError):
                     opened.add(os.readlink(file))
         lines = Path("/proc/net/udp").read_text().splitlines()[1:]
