@@ -90,6 +90,8 @@ def in_words(error: BaseException) -> str:
     >>> in_words(KeyError("width"))
     "KeyError: 'width'"
     """
+    import difflib  # here, since every guard would import it
+
     said = f"{type(error).__name__}: {text_of(error)}"
     if isinstance(error, AttributeError) and error.name and error.obj is not None:
         near = difflib.get_close_matches(error.name, object.__dir__(error.obj), n=1)
