@@ -9,11 +9,13 @@ dropped at the end, so that they are imported again with torch itself.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import types
 from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
 LIBRARY, OURS = "torch", "mpifed"
@@ -99,6 +101,28 @@ def with_torch() -> None:
         sys.meta_path.remove(_finder)
         for name in [name for name in sys.modules if _package(name) == LIBRARY]:
             del sys.modules[name]
+
+
+def names_own_module(word: str) -> bool:
+    """Return whether a word, or the file that it names, may name a user's ``module:object``.
+
+    Such a module may do anything with torch when it is imported.
+
+    Parameters
+    ----------
+    word : str
+        A word of the command line.
+
+    Examples
+    --------
+    >>> names_own_module("algorithm=mine:Method"), names_own_module("job.time=2:00:00")
+    (True, False)
+    """
+    texts = [word]
+    with contextlib.suppress(OSError, ValueError):
+        if Path(word).is_file():
+            texts.append(Path(word).read_text(encoding="utf-8", errors="replace"))
+    return any(re.search(r"[A-Za-z_]\w*:[A-Za-z_]", text) for text in texts)
 
 
 def _package(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -93,3 +94,27 @@ def test_topologies_import_no_torch(words):
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "False"
+
+
+OWN = """
+import sys
+from mpifed.jobs.__main__ import main
+words = ["render", "algorithm=mine:Mine", "job.ranks=2", "--output", "/nowhere/run"]
+print([main(words) for _ in range(2)], file=sys.stderr)
+"""
+
+
+def test_a_user_s_module_has_torch_itself(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom mpifed.algorithms.fedavg import FedAvg\n"
+        "assert torch.ones(2).sum() == 2\nclass Mine(FedAvg):\n    pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", OWN],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.stderr == "[0, 0]\n", done.stderr
