@@ -23,6 +23,9 @@ UNSEEN = 256
 STATUS_PATIENCE = 5.0
 """Seconds that a guard waits to hear how a rank has ended which it has seen to be gone."""
 
+LOOK = 1.0
+"""Seconds between two looks at whether a forked rank is suspended, which has to read a file."""
+
 _LONGEST = 1 << 12
 
 
@@ -136,6 +139,7 @@ class Forked:
         self._line = line
         self._end = -1
         self._gone_at: float | None = None
+        self._next_look = 0.0
 
     @property
     def refused(self) -> bool:
@@ -150,11 +154,14 @@ class Forked:
                 self.code = said["code"]
         if self.pid is None or self.code is not None:
             return
+        now = time.monotonic()
         if not has_ended(self._end):
-            self.stopped = _state(self.pid) == "T"
+            if now > self._next_look:
+                self._next_look = now + LOOK
+                self.stopped = _state(self.pid) == "T"
             return
-        self._gone_at = self._gone_at or time.monotonic()
-        if self._line.closed or time.monotonic() - self._gone_at > STATUS_PATIENCE:
+        self._gone_at = self._gone_at or now
+        if self._line.closed or now - self._gone_at > STATUS_PATIENCE:
             self.code = UNSEEN
 
     def send(self, number: int) -> None:
