@@ -87,4 +87,4 @@ def action() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(action, preload, "QUIET" in os.environ or "PRELOAD" not in os.environ))
+    sys.exit(guarded(action, preload, "LOUD" not in os.environ))

@@ -46,9 +46,6 @@ from mpifed.supervision.stub import SWITCH, usable
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked under Linux only")
 
 
-QUIET = {"QUIET": "1"}
-
-
 @dataclass
 class Rank:
     """A process that this one has launched as a rank, and what the rank said of itself."""
@@ -222,7 +219,7 @@ def test_what_imports_print_is_printed_by_every_rank():
 
 
 def test_a_forker_that_hangs_is_noticed():
-    with job("leave:0", ranks=2, variables=lambda rank: {**QUIET, "PRELOAD": "hangs"}) as ranks:
+    with job("leave:0", ranks=2, variables=lambda rank: {"PRELOAD": "hangs"}) as ranks:
         outcomes = [rank.end() for rank in ranks]
     assert [code for code, _ in outcomes] == [1, 1]
     (line,) = "".join(text for _, text in outcomes).splitlines()
@@ -463,7 +460,7 @@ def test_rank_0_says_what_it_waits_for_and_how_many_have_come(monkeypatch):
 
 @pytest.mark.parametrize("quiet", [True, False])
 def test_only_rank_0_says_it_and_not_where_it_is_to_be_quiet(quiet):
-    variables = {"PRELOAD": "takes a while", **(QUIET if quiet else {})}
+    variables = {"PRELOAD": "takes a while", **({} if quiet else {"LOUD": "1"})}
     with job("leave:0", ranks=2, variables=lambda rank: variables) as ranks:
         first, second = [rank.end() for rank in ranks]
     assert (first[0], second[0]) == (0, 0)
