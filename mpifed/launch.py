@@ -180,12 +180,7 @@ def _world(expected: int | None) -> Any:
 
 
 def early_request(options: Any) -> tuple[str | None, dict[str, Any], Any]:
-    """Check the words of the command as far as that needs neither torch nor data.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        What ``parser`` returns.
+    """Check what ``parser`` returns as far as that needs neither torch nor data.
 
     Returns
     -------
