@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -55,16 +53,6 @@ def program(subcommand: str) -> str:
     started = Path(sys.argv[0])
     dispatched = started.name == "mpifed" or started.parts[-2:] == ("mpifed", "__main__.py")
     return f"{started_as()} {subcommand}" if dispatched else f"python -m mpifed.{subcommand}"
-
-
-def since_process_start() -> float:
-    """Return wall seconds since this process began; its CPU seconds where they are unknown."""
-    try:
-        fields = Path("/proc/self/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
-        ticks = int(fields[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError, ValueError, IndexError):
-        return time.process_time()
 
 
 def _plain(kind: Callable[[str], N]) -> Callable[[str], N]:

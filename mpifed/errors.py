@@ -9,7 +9,6 @@ component contributes text to it.
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 from collections.abc import Iterable
@@ -91,6 +90,8 @@ def in_words(error: BaseException) -> str:
     >>> in_words(KeyError("width"))
     "KeyError: 'width'"
     """
+    import difflib  # here, since every guard would import it
+
     said = f"{type(error).__name__}: {text_of(error)}"
     if isinstance(error, AttributeError) and error.name and error.obj is not None:
         near = difflib.get_close_matches(error.name, object.__dir__(error.obj), n=1)
@@ -218,6 +219,8 @@ def closest(name: str, allowed: Iterable[str]) -> str:
     >>> closest("fedm", ["fedem", "fedavg"])
     "did you mean 'fedem'? allowed: fedavg, fedem"
     """
+    import difflib  # here, since every guard would import it
+
     names = sorted(allowed)
     meant = SYNONYMS.get(str(name).lower())
     near = [meant] if meant in names else difflib.get_close_matches(str(name), names, 1, 0.5)

@@ -1,56 +1,34 @@
-"""The command ``python -m mpifed.run``: parses its arguments, reports failures in one sentence."""
+"""The command ``python -m mpifed.run``: from its words to a request, and to its exit code."""
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
-import io
-import os
 import signal
-import socket
-import sys
-import time
-import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpifed import __version__
-from mpifed.command import Parser, program, since_process_start
+from mpifed.command import Parser, program
 from mpifed.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
     EXIT_FINISHED,
     EXIT_STOPPED,
-    AgreedInputError,
     InputError,
-    PeerFailure,
-    RunError,
-    StopRequested,
-    complain,
-    in_words,
-    text_of,
 )
+from mpifed.reporting import reporting, started
 from mpifed.supervision.exit import skip_teardown
+from mpifed.supervision.handover import release_signals
 from mpifed.supervision.heartbeat import (
-    announce_orderly_end,
-    hosted_clients,
     send_to_guard,
+    since_start,
     waiting,
 )
 from mpifed.supervision.launcher import launched_rank
-from mpifed.supervision.shared_memory import remove_segments, segments_of
 
 KINDS = (
     *("experiments", "algorithms", "datasets", "models", "exchanges", "participation"),
     *("topologies", "weights", "schedules", "corrections", "compressors", "surrogates"),
 )
-
-PATIENCE = 30.0
-"""Seconds that a rank waits to be ended by the rank that reports a failure."""
-
-TURN, LONGEST_TURN = 0.1, 10.0
-"""Delay of a rank's failure report for each rank before it, and the longest delay; seconds."""
 
 
 def parser() -> Parser:
@@ -122,35 +100,6 @@ def _prepared(arguments: list[str]) -> Callable[[], int]:
     return lambda: _run(request, communicator, stop_requested)
 
 
-def started(prepare: Callable[[], Callable[[], int]]) -> int:
-    """Prepare a command and carry it out; return its exit code.
-
-    Parameters
-    ----------
-    prepare : callable
-        Returns what is to be done once all ranks are there. What it raises is reported.
-    """
-    # Set before numpy and torch start their thread pools; ``threads=`` raises them again.
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(variable, "1")
-    if os.environ.get("MPIFED_DEBUG") == "1":
-        faulthandler.enable()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A name that the terminal cannot show must not end a run that has succeeded.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        action = prepare()
-    except InputError as error:
-        return _fail_early(text_of(error), EXIT_BAD_INPUT)
-    except SystemExit:
-        raise  # after --help or --version
-    except KeyboardInterrupt:
-        return _fail_early("interrupted", EXIT_FAILED)
-    except BaseException as error:
-        return _fail_early(_foreign(error), EXIT_FAILED)
-    return action()
-
-
 def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) -> int:
     """Carry out a request; return the exit code."""
 
@@ -161,40 +110,6 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
         return EXIT_STOPPED if result.status == "stopped" else EXIT_FINISHED
 
     return reporting(communicator, action)
-
-
-def reporting(communicator: Any, action: Callable[[], int]) -> int:
-    """Return the exit code of ``action``; a failure ends the whole job with one message."""
-    try:
-        return action()
-    except AgreedInputError as error:
-        if communicator.rank == 0:
-            _say(text_of(error))
-        return EXIT_BAD_INPUT
-    except InputError as error:
-        return _fail(communicator, text_of(error), EXIT_BAD_INPUT)
-    except RunError as error:
-        return _fail(communicator, text_of(error), EXIT_FAILED)
-    except StopRequested as error:
-        # Of this rank alone; the others still wait for it.
-        return _fail(communicator, text_of(error), EXIT_STOPPED)
-    except KeyboardInterrupt:
-        return _fail(communicator, "interrupted", EXIT_FAILED)
-    except BrokenPipeError:
-        # The reader of the output is gone; Python would report that once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _fail(communicator, "standard output was closed", EXIT_FAILED)
-    except PeerFailure:
-        # The rank that failed reports it, and its abort ends this wait.
-        time.sleep(PATIENCE)
-        return _fail(communicator, "another rank failed and did not say why", EXIT_FAILED)
-    except BaseException as error:
-        # A user's component may raise anything, SystemExit included.
-        return _fail(communicator, _foreign(error), EXIT_FAILED)
-
-
-def _foreign(error: BaseException) -> str:
-    return f"{in_words(error)} (MPIFED_DEBUG=1 shows the traceback)"
 
 
 def world_of_ranks(expected: int | None = None) -> Any:
@@ -209,7 +124,36 @@ def world_of_ranks(expected: int | None = None) -> Any:
     return communicator
 
 
-def _request(options: Any) -> Any:
+@dataclass(frozen=True)
+class EarlyRequest:
+    """What the words of a command ask for, read before torch is imported.
+
+    Attributes
+    ----------
+    experiment : str or None
+        Its name or file.
+    overrides : dict
+        Values by dotted key.
+    resume : str, True or None
+        A checkpoint, the newest one, or none.
+    plan : mapping or None
+        What ``--plan`` gives.
+    """
+
+    experiment: str | None
+    overrides: dict[str, Any]
+    resume: str | bool | None
+    plan: Any = None
+
+
+def early_request(options: Any) -> EarlyRequest:
+    """Check what ``parser`` returns as far as that needs neither torch nor data.
+
+    Raises
+    ------
+    InputError
+        For words that cannot be read, or do not fit together.
+    """
     from mpifed.config.early import check_early, written_stall_limit
     from mpifed.config.experiment_files import parse_overrides, split_plan, split_words
 
@@ -230,18 +174,24 @@ def _request(options: Any) -> Any:
     send_to_guard(limit=written_stall_limit(experiment, overrides))
     if chosen is None:
         check_early(experiment, overrides)
+    return EarlyRequest(experiment, overrides, chosen, plan)
+
+
+def _request(options: Any) -> Any:
+    early = early_request(options)
+    chosen = early.resume
     # Later than the rest, since it imports torch: a wrong word is refused at once.
     from mpifed.training.request import Request
 
     return Request(
-        experiment,
-        overrides,
+        early.experiment,
+        early.overrides,
         Path(options.output) if options.output is not None else None,
         Path(chosen) if isinstance(chosen, str) else chosen,
         options.dry_run,
         options.quiet,
-        since_process_start(),
-        plan,
+        since_start(),
+        early.plan,
     )
 
 
@@ -263,44 +213,13 @@ def _stop_on_signals() -> Callable[[], bool]:
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, lambda received, frame: came.append(received))
     signal.signal(signal.SIGINT, _interrupt)
+    release_signals()
     return lambda: bool(came)
 
 
 def _interrupt(number: int, frame: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-def _say(message: str) -> None:
-    if os.environ.get("MPIFED_DEBUG") == "1" and sys.exc_info()[0] is not None:
-        traceback.print_exc()
-    complain("mpifed", message)
-
-
-def _fail_early(message: str, code: int) -> int:
-    """Report a failure before ranks can communicate: on rank 0, or through this rank's guard."""
-    if launched_rank() in (None, 0):
-        _say(message)
-    else:
-        send_to_guard(failure=message)
-    return code
-
-
-def _fail(communicator: Any, message: str, code: int) -> int:
-    """Report a failure of this rank and end the whole job."""
-    if communicator.size == 1:
-        _say(message)
-        return code
-    if communicator.rank != 0:
-        # A failure of several ranks is reported by the first of them; its abort ends this wait.
-        time.sleep(min(LONGEST_TURN, 1.0 + TURN * communicator.rank))
-    _say(f"rank {communicator.rank} on {socket.gethostname()}{hosted_clients()}: {message}")
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-    announce_orderly_end()
-    remove_segments(segments_of(os.getpid()))
-    communicator.abort(code)
-    return code
 
 
 def _show(text: str) -> int:

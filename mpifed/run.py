@@ -34,10 +34,22 @@ def main(words: Sequence[str]) -> int:
     int
         The exit code.
     """
-    from mpifed import launch
     from mpifed.supervision.guard import guarded
 
-    return guarded(lambda: launch.main(list(words)))
+    quiet = "--quiet" in words or "--dry-run" in words
+    return guarded(lambda: _launch(list(words)), lambda: _preload(list(words)), quiet)
+
+
+def _launch(words: list[str]) -> int:
+    from mpifed import launch  # later than the fork, since a guard needs none of it
+
+    return launch.main(words)
+
+
+def _preload(words: list[str]) -> bool:
+    from mpifed.preload import preload
+
+    return preload(words)
 
 
 if __name__ == "__main__":

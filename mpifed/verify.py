@@ -44,7 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> int:
-    from mpifed import launch
+    from mpifed import launch, reporting
 
     def prepared() -> Callable[[], int]:
         options = _parser().parse_args(words)
@@ -54,9 +54,9 @@ def _main(words: list[str]) -> int:
             return lambda: subprocess.run(command, check=False).returncode
         communicator = launch.world_of_ranks()
         action = _action(Path(options.run), rounds, communicator, options.quiet)
-        return lambda: launch.reporting(communicator, action)
+        return lambda: reporting.reporting(communicator, action)
 
-    return launch.started(prepared)
+    return reporting.started(prepared)
 
 
 def _action(

@@ -91,9 +91,10 @@ def interrupted(strike: Callable[[subprocess.Popen, Path], None]) -> Outcome:
 
 
 def kill_a_rank(process: subprocess.Popen, target: Path) -> None:
-    """SIGKILL for one rank: the child of a guard, which is a process of the job too."""
+    """SIGKILL for one rank: the child of a process of the job, and the parent of none."""
     every = processes(target)
-    ranks = sorted(p for p, parent in every.items() if parent in every and parent != process.pid)
+    above = every.keys() - {process.pid}
+    ranks = sorted(p for p, parent in every.items() if parent in above and p not in every.values())
     assert len(ranks) == RANKS, every
     os.kill(random.choice(ranks), signal.SIGKILL)
 

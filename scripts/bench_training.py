@@ -33,6 +33,7 @@ import bench_methods
 import bench_models
 import bench_networks
 import bench_scale
+import bench_startup
 import bench_suite
 import bench_surrogates
 import bench_topologies
@@ -226,6 +227,7 @@ for part in (
     bench_methods,
     bench_exchange,
     bench_suite,
+    bench_startup,
 ):
     BENCHMARKS |= part.BENCHMARKS
 

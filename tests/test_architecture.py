@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"errors", "random", "replacing", "sparse_rows", "staging", "state", "topologies"},
     {"command", "components", "memory", "reading", "supervision"},
-    {"mpi"},
+    {"mpi", "reporting"},
     {"data"},
     {"federation", "models"},
     {"local", "checkpoint", "exchange", "transport"},
@@ -24,6 +24,7 @@ FLOORS = (
     {"api", "jobs"},
     {"mpifed"},
     {"launch", "reproduce"},
+    {"preload"},
     {"run", "verify", "__main__"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""

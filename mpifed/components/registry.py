@@ -20,6 +20,7 @@ from mpifed.components.base import Component, DeclaredAlgorithm
 from mpifed.components.naming import hint_at_own, refuse_text, where_modules_are
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
 from mpifed.components.tables import BASES, TABLES
+from mpifed.components.without_torch import with_torch
 from mpifed.errors import InputError, closest, in_words
 
 
@@ -65,6 +66,7 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
     """
     table, field = TABLES[kind], field or f"{kind}.name"
     if ":" in name:
+        with_torch()
         found = load(name, field)
         if kind in BASES:
             _check_base(found, BASES[kind], f"{field} is '{name}'")

@@ -6,11 +6,23 @@ again on one of them and fail together.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from mpifed.components.registry import find, named
+from mpifed.components.schema import check_options
+from mpifed.components.tables import TABLES
+from mpifed.components.without_torch import without_torch
 from mpifed.config.configuration import check_names
-from mpifed.config.experiment_files import DEFAULT_EXPERIMENT, apply_overrides, read_experiment
+from mpifed.config.experiment_files import (
+    DEFAULT_EXPERIMENT,
+    DEFAULTS,
+    YAML_FILES,
+    apply_overrides,
+    read_experiment,
+)
 from mpifed.errors import InputError
 from mpifed.supervision.heartbeat import STALL_LIMIT
 
@@ -30,9 +42,36 @@ def check_early(experiment: str | None, overrides: Mapping[str, Any]) -> None:
     InputError
         In the words of ``configuration.resolve``, which checks the rest.
     """
-    written = _written(DEFAULT_EXPERIMENT if experiment is None else experiment)
-    if written is not None:
-        check_names(apply_overrides(written, overrides))
+    if experiment is not None and not experiment.endswith(YAML_FILES):
+        read_experiment(experiment)  # refuses an unknown name, for which no file is read
+    mapping = written(experiment)
+    if mapping is not None:
+        mapping = apply_overrides(mapping, overrides)
+        check_names(mapping)
+        _check_options(mapping)
+
+
+def _check_options(mapping: Mapping[str, Any]) -> None:
+    """Refuse options of components that these do not have.
+
+    An option is looked for in the text of the module. Where it is not there, which it need not be
+    if it is inherited, the component's declaration is read, without torch.
+    """
+    for section, default in DEFAULTS.items():
+        name, given = named(mapping.get(section, default), section, default)
+        path = TABLES[section].get(name)
+        if path is not None and not set(map(str, given)) <= _words_of(path.partition(":")[0]):
+            with without_torch():
+                check_options(find(section, name), given, section)
+
+
+def _words_of(module: str) -> set[str]:
+    """Return the words in the text of a module of this package."""
+    path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    try:
+        return set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    except OSError:  # packed, or compiled
+        return set()
 
 
 def written_stall_limit(experiment: str | None, overrides: Mapping[str, Any]) -> float | None:
@@ -48,14 +87,21 @@ def written_stall_limit(experiment: str | None, overrides: Mapping[str, Any]) ->
     float or None
         Seconds; the default where what is written cannot be used.
     """
-    written = (_written(experiment) if experiment is not None else None) or {}
-    found = {"stall_limit": STALL_LIMIT, **written, **overrides}["stall_limit"]
+    mapping = (written(experiment) if experiment is not None else None) or {}
+    found = {"stall_limit": STALL_LIMIT, **mapping, **overrides}["stall_limit"]
     usable = found is None or (type(found) in (int, float) and 0 < found < 1e18)
     return found if usable else STALL_LIMIT
 
 
-def _written(experiment: str) -> dict[str, Any] | None:
+def written(experiment: str | None) -> dict[str, Any] | None:
+    """Return an experiment as written; None where its file cannot be read.
+
+    Parameters
+    ----------
+    experiment : str or None
+        Name or path of the experiment; None is the default one.
+    """
     try:
-        return read_experiment(experiment)
+        return read_experiment(DEFAULT_EXPERIMENT if experiment is None else experiment)
     except InputError:
         return None

@@ -12,6 +12,7 @@ one run directory each, and a report at the end. docs/slurm.md explains the opti
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -21,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mpifed.components.without_torch import names_own_module, without_torch
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -63,7 +65,9 @@ def main(words: Sequence[str] | None = None) -> int:
                 f"unknown action '{options.action}'; {closest(options.action, actions)}"
             )
         _refuse_unused_options(options)
-        actions[options.action](options)
+        own = any(map(names_own_module, options.words))
+        with contextlib.nullcontext() if own else without_torch():
+            actions[options.action](options)
     except InputError as error:
         complain("mpifed.jobs", str(error))
         return EXIT_BAD_INPUT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 from collections.abc import Callable, Iterable
@@ -85,7 +84,7 @@ def share_guard_addresses(communicator: Communicator) -> None:
     communicator : Communicator
         The ranks of the job.
     """
-    every = communicator.gather_object((socket.gethostname(), heartbeat.port(), os.getppid()))
+    every = communicator.gather_object((socket.gethostname(), heartbeat.port(), heartbeat.guard()))
     key = secrets.token_hex(16) if every is not None else None
     every, key = communicator.broadcast_object((every, key))
     heartbeat.send_to_guard(rank=communicator.rank, key=key, peers=every)

@@ -17,7 +17,6 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 from typing import Any
 
 from mpifed.supervision import heartbeat
@@ -73,6 +72,7 @@ def leave(code: int) -> int:
     standard error and abandoned.
     """
     _Ending.code = code
+    heartbeat.send_to_guard(code=code)
     if hasattr(signal, "setitimer"):
         # The interpreter waits for threads without a limit, but handles signals meanwhile.
         signal.signal(signal.SIGALRM, lambda number, frame: _give_up())
@@ -139,5 +139,7 @@ def _flush_files() -> None:
         except ValueError:
             pass  # closed before
         except Exception:
+            import traceback  # here, since every guard would import it
+
             with contextlib.suppress(OSError, ValueError):
                 traceback.print_exc()

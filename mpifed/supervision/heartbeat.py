@@ -17,9 +17,12 @@ import mmap
 import os
 import struct
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from mpifed.supervision.launcher import started_at
 
 _STEPS, _ROUND, _WAITING = (struct.Struct("=q") for _ in range(3))
 _AT = {"steps": 0, "round": 8, "waiting": 16}
@@ -50,8 +53,13 @@ class Signs:
     waiting: bool
 
 
-def new_board() -> mmap.mmap:
+def new_board(memory: int = -1) -> mmap.mmap:
     """Allocate a page that a process shares with its later children.
+
+    Parameters
+    ----------
+    memory : int
+        Descriptor of a file of that size, which others may map too; without a file by default.
 
     Returns
     -------
@@ -63,7 +71,7 @@ def new_board() -> mmap.mmap:
     >>> read(new_board())
     Signs(steps=0, round=-1, waiting=False)
     """
-    board = mmap.mmap(-1, mmap.PAGESIZE)
+    board = mmap.mmap(memory, mmap.PAGESIZE)
     _ROUND.pack_into(board, _AT["round"], -1)
     return board
 
@@ -74,12 +82,51 @@ def read(board: mmap.mmap) -> Signs:
     return Signs(steps, round, bool(waiting))
 
 
+@dataclass(frozen=True)
+class Ends:
+    """What connects a rank to its guard.
+
+    Attributes
+    ----------
+    board : mmap.mmap
+        The shared page; see :func:`new_board`.
+    memory : int
+        Descriptor of its memory, -1 if it has none.
+    pipe : int
+        Descriptor on which messages are written.
+    port : int or None
+        UDP port on which the guard listens.
+    guard : int
+        Process id of the guard.
+    began : float
+        When the guard was started, in seconds since the system was; negative if unknown.
+    """
+
+    board: mmap.mmap
+    memory: int
+    pipe: int
+    port: int | None
+    guard: int
+    began: float
+
+    @classmethod
+    def of_memory(cls, memory: int, pipe: int, **said: Any) -> Ends:
+        """Return the ends in another process, with the descriptors there; see :meth:`said`."""
+        return cls(mmap.mmap(memory, mmap.PAGESIZE), memory, pipe, **said)
+
+    def said(self) -> dict[str, Any]:
+        """Return what :meth:`of_memory` needs beside descriptors."""
+        return {"port": self.port, "guard": self.guard, "began": self.began}
+
+
 class _Own:
     """What this process writes to, if it has a guard."""
 
     board: mmap.mmap | None = None
     pipe: int | None = None
     port: int | None = None
+    guard: int | None = None
+    began = -1.0
     steps = 0
     hosted_clients = ""
 
@@ -92,8 +139,14 @@ class _ImportsAreSteps:
         step()
 
 
-def begin(board: mmap.mmap, pipe: int, port: int | None) -> None:
-    """Connect this process to its guard; called once, in the process of the rank.
+def begin(
+    board: mmap.mmap,
+    pipe: int,
+    port: int | None,
+    guard: int | None = None,
+    began: float = -1.0,
+) -> None:
+    """Connect this process to its guard; called in the process of the rank.
 
     Parameters
     ----------
@@ -103,9 +156,20 @@ def begin(board: mmap.mmap, pipe: int, port: int | None) -> None:
         File descriptor on which messages are written.
     port : int or None
         UDP port on which the guard listens.
+    guard : int or None
+        Process id of the guard; the parent by default.
+    began : float
+        When the guard was started; see ``Ends``.
     """
     _Own.board, _Own.pipe, _Own.port, _Own.steps = board, pipe, port, 0
-    sys.meta_path.insert(0, _ImportsAreSteps)
+    _Own.guard, _Own.began = guard, began
+    if _ImportsAreSteps not in sys.meta_path:
+        sys.meta_path.insert(0, _ImportsAreSteps)
+
+
+def pause() -> None:
+    """Disconnect this process from its guard until the next :func:`begin`."""
+    _Own.board = _Own.pipe = _Own.port = _Own.guard = None
 
 
 def watched() -> bool:
@@ -149,14 +213,32 @@ def port() -> int | None:
     return _Own.port
 
 
+def guard() -> int:
+    """Return the process id of this rank's guard; of its parent without one."""
+    return _Own.guard if _Own.guard is not None else os.getppid()
+
+
+def began() -> float:
+    """Return when this rank was started, in seconds since the system was; negative if unknown."""
+    return _Own.began
+
+
+def since_start() -> float:
+    """Return wall seconds since the launcher started this rank; CPU seconds if unknown."""
+    at = began() if watched() else started_at()
+    if at < 0 or not hasattr(time, "CLOCK_BOOTTIME"):
+        return time.process_time()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - at
+
+
 def send_to_guard(**what: Any) -> None:
     """Send the guard a message.
 
     Parameters
     ----------
     **what
-        Its fields, plain data that JSON can hold. The guard knows ``limit``, ``failure``, ``rank``,
-        ``key``, ``peers`` and ``places``.
+        Its fields, plain data that JSON can hold. The guard knows ``limit``, ``failure``, ``code``,
+        ``rank``, ``key``, ``peers`` and ``places``.
     """
     _write(json.dumps(what) + "\n")
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from mpifed.errors import EXIT_FAILED
@@ -45,6 +46,8 @@ class Launch:
         Names the job on this host, the same for all its ranks.
     process : int
         Process id of what started the rank and supervises it.
+    together : int
+        How many ranks ``process`` has started, where that is known; else 1.
     """
 
     rank: int
@@ -52,6 +55,7 @@ class Launch:
     here: int | None
     job: str
     process: int
+    together: int = 1
 
     @property
     def on_one_host(self) -> bool:
@@ -84,7 +88,17 @@ def launched() -> Launch | None:
         job = f"pmi {process}"
     elif job is None and "SLURM_STEP_ID" in os.environ:
         job = f"step {os.environ.get('SLURM_JOB_ID')}.{os.environ['SLURM_STEP_ID']}"
-    return Launch(rank, size, here, job or f"parent {os.getppid()}", process or os.getppid())
+    supervisor, together = process or os.getppid(), here or _tasks_of_node() or 1
+    return Launch(rank, size, here, job or f"parent {os.getppid()}", supervisor, together)
+
+
+def _tasks_of_node() -> int | None:
+    """How many tasks of a SLURM step are on this node, where SLURM says so."""
+    node, counts = _number(("SLURM_NODEID",)), os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    for tasks, times in re.findall(r"(\d{1,9})(?:\(x(\d{1,9})\))?(?:,|$)", counts, re.ASCII):
+        if node is not None and (node := node - int(times or 1)) < 0:
+            return int(tasks)
+    return None
 
 
 def _number(names: tuple[str, ...]) -> int | None:
@@ -128,6 +142,14 @@ def has_ended(watched: int | None) -> bool:
     return watched is not None and bool(select.select([watched], [], [], 0)[0])
 
 
+def started_at() -> float:
+    """Return when this process began, in seconds since the system was started; else -1."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
+        return int(fields.rsplit(")", 1)[1].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return -1.0
+
+
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when ``parent``, which has just started it, ends.
 
@@ -142,6 +164,11 @@ def die_with_parent(parent: int) -> None:
         os._exit(EXIT_FAILED)
 
 
+def outlive_parent() -> None:
+    """Undo :func:`die_with_parent`."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
+
+
 def end_job() -> NoReturn:
     """Make the launcher end the ranks of other hosts, which before MPI nothing else reaches.
 
@@ -151,6 +178,8 @@ def end_job() -> NoReturn:
     """
     step = os.environ.get("SLURM_STEP_ID")
     if step is not None and _number(LOCAL_SIZE_VARIABLES) is None:
+        import subprocess  # here, since every guard would import it
+
         words = ["scancel", "--signal=KILL", f"{os.environ.get('SLURM_JOB_ID')}.{step}"]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(words, check=False, capture_output=True, timeout=CANCELLING)

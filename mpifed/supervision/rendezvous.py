@@ -59,6 +59,28 @@ def _name(launch: Launch, rank: int) -> bytes:
     return b"\0mpifed-" + hashlib.blake2b(about, digest_size=16).hexdigest().encode()
 
 
+def count_present(launch: Launch) -> int:
+    """Count the ranks of the job whose guards have come, on this host.
+
+    Parameters
+    ----------
+    launch : Launch
+        The place of one of them in the job.
+
+    Returns
+    -------
+    int
+        At least 1, for this one.
+    """
+    try:
+        with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
+            names = {line.rsplit(" ", 1)[-1].strip() for line in file}
+    except OSError:
+        return 1
+    wanted = (_name(launch, rank).replace(b"\0", b"@").decode() for rank in range(launch.size))
+    return max(1, sum(name in names for name in wanted))
+
+
 def receive_exit_code(own: socket.socket) -> int | None:
     """Receive the exit code with which another guard ends the job.
 

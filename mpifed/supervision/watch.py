@@ -15,18 +15,13 @@ from typing import Any
 
 from mpifed.errors import EXIT_FAILED, complain
 from mpifed.supervision import heartbeat
-from mpifed.supervision.launcher import (
-    Launch,
-    end_job,
-    has_ended,
-    watch_process,
-)
+from mpifed.supervision.launcher import Launch, end_job, has_ended, watch_process
 from mpifed.supervision.peers import Peers
+from mpifed.supervision.rank_process import UNSEEN, RankProcess, Signals
 from mpifed.supervision.rendezvous import open_meeting_socket, receive_exit_code, send_exit_code
 from mpifed.supervision.shared_memory import remove_abandoned, remove_segments, segments_of
+from mpifed.supervision.starting import Starting
 from mpifed.supervision.stillness import Stillness
-
-PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT")
 
 TICK = 0.2
 """Seconds between two looks at the rank; after a longer pause this process was itself stopped."""
@@ -59,14 +54,14 @@ class Watch:
     ----------
     launch : Launch
         The place of the rank in its job.
-    child : int
-        Process id of the rank.
     reading : int
         File descriptor of the pipe on which the rank writes its messages.
     board : mmap.mmap
         The page of memory on which it shows its progress; see ``heartbeat``.
     listening : socket.socket or None
         The UDP socket for the guards of other ranks.
+    starting : Starting or None
+        What is said while ranks start; None to say nothing.
     announced : bool
         Whether the rank has announced an orderly end.
     stillness : Stillness
@@ -76,48 +71,58 @@ class Watch:
     peers : Peers or None
         The guards of the other ranks; None before MPI has initialised.
     code : int or None
-        Exit code of the rank, negative for a signal; None while it runs.
+        The exit code that the rank has announced; None if it has announced none.
     """
 
     launch: Launch
-    child: int
     reading: int
     board: mmap.mmap
     listening: socket.socket | None
+    starting: Starting | None = None
     announced: bool = False
     stillness: Stillness = field(default_factory=Stillness)
     failure: str | None = None
     peers: Peers | None = None
     code: int | None = None
     _meeting: socket.socket | None = None
-    _child_end: int | None = None
     _launcher_end: int | None = None
+    _signals: Signals = field(default_factory=Signals)
     _segments: tuple[str, ...] = ()
     _said: bytes = b""
+    _process: RankProcess = field(init=False)
 
-    def wait_for_rank(self) -> int:
+    def wait_for(self, rank: RankProcess) -> int | None:
         """Wait until the rank, its launcher or the job ends, or a fault is found.
+
+        Parameters
+        ----------
+        rank : RankProcess
+            The process of the rank.
 
         Returns
         -------
-        int
-            The exit code of the rank, the one that another guard has sent, or 1 after a report.
+        int or None
+            The exit code of the rank, the one that another guard has sent, or 1 after a report;
+            None if nobody will fork the rank, which this process then has to do.
         """
-        for name in PASSED_ON:
-            signal.signal(getattr(signal, name), lambda number, frame: self._kill(number))
+        self._process = rank
+        self._signals.pass_on_to(rank)
         os.set_blocking(self.reading, False)
-        self._meeting = open_meeting_socket(self.launch)
-        self._child_end = watch_process(self.child)
-        self._launcher_end = watch_process(self.launch.process)
-        remove_abandoned()
+        if self._launcher_end is None:
+            self._meeting = open_meeting_socket(self.launch)
+            self._launcher_end = watch_process(self.launch.process)
+            remove_abandoned()
         last = time.monotonic()
         while True:
             self._look()
             now = time.monotonic()
             # A guard that was itself stopped or kept from running has seen nothing meanwhile.
             passed, last = min(now - last, 2 * TICK), now
-            if self.code is not None:
-                return self._ended(self.code)
+            if rank.code is not None:
+                return self._ended(rank.code)
+            if rank.refused:
+                self._signals.release()
+                return None
             fault = self._fault(passed)
             requested = self._requested_exit_code()
             if requested is not None:
@@ -127,21 +132,26 @@ class Watch:
                 return self._report(fault)
             if has_ended(self._launcher_end):
                 return self._orphaned()
+            if self.starting is not None and self.peers is None and not self.announced:
+                self.starting.say(rank.pid is None, heartbeat.read(self.board).waiting)
             self._rest(TICK)
+
+    def close(self) -> None:
+        """Close, in a copy of this process, what belongs to this process alone."""
+        os.close(self.reading)
+        for made in (self.listening, self._meeting):
+            if made is not None:
+                made.close()
+        if self._launcher_end is not None:
+            os.close(self._launcher_end)
 
     def _look(self) -> None:
         """Update what is known of the rank: its state and its messages."""
         self._read()
-        flags = os.WNOHANG | os.WUNTRACED | getattr(os, "WCONTINUED", 0)
-        with contextlib.suppress(ChildProcessError):
-            pid, status = os.waitpid(self.child, flags)
-            if pid and os.WIFSTOPPED(status):
-                self.stillness.stopped = True
-            elif pid and os.WIFCONTINUED(status):
-                self.stillness.stopped = False
-            elif pid:
-                self.code = os.waitstatus_to_exitcode(status)
-                self._read()
+        self._process.look()
+        self.stillness.stopped = self._process.stopped
+        if self._process.code is not None:
+            self._read()
 
     def _read(self) -> None:
         # A process that the rank has left behind may hold the pipe open: no waiting for its end.
@@ -156,13 +166,16 @@ class Watch:
                 self._note(json.loads(line))
 
     def _note(self, message: dict[str, Any]) -> None:
-        """Store a message of the rank."""
+        """Store a message of the rank, which by its first one handles signals."""
+        self._signals.deliver()
         if "limit" in message:
             self.stillness.limit = message["limit"]
         if "failure" in message:
             self.failure = message["failure"]
+        if "code" in message:
+            self.code = message["code"]
         if "peers" in message:
-            self._segments = segments_of(self.child)
+            self._segments = self._mapped_segments()
             if self.listening is not None:
                 self.peers = Peers.of(message, self.listening)
         if "places" in message and self.peers is not None:
@@ -186,6 +199,8 @@ class Watch:
         return (self.launch.rank, what) if what is not None else None
 
     def _ended(self, code: int) -> int:
+        if code == UNSEEN and self.announced:
+            code = EXIT_FAILED if self.code is None else self.code
         if self.announced and code >= 0:
             if self.peers is not None:
                 if code == EXIT_FAILED:
@@ -201,7 +216,7 @@ class Watch:
         requested = self._await_exit_code(PMIX_GRACE if hasty else GRACE + self._turn())
         if requested is not None:
             return requested
-        how = f"left with code {code}"
+        how = f"left with code {code}" if code != UNSEEN else "has ended"
         if code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
             how += " (out of memory?)" if code == -signal.SIGKILL else ""
@@ -269,19 +284,17 @@ class Watch:
 
     def _end_rank(self) -> None:
         """Kill the rank and remove the shared memory that MPI can no longer remove itself."""
-        segments = {*self._segments, *segments_of(self.child)}
-        self._kill(signal.SIGKILL)
+        segments = {*self._segments, *self._mapped_segments()}
+        self._process.send(signal.SIGKILL)
         remove_segments(segments)
+
+    def _mapped_segments(self) -> tuple[str, ...]:
+        return segments_of(self._process.pid) if self._process.pid is not None else ()
 
     def _rest(self, seconds: float) -> None:
         """Wait, but return early on a message, or when the rank or the launcher ends."""
         heard = [self.reading] if not self.announced else []
-        heard += [end for end in (self._child_end, self._launcher_end) if end is not None]
-        heard += [made.fileno() for made in (self.listening, self._meeting) if made is not None]
+        heard += [*self._process.sources(), *filter(None, [self._launcher_end])]
+        heard += [made.fileno() for made in (self.listening, self._meeting) if made]
         with contextlib.suppress(OSError):
             select.select(heard, [], [], seconds)
-
-    def _kill(self, number: int) -> None:
-        if self.code is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.child, number)

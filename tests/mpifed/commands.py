@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from mpifed.launch import main
+from mpifed.supervision.forker import NAME
 from mpifed.supervision.launcher import RANK_VARIABLES
 
 HERE = Path(__file__).parent
@@ -211,7 +212,7 @@ def wait_for(path: Path, process: subprocess.Popen[str] | None = None, seconds: 
 
 
 def of_rank(rank: int, target: Path) -> int:
-    """The process of a rank: the one whose parent, its guard, runs the same command."""
+    """The process of a rank: the one whose parent is its guard, or has forked it for the guard."""
     found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
@@ -220,8 +221,21 @@ def of_rank(rank: int, target: Path) -> int:
             if own & set(variables) and str(target).encode() in (entry / "cmdline").read_bytes():
                 parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
                 found[int(entry.name)] = int(parent)
-    (process,) = (number for number, parent in found.items() if parent in found)
+    (process,) = (number for number, parent in found.items() if is_rank(number, parent, found))
     return process
+
+
+def is_rank(number: int, parent: int, found: Container[int]) -> bool:
+    """Whether a process is a rank itself, where ``found`` are guards and ranks."""
+    return name_of(number) != NAME and (parent in found or name_of(parent) == NAME)
+
+
+def name_of(process: int) -> str:
+    """The name of a process; empty where it has ended."""
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def rows(directory: Path) -> list[dict[str, str]]:

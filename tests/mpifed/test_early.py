@@ -24,6 +24,9 @@ WRONG = (
     "exchange={}",
     "compression=null",
     "data=digit",
+    "algorithm.foo=3",
+    "model={name: mlp, hiden: [3]}",
+    "data.n_tets=20",
 )
 
 
@@ -58,3 +61,26 @@ def test_torch_is_not_imported_for_it():
 def test_what_only_the_whole_check_knows_passes(word):
     check_early(None, parse_overrides([word]))
     check_early("not-there.yaml", parse_overrides([word]))
+
+
+@pytest.mark.parametrize("word", ["algorithm={name: fedadam, server_lr: 0.1}", "clients=ranks"])
+def test_an_inherited_option_passes(word):
+    check_early(None, parse_overrides([word]))
+
+
+def test_an_unknown_experiment_is_refused_before_torch_is_imported():
+    program = (
+        "import sys; from mpifed.launch import main; "
+        "print(main(['no-such-experiment']), 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+        check=True,
+    )
+    assert done.stdout == "2 False\n"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("mpifed: Unknown experiment 'no-such-experiment'; ")

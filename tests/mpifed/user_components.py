@@ -21,6 +21,7 @@ from mpifed.data.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.local import search
 from mpifed.mpi.communicator import world
+from mpifed.supervision import heartbeat
 
 NOT_CALLABLE = 3
 
@@ -71,7 +72,7 @@ class Fails(FedAvg):
 
     def freeze(self, state):
         """Stops the guard too, as where a node is frozen."""
-        os.kill(os.getppid(), signal.SIGSTOP)
+        os.kill(heartbeat.guard(), signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def hear_usr1(self, state):

@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 from mpifed.jobs.__main__ import main
+from mpifed.supervision.forker import NAME
 from mpifed.supervision.launcher import RANK_VARIABLES
 from mpifed.sweep.plan import launch_words
 
@@ -138,7 +139,19 @@ def ranks(output: Path) -> dict[int, int]:
                 next(variables[name] for name in names if name in variables)
             )
             parents[int(entry.name)] = int(parent)
-    return {numbers[one]: one for one, parent in parents.items() if parent in parents}
+    return {
+        numbers[one]: one
+        for one, parent in parents.items()
+        if name_of(one) != NAME and (parent in parents or name_of(parent) == NAME)
+    }
+
+
+def name_of(process: int) -> str:
+    """The name of a process; empty where it has ended."""
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def mpirun() -> str:

@@ -1,0 +1,129 @@
+"""Reading what components declare without importing torch, which takes seconds.
+
+Their modules import torch for what they compute and use it in declarations alone: in annotations,
+as a base class, as a default. While ``without_torch`` lasts, ``import torch`` gives a stand-in that
+serves for these; whatever is called on it raises. The modules that were imported meanwhile are
+dropped at the end, so that they are imported again with torch itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+LIBRARY, OURS = "torch", "mpifed"
+
+
+class _Named:
+    """Something of torch, of which only the name is there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Named(f"{self._name}.{name}")
+
+    def __call__(self, *words: Any, **options: Any) -> Any:
+        raise RuntimeError(f"{self._name} is called by a command that does not import torch")
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return ()
+
+    def __or__(self, other: Any) -> Any:
+        return self
+
+    __ror__ = __or__
+
+    def __getitem__(self, key: Any) -> Any:
+        return self
+
+
+class _Module(types.ModuleType):
+    """A module of torch, of which only the name is there."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Named(f"{self.__name__}.{name}")
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds the stand-in for every module of torch."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if _package(fullname) != LIBRARY:
+            return None
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        made = _Module(spec.name)
+        made.__path__ = []
+        return made
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+_finder = _Finder()
+
+
+@contextlib.contextmanager
+def without_torch() -> Iterator[None]:
+    """Give a stand-in to what imports torch in the context, unless it is imported already."""
+    if LIBRARY in sys.modules:
+        yield
+        return
+    before = set(sys.modules)
+    sys.meta_path.insert(0, _finder)
+    try:
+        yield
+    finally:
+        with_torch()
+        for name in set(sys.modules) - before:
+            if _package(name) == OURS:
+                del sys.modules[name]
+
+
+def with_torch() -> None:
+    """Let what is imported from here on have torch itself, as a user's own component needs."""
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+        for name in [name for name in sys.modules if _package(name) == LIBRARY]:
+            del sys.modules[name]
+
+
+def names_own_module(word: str) -> bool:
+    """Return whether a word, or the file that it names, may name a user's ``module:object``.
+
+    Such a module may do anything with torch when it is imported.
+
+    Parameters
+    ----------
+    word : str
+        A word of the command line.
+
+    Examples
+    --------
+    >>> names_own_module("algorithm=mine:Method"), names_own_module("job.time=2:00:00")
+    (True, False)
+    """
+    texts = [word]
+    with contextlib.suppress(OSError, ValueError):
+        if Path(word).is_file():
+            texts.append(Path(word).read_text(encoding="utf-8", errors="replace"))
+    return any(re.search(r"[A-Za-z_]\w*:[A-Za-z_]", text) for text in texts)
+
+
+def _package(name: str) -> str:
+    return name.partition(".")[0]

@@ -1,0 +1,84 @@
+"""What all ranks of a run import, imported once for those of a node before they are forked.
+
+No MPI, which must begin in each rank; no user's modules, which may start threads; and nothing that
+computes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mpifed.launch import early_request, parser
+from mpifed.reporting import bound_threads
+
+LIBRARIES = ("numpy", "torch")
+
+RUN = ("h5py", "mpifed.api", "mpifed.training.train")
+
+
+def preload(words: list[str]) -> bool:
+    """Import what ``mpifed run`` needs with these words.
+
+    Parameters
+    ----------
+    words : list of str
+        The experiment, overrides and options.
+
+    Returns
+    -------
+    bool
+        Whether ranks may be forked from this process; not if the words ask for a list alone.
+
+    Raises
+    ------
+    InputError, SystemExit, ImportError
+        What a rank itself would meet, and has to report.
+    """
+    bound_threads()
+    options = parser().parse_intermixed_args(words)
+    if options.list:
+        return False
+    early = early_request(options)
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    if not _h5py_needs_mpi():
+        _import_all(early.experiment, early.overrides)
+    return True
+
+
+def _import_all(experiment: str | None, overrides: Mapping[str, Any]) -> None:
+    """Import the modules of a run, and fail where one of them imports MPI."""
+    sys.modules["mpi4py"] = None  # type: ignore[assignment]
+    for name in RUN:
+        importlib.import_module(name)
+    _import_components(experiment, overrides)
+    del sys.modules["mpi4py"]
+
+
+def _import_components(experiment: str | None, overrides: Mapping[str, Any]) -> None:
+    """Import the shipped components that a configuration names, and read their options."""
+    from mpifed.components.registry import find, named
+    from mpifed.components.schema import options_of
+    from mpifed.components.tables import TABLES
+    from mpifed.config.early import written
+    from mpifed.config.experiment_files import DEFAULTS, apply_overrides
+
+    mapping = apply_overrides(written(experiment) or {}, overrides)
+    for section, default in DEFAULTS.items():
+        name, _ = named(mapping.get(section, default), section, default)
+        if name in TABLES[section]:
+            options_of(find(section, name))
+
+
+def _h5py_needs_mpi() -> bool:
+    """Return whether h5py has parallel HDF5, which begins MPI when it is imported."""
+    found = importlib.util.find_spec("h5py")
+    if found is None or found.origin is None:
+        return False
+    libraries = Path(found.origin).parent.glob("h5p.*.so")
+    return any(b"mpi4py" in library.read_bytes() for library in libraries)
