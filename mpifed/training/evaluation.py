@@ -131,6 +131,12 @@ def training_of(setup: Setup, samples: Samples) -> Clients:
     return samples.among_hosted(np.flatnonzero(~federation.unseen[federation.hosted]))
 
 
+def unseen_of(setup: Setup, samples: Samples) -> Clients:
+    """Return the clients hosted here that take no part in training."""
+    federation = setup.federation
+    return samples.among_hosted(np.flatnonzero(federation.unseen[federation.hosted]))
+
+
 def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]:
     """Return lines for the log: the algorithm's own, and options of ``local`` that it ignores.
 

@@ -25,6 +25,7 @@ from mpifed.training import evaluation
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
+from mpifed.training.evaluation import training_of
 from mpifed.training.samples import samples_of
 
 PLAIN = {
@@ -119,7 +120,7 @@ def test_the_type_of_its_channel_says_whether_it_needs_a_server(name):
 @every_case
 def test_what_it_deploys_has_the_shapes_of_a_predictor(name, exchange):
     engine = prepared(name, exchange)
-    method, clients = engine.setup.algorithm, engine.training
+    method, clients = engine.setup.algorithm, training_of(engine.setup, engine.samples)
     for _ in range(2):
         with torch.no_grad():
             found = method.deploy(engine.state.algorithm, clients, Draws(0, engine.round))
@@ -142,7 +143,8 @@ def test_it_measures_its_columns_and_nothing_else(name, exchange):
     engine = prepared(name, exchange)
     engine.advance()
     setup, draws = engine.setup, Draws(0, engine.round)
-    found = evaluation.measure(setup, engine.state.algorithm, engine.training, draws)
+    clients = training_of(setup, engine.samples)
+    found = evaluation.measure(setup, engine.state.algorithm, clients, draws)
     assert set(found) == set(setup.algorithm.columns)
     assert all(value is None or math.isfinite(value) for value in found.values())
     assert setup.algorithm.payload() >= 0
@@ -156,7 +158,8 @@ def test_a_round_is_a_function_of_the_state_which_it_leaves_alone(name, exchange
     before, digest = engine.state, engine.digest()
     engine.advance()
     moved = engine.digest()
-    engine.state, engine.round = before, 1
+    engine.rows.take(before)
+    engine.round = 1
     assert engine.digest() == digest
     engine.advance()
     assert engine.digest() == moved

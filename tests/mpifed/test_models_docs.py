@@ -105,7 +105,9 @@ def trains_normalised(algorithm):
         "algorithm": algorithm,
         "participation": 1.0,
     }
-    if algorithm["name"] == "scaffold":
+    if "server" not in find_algorithm(algorithm["name"]).exchanges:
+        overrides["exchange"] = {"name": "gossip", "topology": "complete"}
+    if algorithm["name"] in ("scaffold", "kgt", "scaffnew"):
         overrides["local"] = {"momentum": 0.0}
     configuration = resolve(overrides)
     try:

@@ -12,6 +12,7 @@ from personal_runs import ran
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.mpi.communicator import Alone
+from mpifed.training.evaluation import unseen_of
 from mpifed.training.growing import first_samples
 
 SMALL = {
@@ -53,11 +54,11 @@ def test_methods_with_gradients_of_whole_risks_see_the_share_alone(algorithm):
         found = method.adapt(engine.state.algorithm, clients, server, Draws(0, 1))
         return found.parameters.clone()
 
-    few = first_samples(engine.unseen, 0.3)
+    few = first_samples(unseen_of(engine.setup, engine.samples), 0.3)
     alone = adapted(few)
-    assert not torch.equal(alone, adapted(engine.unseen))
+    assert not torch.equal(alone, adapted(unseen_of(engine.setup, engine.samples)))
     assert torch.equal(alone, adapted(few))
-    none = adapted(first_samples(engine.unseen, 0.0))
+    none = adapted(first_samples(unseen_of(engine.setup, engine.samples), 0.0))
     assert torch.equal(none, server.mean(engine.state.algorithm.model).expand_as(none))
 
 

@@ -7,6 +7,7 @@ import torch
 from personal_runs import ran
 
 from mpifed.federation.clients import Draws
+from mpifed.training.evaluation import training_of, unseen_of
 
 NETWORK = {
     "data": "digits",
@@ -32,7 +33,8 @@ def test_running_statistics_follow_the_models(name, buffers):
     found, engine = ran(name, METHODS[name], rounds=2, **given)
     method, model = engine.setup.algorithm, engine.setup.model
     with torch.no_grad():
-        own = method.deploy(found, engine.everyone, Draws(0, 2)).parameters[engine.training.rows]
+        rows = training_of(engine.setup, engine.samples).rows
+        own = method.deploy(found, engine.everyone, Draws(0, 2)).parameters[rows]
     places = {place.name: place for place in model.places()}
     spread, count = (
         own[..., places[f"3.{name}"].begin : places[f"3.{name}"].end]
@@ -42,5 +44,6 @@ def test_running_statistics_follow_the_models(name, buffers):
     assert (spread > 0).all() and (spread != 1).all() and (count > 0).all()
     if buffers == "average":
         with torch.no_grad():
-            unseen = method.adapt(found, engine.unseen, engine.setup.exchange, Draws(0, 2))
+            clients = unseen_of(engine.setup, engine.samples)
+            unseen = method.adapt(found, clients, engine.setup.exchange, Draws(0, 2))
         assert torch.isfinite(unseen.parameters).all()

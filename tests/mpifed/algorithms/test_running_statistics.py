@@ -7,6 +7,7 @@ import torch
 from test_algorithms import engine_of
 
 from mpifed.errors import InputError
+from mpifed.training.evaluation import training_of
 
 OPTIONS = {
     "fedprox": {"mu": 5.0},
@@ -49,7 +50,7 @@ def test_clients_deploy_their_own_or_the_averaged_ones(name, buffers):
         engine.prepare()
         engine.advance()
         algorithm, state = engine.setup.algorithm, engine.state.algorithm
-        found = algorithm.deploy(state, engine.training, None).parameters
+        found = algorithm.deploy(state, training_of(engine.setup, engine.samples), None).parameters
     assert found.dim() == (2 if buffers == "average" else 3)
     assert torch.isfinite(found).all()
 

@@ -57,7 +57,7 @@ def test_a_run_is_resumed_with_the_same_arrays_only(tmp_path: Path):
     with pytest.raises(InputError, match=r"data\.digest: .* in the run, .* now"):
         mpifed.run("digits-fedem", data=mpifed.arrays(X + 1, Y), rounds=3, resume=True, **options)
     gc.collect()
-    with pytest.raises(InputError, match=r"pass data=mpifed\.arrays\(\.\.\.\) with the same"):
+    with pytest.raises(InputError, match=r"call data = mpifed\.arrays\(\.\.\.\) with the same"):
         mpifed.run(rounds=3, resume=True, **options)
     resumed = mpifed.run("digits-fedem", data=mpifed.arrays(X, Y), rounds=3, resume=True, **options)
     whole = mpifed.run(
