@@ -105,7 +105,7 @@ def trains_normalised(algorithm):
         "algorithm": algorithm,
         "participation": 1.0,
     }
-    if "server" not in find_algorithm(algorithm["name"]).exchanges:
+    if find_algorithm(algorithm["name"]).exchanges == ("gossip",):
         overrides["exchange"] = {"name": "gossip", "topology": "complete"}
     if algorithm["name"] in ("scaffold", "kgt", "scaffnew"):
         overrides["local"] = {"momentum": 0.0}
