@@ -18,10 +18,11 @@ import numpy as np
 
 from mpifed.config.filenames import safe
 from mpifed.errors import InputError, closest
-from mpifed.report.columns import larger_is_better
-from mpifed.report.keys import differing, label, naturally
+from mpifed.report.columns import COLUMNS, MEASURES, larger_is_better
+from mpifed.report.keys import differing, label, naturally, short
 from mpifed.report.labels import leaves
-from mpifed.report.lines import FEW_POINTS, GREY, STYLE, look
+from mpifed.report.lines import FEW_POINTS, GREY, Pictures, save
+from mpifed.report.looks import look
 from mpifed.report.reading import Run, read_columns
 
 if TYPE_CHECKING:
@@ -97,8 +98,10 @@ class Series:
     y: np.ndarray
 
 
-def draw_figure(every: Sequence[Series], wanted: Wanted, output: Path) -> Path:
-    """Draw ``series`` and save the figure as a PNG file.
+def draw_figure(
+    every: Sequence[Series], wanted: Wanted, output: Path, made: Pictures | None = None
+) -> list[Path]:
+    """Draw ``series`` and save the figure.
 
     Parameters
     ----------
@@ -107,22 +110,46 @@ def draw_figure(every: Sequence[Series], wanted: Wanted, output: Path) -> Path:
     wanted : Wanted
         What they show.
     output : Path
-        The directory of the file.
+        The directory of the files.
+    made : Pictures, optional
+        Formats and font.
 
     Returns
     -------
-    Path
-        The file.
+    list of Path
+        The files.
     """
     import matplotlib
 
     matplotlib.use("Agg")
-    with matplotlib.rc_context(STYLE):
-        figure = _figure(every, wanted)
-        name = f"{wanted.column}-{wanted.x}".replace("_", "-").replace(".", "-")
-        path = output / f"{safe(name)}.png"
-        figure.savefig(path, dpi=DOTS)
-    return path
+    made = made or Pictures()
+    with matplotlib.rc_context(made.style()):
+        return save(_figure(every, wanted), output, file_name(wanted), made, DOTS)
+
+
+def file_name(wanted: Wanted) -> str:
+    """Return the name of the figure's file, without an ending, another for each request.
+
+    Parameters
+    ----------
+    wanted : Wanted
+        The request.
+
+    Examples
+    --------
+    >>> file_name(Wanted("objective_gap", "floats", ("algorithm.flix_alpha",)))
+    'objective-gap-floats-by-flix-alpha'
+    >>> file_name(Wanted("test_accuracy"))  # the report has a test-accuracy-rounds of its own
+    'test-accuracy-rounds-figure'
+    """
+    words = [wanted.column, wanted.x, *(["by", *map(short, wanted.by)] if wanted.by else [])]
+    words += ["aside", *map(short, wanted.aside)] if wanted.aside else []
+    words += [f"until-{wanted.until:g}"] if wanted.until is not None else []
+    words += ["linear"] if wanted.linear else []
+    own = wanted.column in (*COLUMNS, *MEASURES) and wanted.x in PROGRESS and len(words) == 2
+    return safe(
+        "-".join([*words, *(["figure"] if own else [])]).replace("_", "-").replace(".", "-")
+    )
 
 
 def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
