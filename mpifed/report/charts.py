@@ -1,4 +1,4 @@
-"""What reports draw, as data: lines on a pair of axes, for pictures and for the page alike."""
+"""The charts of a report, for pictures and for the page alike."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from mpifed.report.chart import Chart, Line
 from mpifed.report.columns import MEASURES
 from mpifed.report.consensus import DISTANCE, numbers
 from mpifed.report.groups import Curve, Group
@@ -24,87 +25,7 @@ X_LABELS = {
     SECONDS: "wall time (s)",
     CLOCK: "time of the simulated federation (s)",
 }
-LINES = 6
-"""Lines in one panel, at most; more make small multiples."""
-
 WIDE = 10.0  # from this ratio of most to fewest bits on, their axis is logarithmic
-
-
-@dataclass(frozen=True)
-class Line:
-    """One curve of finite points.
-
-    Attributes
-    ----------
-    x : ndarray, shape (points,)
-        The places.
-    y : ndarray, shape (points,)
-        The values.
-    band : ndarray, shape (points,)
-        The half width of the band around them.
-    name : str
-        The name beside its last value.
-    look : Look
-        Colour, dashes and marker.
-    method : str
-        The label of its method in the tables.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    band: np.ndarray
-    name: str
-    look: Look
-    method: str = ""
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Lines on a pair of axes.
-
-    Attributes
-    ----------
-    column : str
-        What it shows, as 'test-accuracy'; together with ``x`` the name of its file.
-    x : str
-        One of 'rounds', 'bits', 'seconds', 'simulated-seconds'; empty for another axis.
-    title : str
-        The title: the vertical axis with its unit.
-    subtitle : str
-        The data set, and remarks.
-    x_label : str
-        The label of the horizontal axis with its unit.
-    lines : tuple of Line
-        The lines.
-    guides : tuple of Line
-        Thin dashed lines without names.
-    x_log, y_log : bool
-        Whether an axis is logarithmic.
-    mark : tuple of float and str, or None
-        A place on the horizontal axis that is marked, and its name.
-    """
-
-    column: str
-    x: str
-    title: str
-    subtitle: str
-    x_label: str
-    lines: tuple[Line, ...]
-    guides: tuple[Line, ...] = ()
-    x_log: bool = False
-    y_log: bool = False
-    mark: tuple[float, str] | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of its file, without an ending."""
-        return f"{self.column}-{self.x}" if self.x else self.column
-
-    def panels(self) -> list[tuple[Line, ...]]:
-        """Return the lines of each panel: at most ``LINES``, as evenly as it can be."""
-        count = -(-len(self.lines) // LINES)
-        parts = np.array_split(np.arange(len(self.lines)), count)
-        return [tuple(self.lines[index] for index in part) for part in parts]
 
 
 @dataclass(frozen=True)

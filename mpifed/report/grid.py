@@ -22,7 +22,7 @@ from mpifed.report.figure import DOTS
 from mpifed.report.grid_tables import Grid, WantedGrid, csv_text, markdown
 from mpifed.report.keys import differing, label, naturally, short
 from mpifed.report.labels import leaves
-from mpifed.report.lines import Pictures, save
+from mpifed.report.pictures import Pictures, save
 from mpifed.report.reading import Run, read_columns
 
 if TYPE_CHECKING:

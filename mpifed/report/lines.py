@@ -3,81 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpifed.errors import InputError
-from mpifed.report.charts import Chart, Line
+from mpifed.report.chart import Chart, Line, bars, folded, height_limits
+from mpifed.report.pictures import GREY, Pictures
+from mpifed.report.placing import LINE_HEIGHT, beside, marked, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GREY = "#595959"
-STYLE: Any = {
-    "font.size": 11,
-    "axes.titlesize": "large",
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.titlepad": 24,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": GREY,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "axes.grid": True,
-    "grid.color": "#E5E5E5",
-    "axes.axisbelow": True,
-    "lines.linewidth": 2,
-    "lines.markersize": 4,
-    "savefig.dpi": 200,
-    "savefig.bbox": "tight",
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "mpifed",  # the same bytes for the same numbers
-}
-SIZE = (6.6, 4.2)  # inches, without the names in the right margin
 AXES = (0.1, 0.12, 0.88, 0.76)  # left, bottom, width, height as parts of it
 ACROSS = 3  # panels in a row, at most
-NAMES_WIDTH = 1.9  # inches between panels, for names
+NAMES_WIDTH = 2.3  # inches between panels, for names
 SMALL = 0.62  # of the size of one panel, where there are several
-LINE_HEIGHT = 15  # points between two names in the margin
-FEW_POINTS = 12  # up to so many points each gets a marker
-MARKED = 6  # markers on a line of more points
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """How pictures are made.
-
-    Attributes
-    ----------
-    formats : tuple of str
-        Endings of their files: png, svg, pdf.
-    size : tuple of float
-        Width and height of a panel in inches, without the names in the right margin.
-    font : str | None
-        A family of fonts; None is matplotlib's own.
-    font_size : float
-        Points.
-    titles, x_labels : mapping of str to str
-        Texts by the name of a chart, or of what it shows.
-    """
-
-    formats: tuple[str, ...] = ("png",)
-    size: tuple[float, float] = SIZE
-    font: str | None = None
-    font_size: float = 11.0
-    titles: Mapping[str, str] = field(default_factory=dict)
-    x_labels: Mapping[str, str] = field(default_factory=dict)
-
-    def style(self) -> dict[str, Any]:
-        """Return what matplotlib is told."""
-        font = {} if self.font is None else {"font.family": [self.font, "sans-serif"]}
-        return STYLE | {"font.size": self.font_size} | font
+DOTS, DOTS_OF_MANY = 200, 110  # an inch, of one panel and of several
+LETTERS, NAME_LETTERS = 60, 22  # of a name in the margin, of one panel and of several
+BAR = 5  # points between the bars of two lines
 
 
 def figure_of(chart: Chart, made: Pictures) -> Figure:
@@ -102,7 +46,7 @@ def figure_of(chart: Chart, made: Pictures) -> Figure:
     down = -(-len(panels) // across)
     width, height = (side * (SMALL if several else 1) for side in made.size)
     wide, high = width + (NAMES_WIDTH if several else 0), height + (0.35 if several else 0)
-    figure = Figure(figsize=(wide * across, high * down))
+    figure = Figure(figsize=(wide * across, high * down), dpi=DOTS_OF_MANY if several else DOTS)
     first: Axes | None = None
     for index, lines in enumerate(panels):
         row, column = divmod(index, across)
@@ -119,50 +63,13 @@ def figure_of(chart: Chart, made: Pictures) -> Figure:
             axes.set_xlabel(x_label)
         _scales(axes, chart)
         _draw(axes, chart, lines)
-    limits = _limits(chart)
     if first is not None:
-        first.set_xlim(*limits)
+        first.set_xlim(*_limits(chart))
+        first.set_ylim(*height_limits(chart))
     for axes, lines in zip(figure.axes, panels, strict=True):
-        _name_lines(axes, lines)
+        _draw_bars(axes, lines)
+        _name_lines(axes, lines, NAME_LETTERS if several else LETTERS)
     return figure
-
-
-def save(
-    figure: Figure, output: Path, name: str, made: Pictures, dots: float | None = None
-) -> list[Path]:
-    """Write a figure in each format.
-
-    Parameters
-    ----------
-    figure : Figure
-        The figure.
-    output : Path
-        The directory.
-    name : str
-        The name of the files, without an ending.
-    made : Pictures
-        The formats.
-    dots : float, optional
-        Pixels an inch.
-
-    Returns
-    -------
-    list of Path
-        The files.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be written.
-    """
-    files = [output / f"{name}.{ending}" for ending in made.formats]
-    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # equal numbers, equal files
-    for path, ending in zip(files, made.formats, strict=True):
-        try:
-            figure.savefig(path, metadata=dates.get(ending), dpi=dots or STYLE["savefig.dpi"])
-        except OSError as error:
-            raise InputError(f"--output {output} cannot be written: {error.strerror}") from None
-    return files
 
 
 def _text(texts: Mapping[str, str], chart: Chart, otherwise: str) -> str:
@@ -197,7 +104,7 @@ def _scales(axes: Axes, chart: Chart) -> None:
 
 def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
     end = max(line.x[-1] for line in chart.lines)
-    shown = {line.method for line in lines}
+    shown, banded = {line.method for line in lines}, bars(lines) is None
     for guide in chart.guides:
         if guide.method in shown:
             axes.plot(guide.x, guide.y, color=guide.look.colour, linewidth=1, linestyle=(0, (4, 3)))
@@ -207,7 +114,7 @@ def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
             line.x, line.y, color=colour, linestyle=style, marker=line.look.marker,
             markevery=marked(len(line.x), index, len(lines)), clip_on=False, zorder=3,
         )  # fmt: skip
-        if line.band.any():
+        if line.band.any() and banded:
             low, high = line.y - line.band, line.y + line.band
             axes.fill_between(line.x, low, high, color=colour, alpha=0.12, linewidth=0)
             for edge in (low, high):  # so that bands that overlap can be told apart
@@ -217,77 +124,38 @@ def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
                       linestyle=(0, (1, 2)))  # fmt: skip
 
 
-def marked(points: int, index: int, lines: int) -> list[int]:
-    """Return the points of a line that have markers: all of few, else some, apart from the others'.
-
-    Parameters
-    ----------
-    points : int
-        The points of the line.
-    index, lines : int
-        Its place among the lines of the panel, and their number.
-
-    Examples
-    --------
-    >>> marked(3, 0, 2), marked(121, 1, 2)
-    ([0, 1, 2], [15, 35, 55, 75, 95, 115])
-    """
-    if points <= FEW_POINTS:
-        return list(range(points))
-    shift = (index + 0.5) / lines
-    return [int((k + shift) * (points - 1) / MARKED) for k in range(MARKED)]
+def _draw_bars(axes: Axes, lines: Sequence[Line]) -> None:
+    """Draw bars beside each other where bands would merge; none of them leaves the axes."""
+    moved = bars(lines)
+    if moved is None:
+        return
+    points = axes.figure.dpi / 72  # pixels
+    left, right = axes.bbox.x0, axes.bbox.x1
+    for index, line in enumerate(lines):
+        if line.band.any():
+            places = marked(len(line.x), index, len(lines))
+            y, half = line.y[places], line.band[places]
+            on_screen = axes.transData.transform(np.column_stack([line.x[places], y]))
+            on_screen[:, 0] = beside(on_screen[:, 0], moved, index, BAR * points, (left, right))
+            x = axes.transData.inverted().transform(on_screen)[:, 0]
+            axes.errorbar(x, y, half, fmt="none", ecolor=line.look.colour, elinewidth=1, capsize=2)
 
 
-def spread(heights: np.ndarray, gap: float = LINE_HEIGHT) -> np.ndarray:
-    """Return heights moved apart so that neighbours are at least ``gap`` apart.
-
-    Neighbours that are too close form a bundle around their mean; bundles that meet are joined.
-
-    Parameters
-    ----------
-    heights : ndarray of float64, shape (n,)
-        The heights, in any order.
-    gap : float, default LINE_HEIGHT
-        The least distance.
-
-    Returns
-    -------
-    ndarray of float64, shape (n,)
-        The new heights, in the same order.
-
-    Examples
-    --------
-    >>> spread(np.array([0.0, 1.0, 9.0]), gap=2.0)
-    array([-0.5,  1.5,  9. ])
-    """
-    order = np.argsort(heights, kind="stable")
-    bundles: list[list[float]] = []
-    for height in heights[order]:
-        bundles.append([float(height)])
-        while (
-            len(bundles) > 1 and _places(bundles[-2], gap)[-1] + gap > _places(bundles[-1], gap)[0]
-        ):
-            bundles[-2:] = [bundles[-2] + bundles[-1]]
-    placed = np.empty(len(heights))
-    placed[order] = np.concatenate([_places(bundle, gap) for bundle in bundles])
-    return placed
-
-
-def _places(bundle: Sequence[float], gap: float) -> np.ndarray:
-    return np.mean(bundle) + gap * (np.arange(len(bundle)) - (len(bundle) - 1) / 2)
-
-
-def _name_lines(axes: Axes, lines: Sequence[Line]) -> None:
+def _name_lines(axes: Axes, lines: Sequence[Line], letters: int) -> None:
     axes.get_ylim()  # settles the scale that the transformation below uses
     last = np.array([line.y[-1] for line in lines])
     on_screen = axes.transData.transform([(line.x[-1], line.y[-1]) for line in lines])
     heights = on_screen[:, 1] * 72 / axes.figure.dpi  # points
     size = float(axes.xaxis.label.get_fontsize())
-    for line, value, shift in zip(
-        lines, last, spread(heights, LINE_HEIGHT * size / 11) - heights, strict=True
-    ):
+    names = folded([line.name for line in lines], letters)
+    apart = LINE_HEIGHT * size / 11 * max(1 + name.count("\n") for name in names)
+    places = spread(heights, apart)
+    # No name is above the axes, where the title is.
+    top = axes.bbox.y1 * 72 / axes.figure.dpi - apart / 2 + size / 2
+    shifts = places - max(0.0, float(places.max()) - top) - heights
+    for line, name, value, shift in zip(lines, names, last, shifts, strict=True):
         axes.annotate(
-            line.name, (1, value), xycoords=("axes fraction", "data"), xytext=(8, shift),
+            name, (1, value), xycoords=("axes fraction", "data"), xytext=(8, shift),
             textcoords="offset points", va="center", color=line.look.colour, fontweight="bold",
             annotation_clip=False,
         )  # fmt: skip

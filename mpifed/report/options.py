@@ -8,12 +8,15 @@ from pathlib import Path
 
 from mpifed.command import Parser, program
 from mpifed.errors import InputError, closest
-from mpifed.report.figure import Wanted
 from mpifed.report.grid_tables import WantedGrid
 from mpifed.report.groups import Group
-from mpifed.report.lines import SIZE, Pictures
+from mpifed.report.pictures import SIZE, Pictures
+from mpifed.report.wanted import Wanted
 
 FORMATS = ("png", "svg", "pdf")
+NO_FORMAT = "none"
+"""The word for no pictures: the page and the tables alone."""
+
 SMALLEST, LARGEST = 1.0, 50.0  # inches of a picture's side
 FONT_SIZES = (4.0, 40.0)  # points
 
@@ -154,7 +157,8 @@ def names_wanted(options: argparse.Namespace, groups: Sequence[Group]) -> dict[s
     for method in names:
         if method not in methods:
             raise InputError(
-                f"--label is for '{method}', which is none of the methods; {closest(method, methods)}"
+                f"--label is for '{method}', which is none of the methods; "
+                f"{closest(method, methods)}"
             )
     return names
 
@@ -173,10 +177,11 @@ def _texts(option: str, words: Sequence[str] | None) -> dict[str, str]:
 
 
 def _formats(words: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(words.split(",")))
+    found = () if words == NO_FORMAT else tuple(dict.fromkeys(words.split(",")))
     for name in found:
         if name not in FORMATS:
-            raise InputError(f"--format is '{words}'; it must be some of {', '.join(FORMATS)}")
+            known = ", ".join(FORMATS)
+            raise InputError(f"--format is '{words}'; it must be some of {known}, or {NO_FORMAT}")
     return found
 
 
@@ -227,7 +232,7 @@ def parser(about: str | None) -> Parser:
     made.add_argument("--until", type=float, metavar="X", help="the largest x of --figure")
     made.add_argument("--linear", action="store_true", help="no logarithms in --figure or --grid")
     pictures = made.add_argument_group("pictures")
-    pictures.add_argument("--format", metavar="FORMATS", help="png by default; as png,svg,pdf")
+    pictures.add_argument("--format", metavar="FORMATS", help="png by default; png,svg,pdf; none")
     pictures.add_argument(
         "--size", metavar="WIDTHxHEIGHT", help="inches, without the names: 6.6x4.2"
     )

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from mpifed.config.filenames import safe
 from mpifed.errors import InputError, closest
-from mpifed.report.charts import ROUNDS, SECONDS, Chart, Drawn, charts, drawn
+from mpifed.report.chart import Chart
+from mpifed.report.charts import ROUNDS, SECONDS, Drawn, charts, drawn
 from mpifed.report.groups import Group
-from mpifed.report.lines import Pictures, figure_of, save
+from mpifed.report.lines import figure_of
 from mpifed.report.paired import partner
+from mpifed.report.pictures import Pictures, save
 
 AGAINST_ALL = ("test-accuracy", "bottom-decile", "train-loss")
 """Columns that are drawn not against rounds alone."""
@@ -48,11 +50,13 @@ def draw(
     InputError
         If a file cannot be written.
     """
+    made = made or Pictures()
+    files: list[Path] = []
+    if not made.formats:
+        return files
     import matplotlib
 
     matplotlib.use("Agg")
-    made = made or Pictures()
-    files = []
     with matplotlib.rc_context(made.style()):
         for prefix, found in by_data(groups, how or drawn(groups), against).items():
             for chart in filter(in_a_file, found):

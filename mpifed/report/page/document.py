@@ -6,8 +6,10 @@ import shlex
 from collections.abc import Sequence
 from importlib.resources import files
 
-from mpifed.report.charts import BITS, CLOCK, ROUNDS, SECONDS, Chart, Drawn, charts
+from mpifed.report.chart import Chart
+from mpifed.report.charts import BITS, CLOCK, ROUNDS, SECONDS, Drawn, charts
 from mpifed.report.groups import Group
+from mpifed.report.labels import method_title
 from mpifed.report.page import mixtures, results, runs
 from mpifed.report.page.markup import details, section, text
 from mpifed.report.page.svg import most_points, panels
@@ -146,7 +148,7 @@ def _own_file(name: str) -> str:
 
 
 def _title(groups: Sequence[Group]) -> str:
-    methods = list(dict.fromkeys(in_words(group.method) for group in groups))
+    methods = list(dict.fromkeys(method_title(group.runs[0].config) for group in groups))
     shown = methods if len(methods) <= 4 else [*methods[:3], f"{len(methods) - 3} more"]
     listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
     datas = list(dict.fromkeys(in_words(group.data) for group in groups))
@@ -183,13 +185,14 @@ def _controls(
     )
     drawn, points = max((most_points(chart) for chart in curves), default=(0, 0))
     thinned = (
-        f" Curves are thinned to what a screen shows: of {drawn} points {points} are drawn, the least "
-        "and the largest of each of equally long parts."
+        f" Curves are thinned to what a screen shows: of {drawn} points {points} are drawn, the "
+        "least and the largest of each of equally long parts."
         if points < drawn
         else ""
     )
     bands = (
-        " Bands are one standard deviation over seeds."
+        " Bands, or bars where more than two bands would lie on each other, are one standard "
+        "deviation over seeds."
         if any(line.band.any() for chart in curves for line in chart.lines)
         else ""
     )
@@ -197,9 +200,9 @@ def _controls(
         f'<div class="controls"><fieldset class="x"><legend>Against</legend>{radios}</fieldset>'
         f'<div class="legend" role="group" aria-label="Show or hide methods">{buttons}'
         '<button type="button" class="all">Show all</button></div></div>'
-        f'<p class="about">Means over seeds.{bands} The dotted end of a line repeats its last value.'
-        f'{thinned}<span class="screen"> Point at a panel, or select it and use the arrow keys, to '
-        "read values.</span></p>"
+        f'<p class="about">Means over seeds.{bands} The dotted end of a line repeats its last '
+        f'value.{thinned}<span class="screen"> Point at a panel, or select it and use the arrow '
+        "keys, to read values.</span></p>"
     )
 
 

@@ -87,7 +87,8 @@ def heat_map(group: Group, found: Details, how: Drawn) -> str:
         f'<figure class="heat"><figcaption>{text(about)}</figcaption>'
         f'<div class="map"><div class="rows" aria-hidden="true">{labels}</div>'
         f'<img src="{_picture(shown)}" alt="{text(_in_words(mixture, name))}" tabindex="0" '
-        f"data-values='{data}' data-clients='{ids}' style=\"height:{22 * components}px\"></div></figure>"
+        f"data-values='{data}' data-clients='{ids}' "
+        f'style="height:{22 * components}px"></div></figure>'
     )
 
 
@@ -103,7 +104,8 @@ def legend() -> str:
 def _in_words(mixture: np.ndarray, name: str) -> str:
     counts = np.bincount(mixture.argmax(axis=1), minlength=mixture.shape[1])
     parts = [f"component {k + 1} is the largest of {n} clients" for k, n in enumerate(counts[:8])]
-    return f"Mixtures of {name}: {', '.join(parts)}; mean weight of the largest {mixture.max(1).mean():.2f}"
+    mean = f"mean weight of the largest {mixture.max(1).mean():.2f}"
+    return f"Mixtures of {name}: {', '.join(parts)}; {mean}"
 
 
 def _picture(weights: np.ndarray) -> str:

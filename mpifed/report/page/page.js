@@ -28,6 +28,7 @@
   function emphasise(method) {
     for (const part of all("svg [data-s]")) {
       part.classList.toggle("faint", method !== null && part.dataset.s !== method);
+      part.classList.toggle("strong", part.dataset.s === method);
     }
   }
   for (const button of all(".toggle")) {
@@ -39,6 +40,8 @@
     });
     button.addEventListener("pointerenter", () => hidden.has(method) || emphasise(method));
     button.addEventListener("pointerleave", () => emphasise(null));
+    button.addEventListener("focus", () => hidden.has(method) || emphasise(method));
+    button.addEventListener("blur", () => emphasise(null));
   }
   for (const button of all("button.all")) {
     button.addEventListener("click", () => { hidden.clear(); showMethods(); });

@@ -72,8 +72,8 @@ def last_values(groups: Sequence[Group], how: Drawn) -> str:
         rows.append(cells)
     caption = (
         "Means over seeds at the last evaluated round; ± is half the 95 % interval of Student's t "
-        "over seeds, where there are two or more. The best of each column is bold. Sent is what all "
-        "clients together would have sent in the simulated federation."
+        "over seeds, where there are two or more. The best of each column is bold. Sent is what "
+        "all clients together would have sent in the simulated federation."
     )
     return table(header, rows, 1, caption)
 
@@ -111,9 +111,10 @@ def differences(groups: Sequence[Group], how: Drawn, against: Group | None) -> s
     header = ["Method", "Pairs", "Average", "95 % interval", "p"]
     header += ["Bottom decile", "95 % interval", "p"]
     caption = (
-        f"Test accuracy minus that of <strong>{text(how.name(against))}</strong> with the same seed, "
-        "in points, at the last round that both have. Intervals and two-sided p-values are those of "
-        "the paired t-test, not corrected for the number of comparisons; they need two seeds."
+        f"Test accuracy minus that of <strong>{text(how.name(against))}</strong> with the same "
+        "seed, in points, at the last round that both have. Intervals and two-sided p-values are "
+        "those of the paired t-test, not corrected for the number of comparisons; they need two "
+        "seeds."
     )
     return table(header, rows, 1, caption)
 
@@ -142,9 +143,19 @@ def settings(groups: Sequence[Group], how: Drawn) -> str:
     def of_group(group: Group, key: str) -> str:
         return _joined([flat[id(run)].get(key) for run in group.runs])
 
+    # Options that only some components have follow from the component, which is named.
+    own = [
+        key
+        for key in apart
+        if None in every[key] and len(every[key]) == 2 and not key.endswith(".name")
+    ]
+    apart = [key for key in apart if key not in own]
     found = "<p>All runs have the same settings.</p>"
     if apart:
         found = _differing(groups, how, apart, of_group)
+    if own:
+        some = f"{len(own)} settings that only some runs have, alike in these"
+        found += details(some, _differing(groups, how, own, of_group))
     rows = [[_key(key), text(_value(next(iter(every[key]))))] for key in alike]
     count = f"{len(alike)} settings that all runs share"
     return found + (details(count, table(["Setting", "Value"], rows, 2)) if rows else "")
@@ -159,7 +170,7 @@ def _differing(
             f"{name}<br><small>{text(in_words(group.data))}</small>"
             for name, group in zip(names, groups, strict=True)
         ]
-    caption = "Settings that differ between runs; those in italics change no result, or are averaged over."
+    caption = "Those in italics change no result, or are averaged over."
     if len(groups) <= FEW:
         rows = [[_key(key), *(text(of(group, key)) for group in groups)] for key in apart]
         return table(["Setting", *names], rows, 99, caption)
@@ -202,10 +213,14 @@ def _difference(found: Estimate) -> list[str]:
     if math.isnan(found.mean):
         return ["–"] * 3
     if math.isnan(found.half_width):
-        return [f"{found.mean:+.2f}", "–", "–"]
+        return [_signed(found.mean), "–", "–"]
     low, high = found.mean - found.half_width, found.mean + found.half_width
     p = "&lt; 0.001" if found.p_value < 1e-3 else f"{found.p_value:.3f}"
-    return [f"{found.mean:+.2f}", f"{low:+.2f} to {high:+.2f}", p]
+    return [_signed(found.mean), f"{_signed(low)} to {_signed(high)}", p]
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def _key(key: str) -> str:

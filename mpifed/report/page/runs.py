@@ -142,8 +142,8 @@ def times(groups: Sequence[Group], found: Mapping[Path, Details], how: Drawn) ->
         )
     header = ["Method", "Ranks", "Total (s)", *(f"{phase} (s)" for phase in [*PHASES, "rest"])]
     caption = (
-        "Wall time in seconds, means over the seeds that are finished; bars are shares of the total. "
-        "Memory is the largest of a rank."
+        "Wall time in seconds, means over the seeds that are finished; bars are shares of the "
+        "total. Memory is the largest of a rank."
     )
     return table([*header, "Memory (MiB)"], rows, 1, caption) if rows else ""
 
@@ -198,7 +198,8 @@ def of_run(run: Run, about: Details) -> str:
 
 def command(words: str) -> str:
     """Return a command with a button that copies it."""
-    return f'<div class="command"><code>{text(words)}</code><button type="button" class="copy">Copy</button></div>'
+    button = '<button type="button" class="copy">Copy</button>'
+    return f'<div class="command"><code>{text(words)}</code>{button}</div>'
 
 
 def _shown(log: Sequence[str]) -> str:

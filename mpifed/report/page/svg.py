@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifed.report.charts import Chart, Line
-from mpifed.report.lines import marked, spread
+from mpifed.report.chart import Chart, Line, bars, folded, height_limits
 from mpifed.report.looks import Look
 from mpifed.report.page.markup import text
-from mpifed.report.page.scale import Scale, around
 from mpifed.report.page.thinning import kept
+from mpifed.report.placing import beside, marked, spread
+from mpifed.report.scale import Scale
 
 WIDE, HIGH = 900, 380
 SMALL_WIDE, SMALL_HIGH = 560, 300
@@ -20,6 +20,7 @@ LEFT, TOP, BOTTOM = 58, 14, 44
 LETTER = 6.9  # width of a letter in the names, about
 NAMES = 0.36  # of the width, for names at most
 APART = 16  # between the names of two lines
+BAR = 6  # between the bars of two lines
 PIXELS = 4  # pixels for each interval of a thinned curve
 SHAPES = {
     "o": '<circle r="3.2"/>',
@@ -69,13 +70,14 @@ def panels(chart: Chart, numbers: Mapping[str, int]) -> list[str]:
     groups = chart.panels()
     single = len(groups) == 1
     width, height = (WIDE, HIGH) if single else (SMALL_WIDE, SMALL_HIGH)
-    longest = max(len(line.name) for line in chart.lines)
-    right = min(LETTER * longest + 26, NAMES * width)
+    names = folded([line.name for line in chart.lines], _letters(width))
+    longest = max(len(part) for name in names for part in name.split("\n"))
+    right = LETTER * longest + 26
     frame = Frame(
         width,
         height,
         Scale(*_x_limits(chart), LEFT, width - right, chart.x_log),
-        Scale(*_y_limits(chart), height - BOTTOM, TOP, chart.y_log),
+        Scale(*height_limits(chart), height - BOTTOM, TOP, chart.y_log),
     )
     return [_panel(chart, lines, frame, numbers) for lines in groups]
 
@@ -94,6 +96,11 @@ def swatch(look: Look) -> str:
     return f'<svg class="swatch" viewBox="0 0 34 14" aria-hidden="true">{line}{marker}</svg>'
 
 
+def _letters(width: float) -> int:
+    """The letters that fit into the margin of a panel."""
+    return int((NAMES * width - 26) / LETTER)
+
+
 def _intervals(width: float) -> int:
     return int(width * 0.7 / PIXELS)
 
@@ -106,13 +113,6 @@ def _x_limits(chart: Chart) -> tuple[float, float]:
     if high > low:
         return low, high
     return (low / 2, high * 2) if chart.x_log else (low, low + 1)
-
-
-def _y_limits(chart: Chart) -> tuple[float, float]:
-    low = min(float((line.y - line.band).min()) for line in chart.lines)
-    high = max(float((line.y + line.band).max()) for line in chart.lines)
-    guided = [float(guide.y.min()) for guide in chart.guides]
-    return around(min([low, *guided]), high, chart.y_log)
 
 
 def _panel(chart: Chart, lines: Sequence[Line], frame: Frame, numbers: Mapping[str, int]) -> str:
@@ -132,7 +132,7 @@ def _panel(chart: Chart, lines: Sequence[Line], frame: Frame, numbers: Mapping[s
     for guide in chart.guides:
         if guide.method in shown:
             parts.append(_guide(guide, frame, numbers))
-    drawn = [_series(line, index, len(lines), frame, numbers) for index, line in enumerate(lines)]
+    drawn = [_series(lines, index, frame, numbers) for index in range(len(lines))]
     return "\n".join([*parts, *drawn, *_names(lines, frame, numbers), "</svg>"])
 
 
@@ -143,7 +143,7 @@ def _axes(chart: Chart, frame: Frame) -> str:
         place = float(y.at(np.array([value]))[0])
         parts.append(f'<path class="grid" d="M{x.start:g} {place:.1f}H{x.end:.1f}"/>')
         parts.append(f'<text x="{x.start - 8:g}" y="{place + 4:.1f}" class="y">{label}</text>')
-    for value, label in x.ticks(max(2, int((x.end - x.start) / 90))):
+    for value, label in x.ticks(max(3, int((x.end - x.start) / 90))):
         place = float(x.at(np.array([value]))[0])
         parts.append(f'<path class="tick" d="M{place:.1f} {y.start:g}v5"/>')
         parts.append(f'<text x="{place:.1f}" y="{y.start + 19:g}" class="x">{label}</text>')
@@ -156,30 +156,36 @@ def _axes(chart: Chart, frame: Frame) -> str:
         place = float(x.at(np.array([chart.mark[0]]))[0])
         parts.append(f'<path class="mark" d="M{place:.1f} {y.end:g}V{y.start:g}"/>')
         words = text(chart.mark[1])
-        parts.append(f'<text x="{place + 5:.1f}" y="{y.start - 6:g}" class="m">{words}</text>')
+        parts.append(f'<text x="{place + 5:.1f}" y="{y.end + 9:g}" class="m">{words}</text>')
     return "".join(parts)
 
 
-def _series(line: Line, index: int, lines: int, frame: Frame, numbers: Mapping[str, int]) -> str:
+def _series(lines: Sequence[Line], index: int, frame: Frame, numbers: Mapping[str, int]) -> str:
+    line, moved = lines[index], bars(lines)
+    colour = line.look.colour
     keep = kept(line.y, _intervals(frame.x.end - frame.x.start))
     x, y = frame.x.at(line.x[keep]), frame.y.at(line.y[keep])
+    places = marked(len(x), index, len(lines))
     parts = [f'<g class="s" data-s="{numbers[line.method]}" data-name="{text(line.name)}">']
     if line.band.any():
         low = frame.y.at((line.y - line.band)[keep])
         high = frame.y.at((line.y + line.band)[keep])
         outline = _path(np.concatenate([x, x[::-1]]), np.concatenate([high, low[::-1]]))
-        colour = line.look.colour
-        parts.append(f'<path class="band" d="{outline}Z" fill="{colour}" stroke="{colour}"/>')
+        kind = "band" if moved is None else "band aside"
+        parts.append(f'<path class="{kind}" d="{outline}Z" fill="{colour}" stroke="{colour}"/>')
+        if moved is not None:
+            at = beside(x[places], moved, index, BAR, (frame.x.start, frame.x.end))
+            ends = [
+                f"M{place:.1f} {high[k]:.1f}m-2.5 0h5m-2.5 0V{low[k]:.1f}m-2.5 0h5"
+                for place, k in zip(at, places, strict=True)
+            ]
+            parts.append(f'<path class="bars" d="{"".join(ends)}" stroke="{colour}"/>')
     parts.append(f'<path class="line" d="{_path(x, y)}" {_stroke(line.look)}/>')
     if x[-1] < frame.x.end - 1:
-        colour = line.look.colour
         rest = f"M{x[-1]:.1f} {y[-1]:.1f}H{frame.x.end:.1f}"
         parts.append(f'<path class="rest" d="{rest}" stroke="{colour}"/>')
     shape = SHAPES[line.look.marker]
-    uses = [
-        f'<g transform="translate({x[k]:.1f} {y[k]:.1f})">{shape}</g>'
-        for k in marked(len(x), index, lines)
-    ]
+    uses = [f'<g transform="translate({x[k]:.1f} {y[k]:.1f})">{shape}</g>' for k in places]
     return "".join([*parts, f"<g {_filled(line.look)}>", *uses, "</g></g>"])
 
 
@@ -191,28 +197,25 @@ def _guide(guide: Line, frame: Frame, numbers: Mapping[str, int]) -> str:
 
 def _names(lines: Sequence[Line], frame: Frame, numbers: Mapping[str, int]) -> list[str]:
     heights = frame.y.at(np.array([line.y[-1] for line in lines]))
-    places = spread(heights, APART)
-    over = max(0.0, float(places.max()) - (frame.y.start + 4))
-    places -= max(over, 0) if places.min() - over > 4 else 0
-    longest = int((frame.width - frame.x.end - 24) / LETTER)
+    names = folded([line.name for line in lines], _letters(frame.width))
+    rows = max(1 + name.count("\n") for name in names)
+    places = spread(heights, APART * rows)
+    over = float(places.max()) - (frame.height - 6 - APART * (rows - 1))
+    under = 8 - float(places.min())
+    places += max(0.0, under) if over <= 0 else -min(over, max(0.0, -under))
     end = frame.x.end
     found = []
-    for line, height, place in zip(lines, heights, places, strict=True):
+    for line, name, height, place in zip(lines, names, heights, places, strict=True):
         leader = f'<path d="M{end + 3:.1f} {height:.1f}L{end + 15:.1f} {place:.1f}"/>'
+        first, *rest = name.split("\n")
+        x = f'x="{end + 19:.1f}"'
+        more = "".join(f'<tspan {x} dy="{APART - 2}" class="more">{text(r)}</tspan>' for r in rest)
         found.append(
             f'<g class="name" data-s="{numbers[line.method]}" stroke="{line.look.colour}">{leader}'
-            f'<text x="{end + 19:.1f}" y="{place + 4:.1f}">{text(_short(line.name, longest))}'
-            f"<title>{text(line.name)}</title></text></g>"
+            f'<text {x} y="{place + 4:.1f}">{text(first)}{more}<title>{text(line.name)}</title>'
+            "</text></g>"
         )
     return found
-
-
-def _short(name: str, longest: int) -> str:
-    """A name without its middle where it is too long."""
-    if len(name) <= longest:
-        return name
-    front = longest // 3
-    return f"{name[:front]}…{name[front + 1 - longest :]}"
 
 
 def _path(x: np.ndarray, y: np.ndarray) -> str:

@@ -109,7 +109,8 @@ def _ticks(scale: Scale, count: int) -> list[tuple[float, str]]:
     values = [k * step for k in range(first, last + 1)]
     if digits > 4 or max((abs(value) for value in values), default=0) >= 1e7:
         return [(value, f"{value:.3g}") for value in values]
-    return [(value, f"{value + 0:,.{digits}f}".replace(",", "\u202f")) for value in values]
+    shown = [f"{value + 0:,.{digits}f}".replace(",", "\u202f") for value in values]
+    return [(value, label.replace("-", "−")) for value, label in zip(values, shown, strict=True)]
 
 
 def _step(rough: float) -> float:
