@@ -16,13 +16,15 @@ from run_directories import fill_columns, write_run
 
 from mpifed.report.__main__ import main
 from mpifed.report.chart import LINES, Chart, Line
-from mpifed.report.charts import drawn
+from mpifed.report.charts import charts, drawn
 from mpifed.report.groups import group_runs
 from mpifed.report.intervals import estimate
+from mpifed.report.lines import figure_of
 from mpifed.report.looks import COLOURS, look, looks
 from mpifed.report.page.document import page
 from mpifed.report.page.svg import panels
 from mpifed.report.page.thinning import kept
+from mpifed.report.pictures import Pictures, save
 from mpifed.report.placing import beside
 from mpifed.report.reading import find_runs
 from mpifed.report.scale import Scale, around
@@ -193,8 +195,6 @@ def test_limits_contain_what_they_are_around(log):
 
 def test_accuracy_is_never_on_a_logarithmic_axis(compared):
     groups, _ = group_runs(find_runs([compared]))
-    from mpifed.report.charts import charts
-
     found = charts(groups, drawn(groups))
     assert {chart.name: chart.y_log for chart in found if "accuracy" in chart.column} == {
         f"test-accuracy-{x}": False for x in ("rounds", "bits", "seconds")
@@ -283,6 +283,7 @@ def test_an_unfinished_run_and_one_without_accuracy_have_a_page(tmp_path):
     assert "Objective" in " ".join(parsed(page_of(tmp_path / "c")).words)
 
 
+@pytest.mark.slow
 def test_pictures_in_three_formats_with_texts_of_ones_own(compared, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["--format", "svg,pdf,png", "--size", "3x2", "--font", "DejaVu Serif"]
@@ -301,6 +302,22 @@ def test_pictures_in_three_formats_with_texts_of_ones_own(compared, tmp_path, ca
     again = tmp_path / "again"
     assert main([*runs, "--output", str(again), "--format", "svg", *words[2:]]) == 0
     assert (again / "test-accuracy-rounds.svg").read_text() == drawing
+
+
+def test_a_picture_has_its_texts_and_equal_numbers_make_equal_files(tmp_path):
+    import matplotlib
+
+    x = np.arange(3.0)
+    chart = Chart("loss", "rounds", "Loss", "", "round", (Line(x, x, x, "a name", look(0)),))
+    made = Pictures(("svg", "pdf"), (3, 2), "DejaVu Serif", 8, {"loss": "How bad"})
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        with matplotlib.rc_context(made.style()):
+            files = save(figure_of(chart, made), folder, chart.name, made)
+        assert [path.name for path in files] == ["loss-rounds.svg", "loss-rounds.pdf"]
+    svg = (tmp_path / "a" / "loss-rounds.svg").read_text()
+    assert "How bad" in svg and "a name" in svg
+    assert svg == (tmp_path / "b" / "loss-rounds.svg").read_text()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from mpifed.report.scale import Scale
 WIDE, HIGH = 900, 380
 SMALL_WIDE, SMALL_HIGH = 560, 300
 LEFT, TOP, BOTTOM = 58, 14, 44
-LETTER = 6.9  # width of a letter in the names, about
+LETTER = 8.0  # width of a letter in the names, at most
 NAMES = 0.36  # of the width, for names at most
 APART = 16  # between the names of two lines
 BAR = 6  # between the bars of two lines
