@@ -62,6 +62,6 @@ def estimate(values: np.ndarray, level: float = LEVEL) -> Estimate:
     mean = float(values.mean())
     error = float(values.std(ddof=1)) / math.sqrt(count)
     half_width = float(stdtrit(count - 1, 0.5 + level / 2)) * error
-    if np.ptp(values) == 0:  # certain if they are not 0
-        return Estimate(mean, half_width, count, float(values[0] == 0))
+    if np.ptp(values) == 0 or error == 0:  # certain if they are not 0
+        return Estimate(mean, half_width, count, float(mean == 0))
     return Estimate(mean, half_width, count, 2 * float(stdtr(count - 1, -abs(mean) / error)))
