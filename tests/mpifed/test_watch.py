@@ -6,6 +6,7 @@ import fcntl
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -77,10 +78,10 @@ def test_it_follows_a_run_and_ends_with_it(tmp_path, capfd):
 @pytest.mark.slow
 def test_a_real_run_is_watched_to_its_end(tmp_path):
     words = [*TINY, "rounds=400", "evaluation.every=50", "--output", str(tmp_path / "run")]
-    running = subprocess.Popen(command(words), env=environment(), stdout=subprocess.DEVNULL)
+    running = subprocess.Popen(command(0, *words), env=environment(), stdout=subprocess.DEVNULL)
     try:
         while not (tmp_path / "run" / "metrics.csv").exists() and running.poll() is None:
-            pass
+            time.sleep(0.05)
         done = subprocess.run(
             [sys.executable, "-m", "mpifed.watch", str(tmp_path / "run"), "--every", "0.2"],
             capture_output=True, text=True, timeout=240,
