@@ -367,3 +367,25 @@ def test_heat_maps_of_many_clients_show_some_and_say_so(tmp_path):
     (picture,) = [a for t, a in tags.found if t == "img" and "data-values" in a]
     assert np.array(json.loads(picture["data-values"])).shape == (3, 200)
     assert "200 of the clients, evenly chosen" in " ".join(tags.words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_a_hundred_runs_of_a_thousand_rows_are_at_most_5_mb(seeds, tmp_path):
+    draws = np.random.default_rng(0)
+    for k in range(100):
+        name = ("fedem", "fedavg", "local", "fedprox")[k // seeds % 4]
+        local = {"lr": 0.01 * (1 + k // seeds // 4)}
+        run = write_run(tmp_path / str(k), seed=k % seeds, algorithm={"name": name}, local=local)
+        header = (run / "metrics.csv").read_text().splitlines()[0]
+        noise = draws.normal(0, 0.005, 1000)
+        rows = [
+            f"{r},{r / 80},{1 + e},{0.5 + e},{1 + e},{0.6 + e},{0.5 + e},0.4,0.05,4,{r * 96640},"
+            f"{r * 96640},,{'0' * 64}"
+            for r, e in enumerate(noise)
+        ]
+        (run / "metrics.csv").write_text("\n".join([header, *rows]) + "\n")
+    text = page_of(tmp_path)
+    assert len(text.encode()) <= 5_000_000
+    words = " ".join(parsed(text).words)
+    assert "thinned to what a screen shows: of 1000 points" in words
