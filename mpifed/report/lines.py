@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ def figure_of(chart: Chart, made: Pictures) -> Figure:
         _text(made.x_labels, chart, chart.x_label),
     )
     several = len(panels) > 1
-    across = min(ACROSS, len(panels))
+    across = min(ACROSS, math.ceil(math.sqrt(len(panels))))
     down = -(-len(panels) // across)
     width, height = (side * (SMALL if several else 1) for side in made.size)
     wide, high = width + (NAMES_WIDTH if several else 0), height + (0.35 if several else 0)
