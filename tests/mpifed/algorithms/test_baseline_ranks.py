@@ -89,6 +89,7 @@ CASES = {
         "evaluation.validation_fraction": 0.2,
     },
     "fedrod": {"algorithm": "fedrod", **LAYERS},
+    "fedrod_hyper": {"algorithm": {"name": "fedrod_hyper", "hyper_width": 3}, **LAYERS},
     "kgt": {
         "algorithm": {"name": "kgt", "eta_s": 0.9},
         "exchange": "gossip",
