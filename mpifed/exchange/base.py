@@ -182,9 +182,12 @@ class Exchange(Component, kind="exchange"):
         What messages go through.
     ledger : Ledger
         What was sent since the run began.
+    keeps_values : bool
+        Whether its memory is that of all hosted clients, whoever takes part, and changed in place.
     """
 
     shared_is_rows: ClassVar[bool]
+    keeps_values: bool = False
 
     def __init__(
         self,
@@ -227,6 +230,18 @@ class Exchange(Component, kind="exchange"):
         """
         return None
 
+    def participants(self, round: int, present: np.ndarray) -> np.ndarray:
+        """Return who takes part in a round, the last one or the one after it. Collective.
+
+        Parameters
+        ----------
+        round : int
+            The round, counted from 1.
+        present : ndarray
+            Who is there, bool (n_clients,), the same on every rank.
+        """
+        return present
+
     @abstractmethod
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
         """Return the channel of a round.
@@ -238,7 +253,7 @@ class Exchange(Component, kind="exchange"):
         active : ndarray
             Who takes part, bool (n_clients,), the same on every rank.
         memory : Any
-            The participants' rows of what earlier rounds left behind.
+            The participants' rows of what earlier rounds left behind; see ``keeps_values``.
         """
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,8 +96,11 @@ class Setup:
         draws = Draws(self.configuration.seed, 0)
         first = self.algorithm.init(everyone, self.exchange, draws, self.dtype)
         check_state(self.algorithm, "init", first)
-        memory = self.exchange.remember(shared_tensors(first), len(everyone), self.dtype)
-        return RunState(first, memory)
+        return RunState(first, self.first_memory(first, len(everyone)))
+
+    def first_memory(self, first: Any, n_hosted: int) -> Any:
+        """Return what the exchange remembers of ``first``, an algorithm's state before round 1."""
+        return self.exchange.remember(shared_tensors(first), n_hosted, self.dtype)
 
 
 def make_dataset(configuration: Configuration, communicator: Communicator) -> Dataset:
