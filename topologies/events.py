@@ -12,8 +12,8 @@ than the fastest takes part in about every tenth round. With equal times a round
 **Versions.** A node publishes before it mixes, so what it publishes in a round does not depend on
 the others' computations of the round, and a round can be computed at once: node j at T_j reads of
 node i the latest version that was sent at a time s with s + travel_ij <= T_j, of this round or an
-earlier one. Only a few versions of each node are kept. One is overwritten when a newer one has
-arrived everywhere; while that is not so for any, the node sends nothing new.
+earlier one. Only a few versions of each node are kept: while all but one of the slots are under
+way, the node sends nothing new, so that what is overwritten is not read any more.
 
 Everything is a function of the arguments: sums and comparisons of float64, alike on any machine.
 """
@@ -169,12 +169,9 @@ class Versions:
             When they want to send.
         """
         number = self.number[nodes]
-        oldest = number.argmin(axis=1)
-        others = np.where(np.arange(number.shape[1]) == oldest[:, None], np.inf, self.sent[nodes])
-        # The oldest is not read any more once the one after it has arrived everywhere.
-        superseded = others.min(axis=1) + reach <= at
-        free = number.min(axis=1, initial=1) == 0
-        return np.where(free | superseded, oldest, -1)
+        under_way = (number > 0) & (self.sent[nodes] + reach[:, None] > at[:, None])
+        # With two that have arrived everywhere, the older is not read any more.
+        return np.where(under_way.sum(axis=1) < number.shape[1] - 1, number.argmin(axis=1), -1)
 
     def send(self, nodes: Nodes, slots: Nodes, at: Array, numbers: Nodes) -> None:
         """Keep new versions of some nodes.

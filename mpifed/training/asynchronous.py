@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from mpifed.errors import InputError, RunError
@@ -16,6 +18,10 @@ from mpifed.training.simulated import SimulatedClock, is_simulated, local_steps
 from topologies.events import Computations, Seconds, Versions
 from topologies.parameters import TopologyError
 from topologies.timing import Links
+
+
+KEPT = 1 << 21
+"""Seconds of computations that are kept until all clients have come to them."""
 
 
 class AsynchronousClock:
@@ -109,12 +115,15 @@ def timetable_of(setup: Setup, exchange: Gossip) -> Timetable:
     seed, steps = configuration.seed, local_steps(setup, 1, clients)
     of_step = step_seconds(configuration.compute, links, clients, seed, communicator)
 
+    most = max(1, KEPT // max(1, len(clients)))
+
+    @functools.lru_cache(maxsize=most)
+    def of_all(number: int) -> np.ndarray:
+        return of_step(number, clients) * steps
+
     def seconds(numbers: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        each = np.zeros(len(nodes))
-        for number in np.unique(numbers):
-            some = numbers == number
-            each[some] = of_step(int(number), clients[nodes[some]])
-        return each * steps[nodes]
+        each = [of_all(number)[node] for number, node in zip(numbers.tolist(), nodes, strict=True)]
+        return np.array(each, float)
 
     made: Seconds = from_rank_0(communicator, seconds)
     if exchange.asynchrony == "pairwise":

@@ -201,6 +201,12 @@ def make(
             compressor.contraction(algorithm.payload())
     make_exchange: Callable[..., Exchange] = exchanging
     exchange = make_exchange(federation, configuration.seed, stored, compressor, **options)
+    if options.get("asynchrony") == "pairwise" and isinstance(model, Model) and model.n_buffers:
+        raise InputError(
+            f"exchange.asynchrony is 'pairwise', but the model {configuration.model.name} has "
+            "running statistics, which are not the sum of updates; allowed: "
+            "exchange.asynchrony=wait_free, or a model without batch normalisation"
+        )
     corrects = options.get("correction")
     if corrects is not None and isinstance(model, Model) and model.n_buffers:
         raise InputError(

@@ -229,11 +229,14 @@ class Crossing:
             )
 
     @cached_property
-    def mixers(self) -> tuple[Mixer, Mixer]:
-        """The rows of the plan hosted here: columns hosted here, and those that arrive."""
-        weights = self.plan.weights
+    def mixers(self) -> tuple[Mixer, Mixer | None]:
+        """The rows of the plan hosted here: columns hosted here, and those that arrive, if any."""
+        weights, everything = self.plan.weights, len(self.rows) == len(self.plan.receiver)
         longest = int(np.diff(weights.indptr).max(initial=0)) + 1
-        whole = mixer(weights[self.rows], self.plan.own[self.rows], longest, self._limbs)
+        part = weights if everything else weights[self.rows]
+        whole = mixer(part, self.plan.own[self.rows], longest, self._limbs)
+        if everything and len(self.columns) == len(self.plan.sender):
+            return whole, None
         return whole.of(self.columns), whole.of(self._arriving)
 
     def mix(
@@ -241,5 +244,5 @@ class Crossing:
     ) -> None:
         """Fill ``target`` by some numbers of the rows hosted here."""
         ours, others = self.mixers
-        parts = [(ours, mine), (others, arrived)]
+        parts = [(ours, mine)] if others is None else [(ours, mine), (others, arrived)]
         mix([part for part in parts if len(part[1])] or parts[:1], exponent, target)

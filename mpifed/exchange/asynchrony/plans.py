@@ -57,21 +57,61 @@ class Plan:
         return int((self.slot == FRESH).sum())
 
 
-def mixed_wait_free(
-    weights: scipy.sparse.csr_array,
-    nodes: np.ndarray,
-    times: np.ndarray,
-    numbers: np.ndarray,
-    versions: Versions,
-    links: Links,
-    bits: float,
-) -> Plan:
-    """Return what nodes mix of the latest versions that have arrived, and send theirs.
+@dataclass(frozen=True)
+class Arcs:
+    """Who hears whom in a round.
+
+    Attributes
+    ----------
+    receiver, sender : ndarray of int64, shape (arcs,)
+        The arcs.
+    share : ndarray of float64, shape (arcs,)
+        Their weights.
+    travel : ndarray of float64, shape (arcs,)
+        Seconds from the sending to the arrival of a message.
+    reach : ndarray of float64, shape (n,)
+        Seconds until a message of a node has arrived everywhere.
+    heard : ndarray of int64, shape (n,)
+        How many hear a node.
+    """
+
+    receiver: np.ndarray
+    sender: np.ndarray
+    share: np.ndarray
+    travel: np.ndarray
+    reach: np.ndarray
+    heard: np.ndarray
+
+
+def arcs_of(weights: scipy.sparse.csr_array, links: Links, bits: float) -> Arcs:
+    """Return the arcs of a mixing matrix.
 
     Parameters
     ----------
     weights : scipy.sparse.csr_array
         W of the round over all nodes.
+    links : Links
+        The links.
+    bits : float
+        The size of a message.
+    """
+    every, n = weights.tocoo(), weights.shape[0]
+    used = (every.row != every.col) & (every.data != 0)
+    to, of = every.row[used].astype(np.int64), every.col[used].astype(np.int64)
+    travel, reach = links.travel(to, of, bits), np.zeros(n)
+    np.maximum.at(reach, of, travel)
+    return Arcs(to, of, every.data[used], travel, reach, np.bincount(of, minlength=n))
+
+
+def mixed_wait_free(
+    arcs: Arcs, nodes: np.ndarray, times: np.ndarray, numbers: np.ndarray, versions: Versions
+) -> Plan:
+    """Return what nodes mix of the latest versions that have arrived, and send theirs.
+
+    Parameters
+    ----------
+    arcs : Arcs
+        Who hears whom in the round.
     nodes : ndarray of int64, shape (m,)
         The participants, ascending.
     times : ndarray of float64, shape (m,)
@@ -80,25 +120,15 @@ def mixed_wait_free(
         The numbers of these computations.
     versions : Versions
         What is kept of earlier rounds; it has the new versions afterwards.
-    links : Links
-        The links.
-    bits : float
-        The size of a message.
     """
-    n, m = weights.shape[0], len(nodes)
-    every = weights.tocoo()
-    used = (every.row != every.col) & (every.data != 0)
-    to, of, share = every.row[used].astype(np.int64), every.col[used], every.data[used]
-    of = of.astype(np.int64)
-    travel = links.travel(to, of, bits)
-    reach, heard = np.zeros(n), np.bincount(of, minlength=n)
-    np.maximum.at(reach, of, travel)
+    n, m = len(arcs.reach), len(nodes)
     place = np.full(n, -1)
     place[nodes] = np.arange(m)
-    into = versions.room(nodes, reach[nodes], times)
+    into = versions.room(nodes, arcs.reach[nodes], times)
     sends = into >= 0
-    mine = place[to] >= 0
-    to, of, share, travel = to[mine], of[mine], share[mine], travel[mine]
+    mine = place[arcs.receiver] >= 0
+    to, of = arcs.receiver[mine], arcs.sender[mine]
+    share, travel = arcs.share[mine], arcs.travel[mine]
     at, fresh = times[place[to]], place[of] >= 0
     fresh[fresh] = sends[place[of[fresh]]] & (
         times[place[of[fresh]]] + travel[fresh] <= at[fresh]
@@ -124,7 +154,7 @@ def mixed_wait_free(
         np.flatnonzero(sends),
         into[sends],
         keeps_mixed=False,
-        messages=int(heard[nodes[sends]].sum()),
+        messages=int(arcs.heard[nodes[sends]].sum()),
     )
 
 

@@ -37,7 +37,7 @@ import numpy as np
 import scipy.sparse
 
 from mpifed.errors import RunError
-from mpifed.exchange.asynchrony.plans import Plan, mixed_in_pairs, mixed_wait_free
+from mpifed.exchange.asynchrony.plans import Arcs, Plan, arcs_of, mixed_in_pairs, mixed_wait_free
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
 from topologies.events import Computations, Finished, Seconds, Versions
@@ -87,6 +87,8 @@ class Timetable:
     )
     present: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     seconds: float = 0.0
+    _arcs: tuple[scipy.sparse.csr_array, Arcs] | None = None
+    """The matrix of the last round, and its arcs."""
 
     def begin(self, round: int, present: np.ndarray) -> Finished:
         """Return whose computations end in a round, the last one or the one after it. Collective.
@@ -131,7 +133,9 @@ class Timetable:
         order = np.argsort(nodes)
         nodes, times = nodes[order], times[order]
         numbers = self.computations.counts[nodes]
-        return mixed_wait_free(weights, nodes, times, numbers, self.versions, self.links, self.bits)
+        if self._arcs is None or self._arcs[0] is not weights:
+            self._arcs = weights, arcs_of(weights, self.links, self.bits)
+        return mixed_wait_free(self._arcs[1], nodes, times, numbers, self.versions)
 
     def stored(self) -> np.ndarray:
         """Return all that changes from round to round, as numbers of at least 0."""
