@@ -188,11 +188,16 @@ class Gossip(Exchange):
         return choco.forecast(self.choco_step(size), where_from, self._bounds(size), rounds)
 
     def participants(self, round: int, present: np.ndarray) -> np.ndarray:
-        if self.timetable is None:
+        training = self.federation.training
+        if self.timetable is not None:
+            nodes = self.timetable.begin(round, present[training]).nodes
+        elif hasattr(self.schedule, "taking_part"):
+            nodes = self.schedule.taking_part(round)
+        else:
             return present
-        training, ended = self.federation.training, np.zeros(len(present), bool)
-        ended[training[self.timetable.begin(round, present[training]).nodes]] = True
-        return ended & present
+        chosen = np.zeros(len(present), bool)
+        chosen[training[nodes]] = True
+        return chosen & present
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
         if self.timetable is not None:

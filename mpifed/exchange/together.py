@@ -11,6 +11,9 @@ from mpifed.federation.timing import ComputeOptions
 STILL = (("drop_nodes", 0), ("drop_edges", 0), ("edge_failure", 0), ("local_rounds", 1))
 """Options of schedules with which every neighbour hears every message."""
 
+FEW_HOLDERS = ("teleport", "random_walk")
+"""Schedules that say who takes part in a round."""
+
 
 def gossip_refusal(configuration: Any) -> str | None:
     """Return why options cannot be combined with gossip, or None."""
@@ -20,7 +23,8 @@ def gossip_refusal(configuration: Any) -> str | None:
             "the weights of absent clients' edges return to both ends, and the mean over "
             "clients stays; allowed: renormalised"
         )
-    if reason := correction_refusal(configuration) or _asynchrony_refusal(configuration):
+    reasons = (correction_refusal, _asynchrony_refusal, _moving_refusal)
+    if reason := next(filter(None, (of(configuration) for of in reasons)), None):
         return reason
     if configuration.compression.name == "none":
         return None
@@ -51,6 +55,22 @@ def _moving(schedule: Any) -> tuple[str, float] | None:
     """Return an option with which not every neighbour hears every message, and its still value."""
     moving = (each for each in STILL if schedule.options.get(each[0], each[1]) != each[1])
     return next(moving, None)
+
+
+def _moving_refusal(configuration: Any) -> str | None:
+    """Return why models would be lost that few clients have, or None."""
+    options = configuration.exchange.options
+    schedule = options["schedule"]
+    if schedule.name not in FEW_HOLDERS:
+        return None
+    said = f"exchange.schedule is '{schedule.name}', whose models few clients have"
+    if configuration.participation != 1.0 or configuration.on_divergence != "stop":
+        return f"{said}; participation must be 1.0 and on_divergence stop, or they are lost"
+    if options.get("asynchrony", "none") != "none":
+        return f"{said} from round to round; allowed: exchange.asynchrony=none"
+    if moving := _moving(schedule):
+        return f"{said}; exchange.schedule.{moving[0]} must be {moving[1]}, or they are lost"
+    return None
 
 
 def _asynchrony_refusal(configuration: Any) -> str | None:
