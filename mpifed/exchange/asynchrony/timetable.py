@@ -23,8 +23,8 @@ without noticing, and adds its update:
 Its next computation begins when the answer is there. The mean over clients moves by u_i / n: fast
 clients count more often, in proportion to their frequency.
 
-Condition on the step (both papers, Theorem 1 and Theorem 4.1): of the order of that of plain gossip,
-divided by the largest staleness.
+Condition on the step in both papers: of the order of that of plain gossip, divided by the largest
+staleness.
 """
 
 from __future__ import annotations
