@@ -1,8 +1,8 @@
-"""Benchmarks of gossip without waiting: CPU seconds of a computation, over those of gossip in rounds.
+"""Benchmarks of gossip without waiting: CPU seconds of a computation, over gossip in rounds.
 
 ``asynchrony`` runs 100 clients until they have finished 1000 computations between them, in rounds
 that all have in common and without waiting, for D-FedEM of 20 steps (batch 128, 150 inputs, 3
-components) and for FedAvg of 20 steps with a small network; the computing times of clients differ by
+components) and for FedAvg of 20 steps with a small network; clients' computing times differ by
 a factor exp(0.5 z).
 """
 
@@ -16,7 +16,11 @@ from bench_figures import clock, engine, report
 COMPUTATIONS, WARM, CLIENTS = 1000, 3, 100
 CASES: dict[str, dict[str, Any]] = {
     "dfedem": {"local.steps": 20, "local.batch_size": 128, "data.dimension": 150},
-    "network": {"local.steps": 20, "algorithm": "fedavg", "model": {"name": "mlp", "hidden": [200]}},
+    "network": {
+        "local.steps": 20,
+        "algorithm": "fedavg",
+        "model": {"name": "mlp", "hidden": [200]},
+    },
 }
 GOSSIP: dict[str, Any] = {
     "clients": CLIENTS,

@@ -189,9 +189,7 @@ class Versions:
         self.number[nodes, slots] = numbers
 
 
-def averaged_in_turn(
-    nodes: Nodes, partners: Nodes, touched: Nodes
-) -> tuple[Array, Array]:
+def averaged_in_turn(nodes: Nodes, partners: Nodes, touched: Nodes) -> tuple[Array, Array]:
     """Return the matrices of pairwise averages that are made one after the other.
 
     When node i ends its computation it averages its value with its partner's, and adds what it has

@@ -16,8 +16,8 @@ at which they are:
   model walks along the edges of a graph, from i to j with probability W[i, j]. If columns of W sum
   to one, it is everywhere equally often.
 
-Condition on the step: that of stochastic gradient descent with m gradients a round, where the spread
-of the nodes' gradients is part of their noise; for a walk, times the spectral gap of W.
+Condition on the step: that of stochastic gradient descent with m gradients a round, where the
+spread of the nodes' gradients is part of their noise; for a walk, times the spectral gap of W.
 """
 
 from __future__ import annotations
@@ -176,6 +176,8 @@ class Walk:
                 continue
             row = slice(indptr[self._path[-1]], indptr[self._path[-1] + 1])
             level = np.cumsum(np.maximum(weights[row], 0))
-            place = np.searchsorted(level, min(draw * level[-1], np.nextafter(level[-1], 0)), "right")
+            # A product that is rounded up to the sum would be beyond the last.
+            at = min(draw * level[-1], np.nextafter(level[-1], 0))
+            place = np.searchsorted(level, at, side="right")
             self._path.append(int(nodes[row][place]))
         return np.array([self._path[k - 1]])

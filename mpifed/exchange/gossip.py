@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from functools import partial
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The clock of a federation whose clients do not wait: its events decide who takes part in a round."""
+"""The clock of a federation whose clients do not wait: its events say who takes part in a round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from mpifed.errors import InputError, RunError
 from mpifed.exchange.asynchrony import Timetable
-from mpifed.exchange.asynchrony.timetable import from_rank_0, partners_of
+from mpifed.exchange.asynchrony.timetable import Mixes, from_rank_0, partners_of
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.ledger import Ledger
 from mpifed.federation.clients import participants
@@ -18,7 +18,6 @@ from mpifed.training.simulated import SimulatedClock, is_simulated, local_steps
 from topologies.events import Computations, Seconds, Versions
 from topologies.parameters import TopologyError
 from topologies.timing import Links
-
 
 KEPT = 1 << 21
 """Seconds of computations that are kept until all clients have come to them."""
@@ -87,9 +86,7 @@ def taking_part(setup: Setup, round: int) -> np.ndarray:
         The same on every rank.
     """
     configuration = setup.configuration
-    present = participants(
-        setup.federation, configuration.participation, configuration.seed, round
-    )
+    present = participants(setup.federation, configuration.participation, configuration.seed, round)
     return setup.exchange.participants(round, present)
 
 
@@ -132,7 +129,7 @@ def timetable_of(setup: Setup, exchange: Gossip) -> Timetable:
         computations = Computations.start(len(clients), made)
     except TopologyError as error:
         raise InputError(f"compute: {error}") from None
-    mixes = "pairwise" if exchange.asynchrony == "pairwise" else "wait_free"
+    mixes: Mixes = "pairwise" if exchange.asynchrony == "pairwise" else "wait_free"
     versions = Versions.empty(len(clients), exchange.slots if mixes == "wait_free" else 0)
     return Timetable(mixes, links, bits, seed, computations, versions)
 

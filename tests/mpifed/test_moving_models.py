@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from on_ranks import same_after_a_resume, unlike_one_rank
 from test_algorithms import engine_of, prepared
-from test_corrections import N, SEED, Descent, exchange_of, gradients
+from test_corrections import SEED, Descent, N, exchange_of, gradients
 
 from mpifed.errors import InputError
 
@@ -32,7 +32,7 @@ def test_models_descend_along_the_gradients_of_their_holders(schedule):
         assert after[exchange.schedule.holders(k + 1)] == pytest.approx(models, abs=1e-12)
         taking_part = exchange.participants(k, everyone)
         assert np.flatnonzero(taking_part).tolist() == exchange.schedule.taking_part(k).tolist()
-    assert SEED == exchange.seed
+    assert exchange.seed == SEED
 
 
 def gossip(schedule):

@@ -2,7 +2,7 @@
 
 The values that may still be read are rows of the run's state, next to the client that sent them:
 ``slots`` models a client. They are changed in place, so that a round costs what its participants
-send, however many clients rest. Products are exact, as in ``mixer``, so that ranks change no number.
+send, however many clients rest. Products are exact, as in ``mixer``: ranks change no number.
 """
 
 from __future__ import annotations
@@ -202,9 +202,7 @@ class Crossing:
     def keeps(self) -> tuple[Tensor, Tensor, Tensor]:
         """Clients hosted here, their slots, and the rows or columns that are kept in them."""
         plan = self.plan
-        of, places = (
-            (plan.receiver, self.rows) if plan.keeps_mixed else (plan.sender, self.columns)
-        )
+        of, places = (plan.receiver, self.rows) if plan.keeps_mixed else (plan.sender, self.columns)
         owner = self.federation.owner[self.federation.training[of[plan.kept]]]
         here = owner == self.federation.communicator.rank
         kept = plan.kept[here]
@@ -239,9 +237,7 @@ class Crossing:
             return whole, None
         return whole.of(self.columns), whole.of(self._arriving)
 
-    def mix(
-        self, mine: np.ndarray, arrived: np.ndarray, exponent: int, target: np.ndarray
-    ) -> None:
+    def mix(self, mine: np.ndarray, arrived: np.ndarray, exponent: int, target: np.ndarray) -> None:
         """Fill ``target`` by some numbers of the rows hosted here."""
         ours, others = self.mixers
         parts = [(ours, mine)] if others is None else [(ours, mine), (others, arrived)]

@@ -130,9 +130,7 @@ def mixed_wait_free(
     to, of = arcs.receiver[mine], arcs.sender[mine]
     share, travel = arcs.share[mine], arcs.travel[mine]
     at, fresh = times[place[to]], place[of] >= 0
-    fresh[fresh] = sends[place[of[fresh]]] & (
-        times[place[of[fresh]]] + travel[fresh] <= at[fresh]
-    )
+    fresh[fresh] = sends[place[of[fresh]]] & (times[place[of[fresh]]] + travel[fresh] <= at[fresh])
     slot = np.where(fresh, FRESH, versions.latest(of, travel, at))
     known = fresh | (slot >= 0)
     to, of, share, slot, fresh = to[known], of[known], share[known], slot[known], fresh[known]

@@ -3,9 +3,8 @@
 The events are those of ``topologies.events``: they follow from the seconds of the clients'
 computations and from the links, not from this computer. Two ways to mix:
 
-**wait_free** (SWIFT, Bornstein et al. 2022, Alg. 1; the mailboxes of asynchronous gossip, Assran and
-Rabbat 2020). When client j ends its computation, it sends x_j + u_j to all that hear it, and mixes
-what has arrived:
+**wait_free** (SWIFT, Bornstein et al. 2022, Alg. 1). When client j ends its computation, it sends
+x_j + u_j to all that hear it, and mixes what has arrived:
 
     x_j <- W[j, j] (x_j + u_j) + sum_i W[j, i] (x_i + u_i) as of the latest version that is here
 
@@ -14,9 +13,9 @@ client's values count in proportion to the seconds of its computation, and its u
 to seconds times frequency, so all alike: the limit is that of synchronous gossip to first order in
 the step, whatever the speeds. SWIFT draws weights by activity to the same end.
 
-**pairwise** (AD-PSGD, Lian et al. 2018, Alg. 1). When client i ends its computation, it averages its
-value with that of one neighbour j, drawn with probability W[i, j] / (1 - W[i, i]), which computes on
-without noticing, and adds its update:
+**pairwise** (AD-PSGD, Lian et al. 2018, Alg. 1). When client i ends its computation, it averages
+its value with that of one neighbour j, drawn with probability W[i, j] / (1 - W[i, i]), which
+computes on without noticing, and adds its update:
 
     x_i, x_j <- (x_i + x_j) / 2;   x_i <- x_i + u_i
 
@@ -82,9 +81,7 @@ class Timetable:
     computations: Computations
     versions: Versions
     round: int = 0
-    finished: Finished = field(
-        default_factory=lambda: Finished(np.zeros(0, np.int64), np.zeros(0))
-    )
+    finished: Finished = field(default_factory=lambda: Finished(np.zeros(0, np.int64), np.zeros(0)))
     present: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     seconds: float = 0.0
     _arcs: tuple[scipy.sparse.csr_array, Arcs] | None = None
