@@ -182,12 +182,13 @@ class Exchange(Component, kind="exchange"):
         What messages go through.
     ledger : Ledger
         What was sent since the run began.
-    keeps_values : bool
-        Whether its memory is that of all hosted clients, whoever takes part, and changed in place.
+    values_kept : int
+        Values of each client that it keeps for others; where there are any, its memory is that of
+        all hosted clients, whoever takes part, and changed in place.
     """
 
     shared_is_rows: ClassVar[bool]
-    keeps_values: bool = False
+    values_kept: int = 0
 
     def __init__(
         self,
@@ -253,7 +254,7 @@ class Exchange(Component, kind="exchange"):
         active : ndarray
             Who takes part, bool (n_clients,), the same on every rank.
         memory : Any
-            The participants' rows of what earlier rounds left behind; see ``keeps_values``.
+            The participants' rows of what earlier rounds left behind; see ``values_kept``.
         """
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:

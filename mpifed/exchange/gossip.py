@@ -29,6 +29,7 @@ from mpifed.exchange.compression import Compressor
 from mpifed.exchange.contraction import predict
 from mpifed.exchange.corrections import Kept
 from mpifed.exchange.corrections.fitting import fitted, mixed_by
+from mpifed.exchange.described import gossip_lines
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
 from mpifed.exchange.neighbours import CompressedMessages, GossipChannel, Replicas
 from mpifed.exchange.reduction import weighted_sum
@@ -89,8 +90,8 @@ class Gossip(Exchange):
         kept_versions: Annotated[int, Ge(2), Le(100)] = 2,
     ) -> None:
         super().__init__(federation, seed, stored, compressor)
-        self.keeps_values = asynchrony != "none"
-        self.asynchrony, self.slots = asynchrony, kept_versions
+        self.asynchrony = asynchrony
+        self.values_kept = {"none": 0, "wait_free": kept_versions, "pairwise": 1}[asynchrony]
         self.timetable: Timetable | None = None
         self.consensus_step = consensus_step
         self._arrays = dict(stored)
@@ -211,8 +212,9 @@ class Gossip(Exchange):
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
         sizes = [math.prod(tensor.shape[1:]) for tensor in shared]
-        if self.keeps_values:
-            return first_values(shared, self.slots if self.asynchrony == "wait_free" else None)
+        if self.values_kept:
+            empty = self.values_kept if self.asynchrony == "wait_free" else None
+            return first_values(shared, empty)
         if self.correction is not None:
             widths = sum(map(self.correction.width, sizes))
             return Kept(shared[0].new_zeros(n_hosted, widths, dtype=dtype))
@@ -254,7 +256,7 @@ class Gossip(Exchange):
 
         None where messages are compressed, corrected or late, which contracts by another law.
         """
-        if self.compressor is not None or self.correction is not None or self.keeps_values:
+        if self.compressor is not None or self.correction is not None or self.values_kept:
             return None
         federation, seed = self.federation, self.seed
         taking_part = None
@@ -281,21 +283,6 @@ class Gossip(Exchange):
 
     def describe(self, payload: int, itemsize: int) -> list[str]:
         route = self.routing.route(1, ~self.federation.unseen, itemsize)
-        matrix, traffic = route.matrix, route.traffic
-        transport, why = route.chosen
         if self.correction is not None:
             payload = self.correction.numbers(payload // itemsize) * itemsize
-        per_row, per_sum = traffic.bytes_a_number()
-        gathered = transport == "collective"
-        rows = traffic.gathered_rows if gathered else traffic.row_numbers
-        moved = rows * payload
-        moved += 0 if gathered else traffic.sum_numbers * payload // per_row * per_sum
-        period = self.schedule.period
-        return [
-            f"exchange    gossip; {matrix.n} nodes, {len(matrix.edges)} edges in round 1, "
-            f"{'no period' if period is None else f'period {period}'}, W {matrix.sha256[:12]}",
-            f"            over its edges the federation sends {route.messages * payload:,} bytes",
-            f"            between ranks by {transport}: {why}",
-            f"            MPI moves {moved:,} bytes a round: {rows} rows"
-            + (f", {traffic.sum_numbers} sums" if traffic.sum_numbers and not gathered else ""),
-        ]
+        return gossip_lines(route, self.schedule.period, payload, self.values_kept)

@@ -130,7 +130,7 @@ def timetable_of(setup: Setup, exchange: Gossip) -> Timetable:
     except TopologyError as error:
         raise InputError(f"compute: {error}") from None
     mixes: Mixes = "pairwise" if exchange.asynchrony == "pairwise" else "wait_free"
-    versions = Versions.empty(len(clients), exchange.slots if mixes == "wait_free" else 0)
+    versions = Versions.empty(len(clients), exchange.values_kept if mixes == "wait_free" else 0)
     return Timetable(mixes, links, bits, seed, computations, versions)
 
 

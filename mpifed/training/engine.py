@@ -87,7 +87,7 @@ class Engine:
             made = algorithm.prepare(before.algorithm, self.everyone, self.setup.exchange, draws)
             check_state(algorithm, "prepare", made, before.algorithm)
             memory = before.memory
-            if self.setup.exchange.keeps_values:
+            if self.setup.exchange.values_kept:
                 memory = self.setup.first_memory(made, len(self.everyone))
             self.rows.take(states.RunState(made, memory))
 

@@ -37,7 +37,7 @@ class Rows:
 
     def __init__(self, setup: Setup, file: RowFile | None) -> None:
         self._is_rows, self._hosted = setup.exchange.shared_is_rows, setup.federation.hosted
-        self._keeps_values = setup.exchange.keeps_values
+        self._keeps_values = setup.exchange.values_kept > 0
         self._file = file
         self._own: list[torch.Tensor] = []
         """Tensors of the state that have no other owner."""

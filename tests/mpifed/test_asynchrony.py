@@ -292,6 +292,12 @@ def test_runs_that_wait_do_not_mention_it():
     assert to_mapping(resolve(to_mapping(asked))) == to_mapping(asked)
 
 
+def test_a_dry_run_says_what_is_kept():
+    exchange = engine_of("fedavg", gossip("wait_free", kept_versions=3), **EQUAL).setup.exchange
+    said = exchange.describe(payload=40, itemsize=4)
+    assert said[1].split("; ")[1] == "3 values of each are kept, 480 bytes in all"
+
+
 REFUSED = [
     ({}, {"correction": "tracking"}, "whose sums are kept only where"),
     ({"compression": "quantise"}, {}, "whose replicas need every message"),
