@@ -210,7 +210,7 @@ def test_the_limit_counts_updates_as_it_says(mixes):
     shares = {"wait_free": np.full(N, 1 / N), "pairwise": (1 / seconds) / (1 / seconds).sum()}
     found = {name: np.abs(mean - share @ TARGETS).max() for name, share in shares.items()}
     other = ({*shares} - {mixes}).pop()
-    assert found[mixes] < 0.08 < 0.5 * found[other]
+    assert found[mixes] < 0.15 < 0.1 * found[other]  # what is left is noise of the order of events
 
 
 def gossip(mixes, **more):
