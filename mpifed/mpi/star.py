@@ -107,7 +107,7 @@ class Star:
         """Wait for a message."""
         while True:
             try:
-                if link.recv_into(memoryview(into).cast("B")) != into.nbytes:
+                if link.recv_into(into.data.cast("B")) != into.nbytes:
                     raise ConnectionResetError
                 return
             except BlockingIOError:
