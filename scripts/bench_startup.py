@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from bench_figures import report
 
 RANKS = (1, 8, 32, 100)
 REPEATS = 5
+LONGEST = 900.0
+"""Seconds after which a job is ended that does not end by itself."""
+
 WORDS = ("synthetic-fedem", "clients=100", "rounds=5", "evaluation.every=5", "--output")
 
 
@@ -78,17 +82,19 @@ def memory(processes: Iterable[int]) -> int:
     return 1024 * kibibytes
 
 
-def started(ranks: int, words: tuple[str, ...] = WORDS) -> Start:
+def started(ranks: int) -> Start:
     """Starts a job and measures it at its first and at its last line of a round."""
     folder = tempfile.mkdtemp(prefix="mpifed-bench-")
     front = [os.environ.get("MPIRUN") or "mpirun", "-n", str(ranks)]
     began = time.monotonic()
     with subprocess.Popen(
-        [*front, sys.executable, "-m", "mpifed.run", *words, f"{folder}/run"],
+        [*front, sys.executable, "-m", "mpifed.run", *WORDS, f"{folder}/run"],
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
         assert process.stdout is not None
+        end = threading.Timer(LONGEST, process.kill)
+        end.start()
         seconds = cpu = 0.0
         peak = 0
         for line in process.stdout:
@@ -96,15 +102,16 @@ def started(ranks: int, words: tuple[str, ...] = WORDS) -> Start:
                 if not cpu:
                     seconds, cpu = time.monotonic() - began, cpu_seconds(family(process.pid))
                 peak = max(peak, memory(family(process.pid)))
+        end.cancel()
     shutil.rmtree(folder, ignore_errors=True)
     assert process.returncode == 0 and cpu, f"the job ended with code {process.returncode}"
     return Start(seconds, cpu, peak)
 
 
-def startup() -> None:
+def startup(sizes: tuple[int, ...] = RANKS, repeats: int = REPEATS) -> None:
     """Jobs of 1 to 100 ranks, and the memory of all their processes."""
-    for ranks in RANKS:
-        measured = [started(ranks) for _ in range(REPEATS)]
+    for ranks in sizes:
+        measured = [started(ranks) for _ in range(repeats)]
         report(
             "startup",
             round(statistics.median(one.seconds for one in measured), 2),

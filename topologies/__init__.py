@@ -12,36 +12,42 @@ Examples
 0.333333
 """
 
-from topologies.analysis import diameter, effective_neighbours, slem, spectrum
-from topologies.catalogue import Entry
-from topologies.communication import Communication, GossipRun, communication, gossip
-from topologies.consensus import ConsensusRate, consensus_rate, mixing_time
-from topologies.describe import describe
-from topologies.families import FAMILIES
-from topologies.fmmc import FmmcResult, fmmc
-from topologies.graphs import build_graph, check_graph_parameters, edge_array, parse_graph
-from topologies.matrix import MixingMatrix
-from topologies.parameters import Parameter, TopologyError
-from topologies.schedule_table import SCHEDULES
-from topologies.schedules import (
-    build_schedule,
-    check_schedule,
-    parse_schedule,
-    prepare_schedule,
-    restore_schedule,
-)
-from topologies.sequences import Drawn, Periodic, Schedule, Static
-from topologies.thinning import BurstyEdges, DropEdges, DropNodes, LocalRounds
-from topologies.validation import Report, Violation
-from topologies.weights import (
-    WEIGHTS,
-    best_constant,
-    check_weights,
-    max_degree,
-    metropolis_hastings,
-    mixing_matrix,
-    uniform,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from topologies.analysis import diameter, effective_neighbours, slem, spectrum
+    from topologies.catalogue import Entry
+    from topologies.consensus import ConsensusRate, consensus_rate, mixing_time
+    from topologies.families import FAMILIES
+    from topologies.fastest_mixing import FmmcResult, fmmc
+    from topologies.graphs import build_graph, check_graph_parameters, edge_array, parse_graph
+    from topologies.matrix import MixingMatrix
+    from topologies.measures import describe
+    from topologies.messages import Communication, GossipRun, communication, gossip
+    from topologies.parameters import Parameter, TopologyError
+    from topologies.schedule_table import SCHEDULES
+    from topologies.schedules import (
+        build_schedule,
+        check_schedule,
+        parse_schedule,
+        prepare_schedule,
+        restore_schedule,
+    )
+    from topologies.sequences import Drawn, Periodic, Schedule, Static
+    from topologies.thinning import BurstyEdges, DropEdges, DropNodes, LocalRounds
+    from topologies.validation import Report, Violation
+    from topologies.weights import (
+        WEIGHTS,
+        best_constant,
+        check_weights,
+        max_degree,
+        metropolis_hastings,
+        mixing_matrix,
+        uniform,
+    )
 
 __all__ = [
     "FAMILIES",
@@ -91,3 +97,41 @@ __all__ = [
     "spectrum",
     "uniform",
 ]
+
+_HOMES = {
+    "analysis": "diameter effective_neighbours slem spectrum",
+    "catalogue": "Entry",
+    "consensus": "ConsensusRate consensus_rate mixing_time",
+    "families": "FAMILIES",
+    "fastest_mixing": "FmmcResult fmmc",
+    "graphs": "build_graph check_graph_parameters edge_array parse_graph",
+    "matrix": "MixingMatrix",
+    "measures": "describe",
+    "messages": "Communication GossipRun communication gossip",
+    "parameters": "Parameter TopologyError",
+    "schedule_table": "SCHEDULES",
+    "schedules": "build_schedule check_schedule parse_schedule prepare_schedule restore_schedule",
+    "sequences": "Drawn Periodic Schedule Static",
+    "thinning": "BurstyEdges DropEdges DropNodes LocalRounds",
+    "validation": "Report Violation",
+    "weights": "WEIGHTS best_constant check_weights max_degree metropolis_hastings mixing_matrix "
+    "uniform",
+}
+"""The public names by the module that defines them, which is imported when one of them is used.
+
+scipy and networkx take most of a second to import, and most users of a module of this package need
+little of them.
+"""
+
+if not TYPE_CHECKING:  # else mypy would accept any name
+
+    def __getattr__(name: str) -> Any:
+        for module, names in _HOMES.items():
+            if name in names.split():
+                value = globals()[name] = getattr(import_module(f"topologies.{module}"), name)
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from topologies import commands, tabulating
-from topologies.communication import MESSAGE_BYTES
 from topologies.listing import list_names
+from topologies.messages import MESSAGE_BYTES
 from topologies.overlays import OVERLAYS
 from topologies.parameters import TopologyError
 from topologies.ranking import BUDGETS

@@ -10,8 +10,8 @@ from typing import Any
 import networkx as nx
 
 from topologies.catalogue import node_count, parse_spec
-from topologies.describe import describe
 from topologies.graphs import NODES, build_graph, parse_graph
+from topologies.measures import describe
 from topologies.parameters import TopologyError
 from topologies.schedule_table import SCHEDULES
 from topologies.schedules import build_schedule, parse_schedule

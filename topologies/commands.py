@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.cases import Plan, carry_out, plan
-from topologies.communication import gossip, messages_received
+from topologies.messages import gossip, messages_received
 from topologies.output import check_outputs, print_json, print_table, save_figure, shown
 from topologies.parameters import TopologyError
 from topologies.writing import check_empty, check_format, write_matrix, write_table

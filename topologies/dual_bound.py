@@ -1,4 +1,4 @@
-"""The lower bound on the SLEM that a dual pair proves; see fmmc.py."""
+"""The lower bound on the SLEM that a dual pair proves; see fastest_mixing.py."""
 
 from __future__ import annotations
 

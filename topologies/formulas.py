@@ -1,7 +1,7 @@
 """Edge weights in closed form, from the degrees or the Laplacian of a graph.
 
-These are the weight rules of weights.py, and the candidates of fmmc.py. Edges are int64 (m, 2) on
-nodes 0 .. n-1.
+These are the weight rules of weights.py, and the candidates of fastest_mixing.py. Edges are int64
+(m, 2) on nodes 0 .. n-1.
 """
 
 from __future__ import annotations

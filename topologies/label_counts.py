@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from topologies.catalogue import check_memory
 from topologies.files import read_numbers
@@ -76,6 +75,8 @@ def stl_fw(labels: Array, neighbours: int, balance: float = 0.1) -> MixingMatrix
     >>> bool(np.allclose(stl_fw(pairs, 1, balance=0.0).to_dense() @ pairs, 0.5))
     True
     """
+    from scipy.optimize import linear_sum_assignment  # here, since it takes half a second
+
     n = len(labels)
     check_memory(8 * MATRICES * n**2, f"stl_fw on {n} nodes")
     away = labels - labels.mean(axis=0)

@@ -10,8 +10,8 @@ import networkx as nx
 import numpy as np
 
 from topologies.analysis import spectrum
-from topologies.communication import GossipRun
 from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.messages import GossipRun
 from topologies.sequences import Schedule
 
 if TYPE_CHECKING:

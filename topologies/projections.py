@@ -1,4 +1,4 @@
-"""The two projections of the solver in fmmc.py: on admissible weights and on a norm ball.
+"""The two projections of the solver in fastest_mixing.py: on admissible weights and on a norm ball.
 
 A weight matrix is admissible if it is symmetric and non-negative, zero outside the pattern of the
 graph, and has rows that sum to one.

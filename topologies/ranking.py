@@ -14,11 +14,11 @@ import numpy as np
 
 from topologies.cases import Case, Plan, carry_out, plan
 from topologies.catalogue import parse_spec
-from topologies.communication import messages_received, sampled_rounds
 from topologies.consensus import consensus_rate, rounds_to
 from topologies.finite_time import prime_factors
 from topologies.grids import torus_shape
 from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.messages import messages_received, sampled_rounds
 from topologies.parameters import TopologyError, closest
 from topologies.sequences import Schedule
 from topologies.timing import Links, after_gossip

@@ -12,7 +12,7 @@ import numpy as np
 
 from topologies.catalogue import Entry, find, read_parameters
 from topologies.edges import at_most_one
-from topologies.fmmc import fmmc
+from topologies.fastest_mixing import fmmc
 from topologies.formulas import (
     best_constant_weights,
     degrees_of,

@@ -6,6 +6,7 @@ older MPI libraries fail, and adds the bytes that this rank hands to MPI to ``by
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -16,12 +17,11 @@ import numpy as np
 from mpi4py import MPI
 
 from mpifed.mpi.node import NodeSums
+from mpifed.mpi.pieces import chosen_rows, pieces
 from mpifed.mpi.protocol import Communicator
+from mpifed.mpi.star import Star, star_among
 from mpifed.mpi.sums import Sums
 from mpifed.supervision import heartbeat
-
-PIECE = 1 << 28
-"""Bytes in one MPI message at most."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 1e-4, 3e-3
 """Seconds between two polls for a message, where ranks share cores."""
@@ -34,7 +34,8 @@ class Mpi(Communicator):
     """The ranks of an mpi4py communicator; see ``Communicator`` for the operations.
 
     MPI libraries wait by spinning. Where a node has more ranks than cores, that takes the core from
-    the rank that is waited for, so ranks then sleep between polls.
+    the rank that is waited for, so ranks then sleep between polls, and reduce few numbers over
+    sockets (``star``) if they are all on one node.
     """
 
     def __init__(self, comm: Any, aside: Any, local: Any, beside: bool = False) -> None:
@@ -55,13 +56,17 @@ class Mpi(Communicator):
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.bytes_sent = 0
         self._beside = beside
+        self._star: Star | None = None
         self._sleeps = beside or local.Get_size() > (os.cpu_count() or 1)
         self.set_polling(False)
 
     @classmethod
     def world(cls) -> Mpi:
         """Return the communicator over all ranks of the job."""
-        return cls(MPI.COMM_WORLD, *_duplicates_of_world()[:2])
+        made = cls(MPI.COMM_WORLD, *_duplicates_of_world()[:2])
+        if made._sleeps and made._local.Get_size() == made.size:
+            made._star = _star_of_world()
+        return made
 
     @property
     def mpi4py(self) -> Any:
@@ -91,14 +96,8 @@ class Mpi(Communicator):
 
     def _wait(self, *requests: Any) -> None:
         """Wait until all ``requests`` are complete."""
-        if self._beside:
+        with contextlib.nullcontext() if self._beside else heartbeat.waiting():
             self._look_for(requests)
-            return
-        heartbeat.set_waiting(True)
-        try:
-            self._look_for(requests)
-        finally:
-            heartbeat.set_waiting(False)
 
     def _look_for(self, requests: Sequence[Any]) -> None:
         if self._sleeps:
@@ -110,18 +109,21 @@ class Mpi(Communicator):
             self._mpi.Request.Waitall(list(requests))
 
     def max(self, values: np.ndarray) -> np.ndarray:
-        return self._reduce(values, self._mpi.MAX)
+        return self._reduce(values, self._mpi.MAX, np.maximum)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         if values.dtype != np.int64:
             raise TypeError(f"only int64 sums are exact in any order, not {values.dtype}")
-        return self._reduce(values, self._mpi.SUM)
+        return self._reduce(values, self._mpi.SUM, np.add)
 
     def total(self, values: np.ndarray) -> np.ndarray:
         if values.dtype != np.int64 or not values.flags.c_contiguous:
             return self.sum(values)
         flat = values.reshape(-1)
-        for part in _pieces(flat.size, flat.itemsize):
+        answer = self._answer(flat, np.add)
+        if answer is not None:
+            flat[:] = answer
+        for part in pieces(flat.size, flat.itemsize) if answer is None else ():
             self._wait(self._comm.Iallreduce(self._mpi.IN_PLACE, flat[part], self._mpi.SUM))
         self.bytes_sent += values.nbytes
         return values
@@ -139,12 +141,21 @@ class Mpi(Communicator):
     def _count(self, sent: int) -> None:
         self.bytes_sent += sent
 
-    def _reduce(self, values: np.ndarray, operation: Any) -> np.ndarray:
+    def _answer(self, values: np.ndarray, operation: np.ufunc) -> np.ndarray | None:
+        """Reduce few numbers over sockets; None where that is left to MPI."""
+        if self._star is None or not self._star.carries(values):
+            return None
+        with heartbeat.waiting():
+            return self._star.reduce(values, operation)
+
+    def _reduce(self, values: np.ndarray, operation: Any, exact: np.ufunc) -> np.ndarray:
         source = np.ascontiguousarray(values)
-        result = np.empty_like(source)
-        for part in _pieces(source.size, source.itemsize):
-            flat = (source.reshape(-1)[part], result.reshape(-1)[part])
-            self._wait(self._comm.Iallreduce(*flat, operation))
+        result = self._answer(source, exact)
+        if result is None:
+            result = np.empty_like(source)
+            for part in pieces(source.size, source.itemsize):
+                flat = (source.reshape(-1)[part], result.reshape(-1)[part])
+                self._wait(self._comm.Iallreduce(*flat, operation))
         self.bytes_sent += source.nbytes
         return result
 
@@ -157,7 +168,7 @@ class Mpi(Communicator):
             self.bytes_sent += result.nbytes * (self.size > 1)
         else:
             result = np.empty(shape, dtype)
-        for part in _pieces(result.size, result.itemsize):
+        for part in pieces(result.size, result.itemsize):
             self._wait(self._comm.Ibcast(result.reshape(-1)[part], root))
         return result.reshape(shape)
 
@@ -180,12 +191,12 @@ class Mpi(Communicator):
         for peer in range(self.size):
             block = result[starts[peer] : starts[peer + 1]]
             if peer != self.rank:
-                for part in _pieces(block.size, block.itemsize):
+                for part in pieces(block.size, block.itemsize):
                     pending.append(self._comm.Irecv(block.reshape(-1)[part], peer))
         for step in range(1, self.size):
             peer = (self.rank + step) % self.size
-            block = _chosen_rows(rows, send[peer])
-            for part in _pieces(block.size, block.itemsize):
+            block = chosen_rows(rows, send[peer])
+            for part in pieces(block.size, block.itemsize):
                 pending.append(self._comm.Isend(block.reshape(-1)[part], peer))
             self.bytes_sent += block.nbytes
         self._wait(*pending)
@@ -194,7 +205,7 @@ class Mpi(Communicator):
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         width, begin = rows.shape[1], sum(counts[: self.rank])
         result = np.empty((sum(counts), width), rows.dtype)
-        for part in _pieces(width, max(1, sum(counts)) * rows.itemsize):
+        for part in pieces(width, max(1, sum(counts)) * rows.itemsize):
             whole = part.stop - part.start == width
             block = result if whole else np.empty_like(result, shape=result[:, part].shape)
             block[begin : begin + len(rows)] = rows[:, part]
@@ -221,9 +232,9 @@ class Mpi(Communicator):
         sources, destinations, _ = neighbourhood.Get_dist_neighbors()
         chosen = np.concatenate([np.zeros(0, int), *(send[peer] for peer in destinations)])
         result = np.empty((sum(receive), width), rows.dtype)
-        for part in _pieces(width, max(1, most) * rows.itemsize):
+        for part in pieces(width, max(1, most) * rows.itemsize):
             whole = part.stop - part.start == width
-            leaving = _chosen_rows(rows[:, part], chosen)
+            leaving = chosen_rows(rows[:, part], chosen)
             block = result if whole else np.empty_like(result, shape=result[:, part].shape)
             wide, byte = block.shape[1] * block.itemsize, self._mpi.BYTE
             going = [leaving, [len(send[peer]) * wide for peer in destinations], None, byte]
@@ -236,13 +247,13 @@ class Mpi(Communicator):
 
     def send(self, values: np.ndarray, to: int) -> None:
         flat = np.ascontiguousarray(values).reshape(-1)
-        for part in _pieces(flat.size, flat.itemsize):
+        for part in pieces(flat.size, flat.itemsize):
             self._wait(self._comm.Isend(flat[part], to))
         self.bytes_sent += flat.nbytes
 
     def receive(self, shape: tuple[int, ...], dtype: Any, source: int) -> np.ndarray:
         result = np.empty(shape, dtype)
-        for part in _pieces(result.size, result.itemsize):
+        for part in pieces(result.size, result.itemsize):
             self._wait(self._comm.Irecv(result.reshape(-1)[part], source))
         return result
 
@@ -254,19 +265,6 @@ class Mpi(Communicator):
 
     def abort(self, code: int) -> None:
         self._comm.Abort(code)
-
-
-def _pieces(size: int, itemsize: int) -> list[slice]:
-    step = max(1, PIECE // itemsize)
-    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
-
-
-def _chosen_rows(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Copy some rows; numpy's ``take`` would first copy all of them where columns are cut."""
-    made = np.empty((len(chosen), *rows.shape[1:]), rows.dtype)
-    for place, row in enumerate(chosen.tolist()):
-        made[place] = rows[row]
-    return made
 
 
 def world_size() -> int:
@@ -282,6 +280,13 @@ def _duplicates_of_world() -> tuple[Any, Any, Any]:
     """
     world = MPI.COMM_WORLD
     return world.Dup(), world.Split_type(MPI.COMM_TYPE_SHARED), world.Dup()
+
+
+@functools.cache
+def _star_of_world() -> Star | None:
+    """Connections between the ranks, which serve all runs of the process."""
+    aside, local, _ = _duplicates_of_world()
+    return star_among(Mpi(MPI.COMM_WORLD, aside, local), MPI.COMM_WORLD.Iprobe)
 
 
 @functools.cache

@@ -16,34 +16,22 @@ from typing import Any
 from mpifed.errors import EXIT_FAILED, complain
 from mpifed.supervision import heartbeat
 from mpifed.supervision.launcher import Launch, end_job, has_ended, watch_process
+from mpifed.supervision.pace import (
+    EARLIER_DEATH_GRACE,
+    GRACE,
+    LONGEST_TURN,
+    PMIX_GRACE,
+    SHARED_FAILURE_GRACE,
+    TICK,
+    TURN,
+    pause_between_looks,
+)
 from mpifed.supervision.peers import Peers
 from mpifed.supervision.rank_process import UNSEEN, RankProcess, Signals
 from mpifed.supervision.rendezvous import open_meeting_socket, receive_exit_code, send_exit_code
 from mpifed.supervision.shared_memory import remove_abandoned, remove_segments, segments_of
 from mpifed.supervision.starting import Starting
 from mpifed.supervision.stillness import Stillness
-
-TICK = 0.2
-"""Seconds between two looks at the rank; after a longer pause this process was itself stopped."""
-
-GRACE, TURN, LONGEST_TURN = 0.1, 0.005, 1.0
-"""Seconds before a dead rank is reported, more for each rank than for the one before, and at most.
-
-A launcher that kills the job kills the guard meanwhile, and of several ranks that die at once the
-first one reports. Some launchers kill the job as soon as a rank is gone, so the wait is short.
-"""
-
-PMIX_GRACE = 0.005
-"""As ``GRACE``, where SLURM sees by PMIx that a rank is gone and kills the step at once."""
-
-EARLIER_DEATH_GRACE = 3.0
-"""Additional seconds in which a guard waits for the report on a rank that died earlier."""
-
-SHARED_FAILURE_GRACE = 10.0
-"""Seconds in which a rank that fails before MPI has initialised waits for the report of rank 0.
-
-Most such failures occur on all ranks.
-"""
 
 
 @dataclass
@@ -89,6 +77,7 @@ class Watch:
     _signals: Signals = field(default_factory=Signals)
     _segments: tuple[str, ...] = ()
     _said: bytes = b""
+    _tick: float = TICK
     _process: RankProcess = field(init=False)
 
     def wait_for(self, rank: RankProcess) -> int | None:
@@ -108,6 +97,7 @@ class Watch:
         self._process = rank
         self._signals.pass_on_to(rank)
         os.set_blocking(self.reading, False)
+        self._tick = pause_between_looks(self.launch, os.cpu_count() or 1)
         if self._launcher_end is None:
             self._meeting = open_meeting_socket(self.launch)
             self._launcher_end = watch_process(self.launch.process)
@@ -117,7 +107,7 @@ class Watch:
             self._look()
             now = time.monotonic()
             # A guard that was itself stopped or kept from running has seen nothing meanwhile.
-            passed, last = min(now - last, 2 * TICK), now
+            passed, last = min(now - last, 2 * self._tick), now
             if rank.code is not None:
                 return self._ended(rank.code)
             if rank.refused:
@@ -132,9 +122,11 @@ class Watch:
                 return self._report(fault)
             if has_ended(self._launcher_end):
                 return self._orphaned()
-            if self.starting is not None and self.peers is None and not self.announced:
+            if self.peers is not None or self.announced:
+                self.starting = None
+            if self.starting is not None:
                 self.starting.say(rank.pid is None, heartbeat.read(self.board).waiting)
-            self._rest(TICK)
+            self._rest()
 
     def close(self) -> None:
         """Close, in a copy of this process, what belongs to this process alone."""
@@ -291,10 +283,12 @@ class Watch:
     def _mapped_segments(self) -> tuple[str, ...]:
         return segments_of(self._process.pid) if self._process.pid is not None else ()
 
-    def _rest(self, seconds: float) -> None:
+    def _rest(self) -> None:
         """Wait, but return early on a message, or when the rank or the launcher ends."""
-        heard = [self.reading] if not self.announced else []
-        heard += [*self._process.sources(), *filter(None, [self._launcher_end])]
+        shown = self._process.sources()
+        often = self.starting is not None or not shown  # what shows nothing can only be looked at
+        heard = [*([] if self.announced else [self.reading]), *shown]
+        heard += filter(None, [self._launcher_end])
         heard += [made.fileno() for made in (self.listening, self._meeting) if made]
         with contextlib.suppress(OSError):
-            select.select(heard, [], [], seconds)
+            select.select(heard, [], [], TICK if often else self._tick)

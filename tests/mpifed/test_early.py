@@ -44,7 +44,7 @@ def test_torch_is_not_imported_for_it():
     program = (
         "import sys; from mpifed.launch import main\n"
         f"codes = [main([word]) for word in {WRONG}]\n"
-        "print(set(codes), 'torch' in sys.modules, 'mpi4py.MPI' in sys.modules)"
+        "print(set(codes), {'torch', 'mpi4py.MPI', 'networkx'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -53,8 +53,24 @@ def test_torch_is_not_imported_for_it():
         timeout=60,
         env=environment(),
     )
-    assert done.stdout == "{2} False False\n", done
+    assert done.stdout == "{2} set()\n", done
     assert len(done.stderr.splitlines()) == len(WRONG)
+
+
+def test_a_word_outside_of_components_is_refused_without_large_libraries():
+    program = (
+        "import sys; from mpifed.launch import main\n"
+        "codes = [main([word]) for word in ('roundz=3', 'participation=2', 'rounds=-1')]\n"
+        "print(set(codes), {'torch', 'scipy', 'networkx', 'h5py'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+    )
+    assert done.stdout == "{2} set()\n", done
 
 
 @pytest.mark.parametrize("word", ["clients=ranks", "data=some.h5", "data.path=some.h5"])

@@ -35,13 +35,15 @@ from commands import (
     wait_for,
 )
 
-from mpifed.supervision import likeness, rank_process
+from mpifed.mpi.communicator import spare_memory
+from mpifed.supervision import heartbeat, likeness, rank_process
 from mpifed.supervision.forker import NAME
 from mpifed.supervision.launcher import Launch, launched
 from mpifed.supervision.rank_process import UNSEEN, Child, Forked, Line
 from mpifed.supervision.rendezvous import open_meeting_socket
 from mpifed.supervision.starting import Starting
 from mpifed.supervision.stub import SWITCH, usable
+from mpifed.supervision.watch import Watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked under Linux only")
 
@@ -421,6 +423,49 @@ def test_a_child_has_the_same_face_as_a_forked_rank():
     while rank.code is None and time.monotonic() < deadline:
         rank.look()
     assert (rank.code, rank.refused) == (-signal.SIGKILL, False)
+
+
+@pytest.mark.parametrize("word", ["leaves", "speaks"])
+def test_a_guard_sees_what_happens_without_looking_for_it(word, monkeypatch):
+    monkeypatch.setattr("mpifed.supervision.watch.pause_between_looks", lambda *about: 1e6)
+    monkeypatch.setattr(rank_process, "PASSED_ON", ())
+    reading, writing = os.pipe()
+    board = heartbeat.new_board()
+    watch = Watch(Launch(0, 1, 1, "seen", os.getpid()), reading, board, None)
+    child = os.fork()
+    if not child:
+        if word == "speaks":
+            os.write(writing, b'{"limit": 4.0}\n.\n')
+        time.sleep(0.3)
+        os._exit(7 if word == "leaves" else 0)
+    os.close(writing)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(60)
+    try:
+        code = watch.wait_for(Child(child))
+    finally:
+        signal.alarm(0)
+        watch.close()
+    assert code == (1 if word == "leaves" else 0)
+    assert watch.stillness.limit == (3600.0 if word == "leaves" else 4.0)
+
+
+@pytest.mark.parametrize(("place", "spared"), [("PMI_FD", True), ("OMPI_ANY", False)])
+def test_ucx_sets_aside_less_where_hydra_started_all_ranks_on_one_host(place, spared, monkeypatch):
+    for name, value in {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "4"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PMI_FD", raising=False)
+    monkeypatch.setenv(place, "no number")
+    monkeypatch.setenv("UCX_MM_SEG_SIZE", "as the user said")
+    spare_memory()
+    assert os.environ["UCX_MM_SEG_SIZE"] == "as the user said"
+    monkeypatch.delenv("UCX_MM_SEG_SIZE")
+    monkeypatch.setenv("MPI_LOCALNRANKS", "2")
+    spare_memory()
+    assert "UCX_MM_SEG_SIZE" not in os.environ
+    monkeypatch.setenv("MPI_LOCALNRANKS", "4")
+    spare_memory()
+    assert ("UCX_MM_SEG_SIZE" in os.environ) == spared
 
 
 def test_a_run_is_the_same_whether_its_ranks_are_forked(tmp_path):

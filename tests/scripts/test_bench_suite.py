@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,30 @@ def test_an_exchange_is_told_beside_bare_mpi(suite, capsys, monkeypatch):
     assert found["server_sum"]["value"] == -0.5  # (1 - 3) / 4
     assert found["server_sum"]["detail"]["whole_over_float32"] == 0.2
     assert found["gossip_rows"]["value"] == round(6 / 7, 3)
+
+
+def test_a_start_is_measured(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import bench_startup
+
+    own = Path(sys.executable).parent / "mpirun"
+    found = str(own) if own.exists() else shutil.which("mpirun")
+    if found is None:
+        pytest.skip("no mpirun on the PATH")
+    monkeypatch.setenv("MPIRUN", found)
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
+        monkeypatch.setenv(name, "1")
+        monkeypatch.setenv(f"{name}_CONFIRM", "1")
+    monkeypatch.setenv("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+    monkeypatch.setattr(bench_startup, "LONGEST", 120.0)
+    words = ("synthetic-fedem", "clients=2", "rounds=1", "--output")
+    monkeypatch.setattr(bench_startup, "WORDS", words)
+    bench_startup.startup((2,), 1)
+    (one,) = figures(capsys.readouterr().out)
+    assert one["name"] == "startup" and one["detail"]["ranks"] == 2
+    assert one["value"] > 0 and one["detail"]["cpu_seconds"] > 0
+    assert one["detail"]["memory_mib"] > 100 and one["detail"]["preforked"]
 
 
 def line(name, value, **detail):

@@ -16,7 +16,7 @@ from topologies import (
     slem,
 )
 from topologies.edges import at_most_one
-from topologies.fmmc import GAP_FLOOR
+from topologies.fastest_mixing import GAP_FLOOR
 
 
 def er(n, p=0.5, seed=1234):

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import topologies
 from topologies import MixingMatrix
 from topologies.__main__ import main
 
@@ -201,3 +202,32 @@ def test_the_module_runs_without_torch_and_mpi():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_library_is_imported_when_a_name_that_needs_it_is_used():
+    program = (
+        "import sys; import topologies, topologies.chains; large = {'scipy', 'networkx'}; "
+        "before = large & set(sys.modules); topologies.build_graph; "
+        "print(before, 'networkx' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set() True"
+
+
+def test_every_public_name_can_be_imported_in_any_order():
+    program = (
+        "import topologies; names = topologies.__all__; "
+        "found = {name: getattr(topologies, name) for name in reversed(names)}; "
+        "again = {name: getattr(topologies, name) for name in names}; "
+        "print(all(found[name] is again[name] for name in names), "
+        "set(names) <= {*dir(topologies)}, "
+        "[name for name in names if type(found[name]).__name__ == 'module'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "True True []"
+    with pytest.raises(AttributeError, match="'topologies' has no attribute 'torus'"):
+        topologies.torus  # noqa: B018

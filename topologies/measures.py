@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.analysis import diameter, effective_neighbours, slem
-from topologies.communication import MESSAGE_BYTES, communication, sampled_rounds
 from topologies.consensus import consensus_rate
 from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.messages import MESSAGE_BYTES, communication, sampled_rounds
 from topologies.sequences import Schedule, as_schedule
 
 SPECTRUM_NODES = 3000
