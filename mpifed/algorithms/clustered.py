@@ -83,6 +83,7 @@ class Clustered(Algorithm[ServerChannel]):
 
     learns = "one model a cluster of clients"
     sends = "its move"
+    aggregates = "means"
     exchanges = ("server",)
     compressors = "unbiased"
     steps_locally = True

@@ -59,6 +59,7 @@ class Ifca(Algorithm[ServerChannel]):
 
     learns = "K models, one for each cluster of clients"
     sends = "the model it chose, and which"
+    aggregates = "means"
     exchanges = ("server",)
     compressors = "unbiased"
     steps_locally = True

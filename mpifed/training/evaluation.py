@@ -18,6 +18,7 @@ from mpifed.algorithms.base import Predictor
 from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import unread
+from mpifed.theory.accounting import EPSILON
 from mpifed.training.averages import summarise
 from mpifed.training.build import Setup
 from mpifed.training.digest import digest
@@ -50,6 +51,7 @@ def columns_of(setup: Setup) -> list[str]:
     return [
         *COLUMNS,
         *([COLUMN] if is_simulated(setup) else []),
+        *([EPSILON] if setup.configuration.privacy.is_asked_for else []),
         *unseen,
         *validation,
         *task_columns(setup.model, setup.algorithm.deploys_mixtures, validates),
