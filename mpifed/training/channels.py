@@ -12,6 +12,7 @@ from mpifed.exchange.attacks import Attackers
 from mpifed.exchange.base import Channel, ServerChannel
 from mpifed.exchange.outgoing import Change, Round, changing
 from mpifed.exchange.privacy import OneUpdate, with_central_noise, with_local_noise
+from mpifed.theory.accounting import accountant_of
 from mpifed.training.build import Setup
 
 
@@ -45,6 +46,25 @@ def channel_of(setup: Setup, round: int, active: np.ndarray, memory: Any) -> Cha
         assert isinstance(channel, ServerChannel)
         channel = OneUpdate(channel)
     return channel
+
+
+def remarks(setup: Setup) -> list[str]:
+    """Return lines for the log: who attacks, and what the privacy of the whole run will be.
+
+    On rank 0, which writes the log; nothing elsewhere.
+    """
+    if setup.federation.communicator.rank:
+        return []
+    found = [] if setup.attackers is None else [str(setup.attackers)]
+    configuration = setup.configuration
+    options, rounds = configuration.privacy, configuration.rounds
+    if options.is_asked_for:
+        epsilon = accountant_of(options, setup.federation, configuration.seed)(rounds)
+        found.append(
+            f"privacy {options.where}: after {rounds:,} rounds epsilon is {epsilon:.4g} for delta "
+            f"{options.delta:g}"
+        )
+    return found
 
 
 def _sent(hostile: Attackers, updates: Tensor, ids: np.ndarray, round: Round) -> Tensor:

@@ -19,6 +19,7 @@ from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import unread
 from mpifed.theory.accounting import EPSILON
+from mpifed.training import channels
 from mpifed.training.averages import summarise
 from mpifed.training.build import Setup
 from mpifed.training.digest import digest
@@ -155,7 +156,8 @@ def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]
     training = training_of(setup, samples)
     own = algorithm.remarks(state.algorithm, training, setup.exchange)
     own = returned.checked_remarks(algorithm, own)
-    return [*_unread(setup), *_of_sample(setup), *own, *step_warnings(setup, training)]
+    ours = [*_unread(setup), *_of_sample(setup), *channels.remarks(setup)]
+    return [*ours, *own, *step_warnings(setup, training)]
 
 
 def _of_sample(setup: Setup) -> list[str]:
