@@ -107,9 +107,9 @@ def _kinds() -> Mapping[str, Callable[[], str]]:
         "weights": entries(WEIGHTS),
         "schedules": entries(SCHEDULES),
         "corrections": lambda: _components("correction", CORRECTIONS),
+        "compressors": lambda: _components("compression", COMPRESSORS),
         "aggregators": lambda: _components("aggregator", AGGREGATORS),
         "attacks": lambda: _components("attack", ATTACKS),
-        "compressors": lambda: _components("compression", COMPRESSORS),
         "surrogates": lambda: _components("surrogate", SURROGATES),
     }
 

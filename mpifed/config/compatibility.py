@@ -14,8 +14,8 @@ from typing import Any
 from mpifed.components.base import DeclaredAlgorithm
 from mpifed.components.registry import find, find_algorithm, find_attack, find_exchange
 from mpifed.errors import InputError
-from mpifed.exchange.privacy import refusal as of_privacy
 from mpifed.federation import participation
+from mpifed.federation.privacy import refusal as of_privacy
 from mpifed.local.options import refusal
 
 UNBIASED = "none, rand_k, quantise, natural, bernoulli, or a composition of these"

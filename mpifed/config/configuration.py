@@ -43,9 +43,9 @@ from mpifed.config.sections import (
     StorageOptions,
 )
 from mpifed.errors import InputError, closest
-from mpifed.exchange.privacy import PrivacyOptions
 from mpifed.federation import participation
 from mpifed.federation.participation import Participation
+from mpifed.federation.privacy import PrivacyOptions
 from mpifed.federation.timing import ComputeOptions, NetworkOptions
 from mpifed.federation.unseen import count_unseen
 from mpifed.local.options import LocalOptions

@@ -19,9 +19,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mpifed.exchange.privacy import PrivacyOptions
 from mpifed.federation.clients import Federation, participants
 from mpifed.federation.participation import Bernoulli, count_participants, fixed_fraction
+from mpifed.federation.privacy import PrivacyOptions
 
 EPSILON = "epsilon"
 """The column of metrics.csv, and the key of summary.json."""

@@ -19,8 +19,9 @@ from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import privacy
 from mpifed.exchange.outgoing import Round
-from mpifed.exchange.privacy import PrivacyOptions
+from mpifed.federation import privacy as section
 from mpifed.federation.clients import Federation
+from mpifed.federation.privacy import PrivacyOptions
 from mpifed.mpi.communicator import Alone
 from mpifed.theory import accounting
 from mpifed.training.channels import channel_of
@@ -180,7 +181,7 @@ def test_what_does_not_go_with_privacy_is_refused_in_a_sentence(more, options, w
 
 
 def test_a_missing_accountant_is_said_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr(privacy, "PACKAGE", "not_there")
+    monkeypatch.setattr(section, "PACKAGE", "not_there")
     with pytest.raises(InputError, match=r"not installed: python -m pip install 'mpifed\[privacy"):
         resolve({**PLAIN, "privacy": NOISE})
 

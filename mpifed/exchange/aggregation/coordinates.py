@@ -15,9 +15,8 @@ class Median(ByCoordinates):
 
     def combine(self, columns: np.ndarray) -> np.ndarray:
         n = len(columns)
-        low, high = (n - 1) // 2, n // 2
-        columns.partition((low, high), axis=0)
-        return (columns[low] + columns[high]) / 2
+        columns.sort(axis=0)  # faster than a partition
+        return (columns[(n - 1) // 2] + columns[n // 2]) / 2
 
 
 class TrimmedMean(ByCoordinates):
