@@ -54,7 +54,9 @@ def aggregators() -> None:
 
         rounds[name] = private
     for name, found in in_turn(rounds, REPEATS).items():
-        report(f"aggregator_{name}", round(min(found), 4), "CPU s", all=[round(s, 4) for s in found])
+        report(
+            f"aggregator_{name}", round(min(found), 4), "CPU s", all=[round(s, 4) for s in found]
+        )
 
 
 BENCHMARKS: dict[str, Callable[[], None]] = {"aggregators": aggregators}

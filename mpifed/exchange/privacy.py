@@ -69,13 +69,14 @@ def with_local_noise(
 def noised(
     updates: Tensor, ids: np.ndarray, round: Round, options: PrivacyOptions, seed: int
 ) -> Tensor:
-    """Return clipped updates (clients, ...) of ``ids`` with noise of each client, float64."""
+    """Return clipped updates (clients, ...) of ``ids`` with noise of each client."""
     assert options.clip_norm is not None
-    made = clipped(updates.double(), options.clip_norm)
-    size, drawn = made[0].numel(), np.empty((len(ids), made[0].numel()))
-    for row, client in enumerate(ids):
-        drawn[row] = stream(seed, PURPOSE, round.number, int(client)).standard_normal(size)
-    return made + torch.from_numpy(drawn * options.deviation).to(made).view(made.shape)
+    made = clipped(updates, options.clip_norm).clone()
+    for row, client in zip(made, ids, strict=True):
+        drawn = stream(seed, PURPOSE, round.number, int(client)).standard_normal(row.numel())
+        drawn *= options.deviation
+        row += torch.from_numpy(drawn).to(row).view(row.shape)
+    return made
 
 
 class Private(Aggregating):
@@ -94,7 +95,7 @@ class Private(Aggregating):
 
     def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
         assert self.options.clip_norm is not None
-        updates = clipped(rows.double(), self.options.clip_norm)
+        updates = clipped(rows, self.options.clip_norm)
         total = self.server.sum(updates, torch.ones(len(rows), dtype=torch.float64))
         drawn = stream(self.seed, PURPOSE, self.number, SERVER).standard_normal(total.numel())
         noise = torch.from_numpy(drawn * self.options.deviation).to(total).view(total.shape)

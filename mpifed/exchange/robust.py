@@ -39,6 +39,25 @@ class Treatment:
     clip: float | None
     aggregator: Aggregator | None
 
+    def traffic(self, payload: int, itemsize: int, summed: int) -> tuple[int, str]:
+        """Return the bytes that MPI moves in a round in which all take part, and how, in words.
+
+        Parameters
+        ----------
+        payload, itemsize : int
+            Bytes of an update, and of one of its numbers.
+        summed : int
+            Bytes that a sum moves.
+        """
+        here, n = self.federation.communicator.size, len(self.federation.training)
+        if isinstance(self.aggregator, ByCoordinates):
+            shares = n * payload * (here - 1) // here
+            back = payload // itemsize * 8 * (here - 1)
+            return shares + back, "each rank aggregates a share of the coordinates"
+        first = self.federation.hosted_of(0)
+        elsewhere = n - int((~self.federation.unseen[first]).sum())
+        return elsewhere * payload + summed, "rank 0 compares all updates, and ranks add some"
+
 
 def treatment(federation: Federation, clip: float | None, aggregator: Any) -> Treatment | None:
     """Return the treatment that options of a server ask for; None for a plain mean."""

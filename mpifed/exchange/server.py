@@ -49,7 +49,7 @@ class Server(Exchange):
         and hold one copy of the average. ``auto`` takes the latter where there are several nodes
         and a node has several ranks. It changes no number.
     aggregator : str or mapping
-        What takes the place of the mean of the participants' updates.
+        What takes the place of the mean of updates.
     clip : float, optional
         Largest Euclidean norm of an update; the server scales longer ones to it.
     """
@@ -107,8 +107,10 @@ class Server(Exchange):
 
     def describe(self, payload: int, itemsize: int) -> list[str]:
         # A rank gives one int64 (two for float64) for each number that a client sends.
-        number = 16 if itemsize == 8 else 8
-        moved = payload // itemsize * number * self.grouping.participants
+        moved = payload // itemsize * (16 if itemsize == 8 else 8) * self.grouping.participants
+        how = self.grouping.describe()
+        if self.treatment is not None and self.treatment.aggregator is not None:
+            moved, how = self.treatment.traffic(payload, itemsize, moved)
         everyone = self.federation.training
         sent = up = payload * len(everyone)
         if self.compressor is not None and payload:
@@ -118,7 +120,7 @@ class Server(Exchange):
         return [
             f"exchange    server; the federation sends {up:,} bytes up and {sent:,} down a round "
             "in which all take part",
-            f"            MPI moves {moved:,} bytes a round, {self.grouping.describe()}",
+            f"            MPI moves {moved:,} bytes a round, {how}",
         ]
 
 
