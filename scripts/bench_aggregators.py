@@ -1,8 +1,8 @@
 """Benchmarks of robust aggregation and noise: CPU seconds of a server's round.
 
 ``aggregators`` aggregates the float32 updates of 100 clients, 100,000 numbers each, in turn by the
-mean and every other aggregator, by clipping, and with noise of the server and of the clients, on one
-rank with one thread.
+mean and every other aggregator, by clipping, and with noise of the server and of the clients, on
+one rank with one thread.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ def aggregators() -> None:
 
         rounds[name] = private
     for name, found in in_turn(rounds, REPEATS).items():
-        report(
-            f"aggregator_{name}", round(min(found), 4), "CPU s", all=[round(s, 4) for s in found]
-        )
+        every = [round(seconds, 4) for seconds in found]
+        report(f"aggregator_{name}", min(every), "CPU s", all=every)
 
 
 BENCHMARKS: dict[str, Callable[[], None]] = {"aggregators": aggregators}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -116,7 +118,7 @@ def test_one_attacker_does_not_move_it_far(name, rows, far):
     attacked[0] = far
     reach = np.abs(rows).max() * np.sqrt(rows.shape[1])
     made = aggregate(attacked, {"name": name, **ROBUST[name]})
-    # RFA, Theorem 3: within 2 (n - f) / (n - 2 f) of the honest ones' radius.
+    # The geometric median is within 2 (n - f) / (n - 2 f) of the honest ones' radius.
     assert np.linalg.norm(made) <= 4 * reach + 1e-2
     assert np.linalg.norm(aggregate(attacked, "mean")) >= far / len(rows) - reach
 
@@ -179,6 +181,24 @@ def test_these_ranks_make_of_updates_what_one_makes(name, monkeypatch):
         channel = Server(clients, 0, aggregator=section, clip=3.0).at(1, active)
         made.append(channel.average(rows[own], torch.ones(len(own)).double(), rows[2]))
     assert torch.equal(*made)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", ["median", "krum"])
+def test_a_dry_run_says_what_ranks_send(name):
+    n, size, communicator = 9, 6000, world()
+    clients = federation(n, communicator, np.arange(n) % communicator.size)
+    server = Server(clients, 0, aggregator=name)
+    said = server.describe(4 * size, 4)[1]
+    before = communicator.bytes_sent
+    channel = server.at(1, np.ones(n, bool))
+    channel.average(
+        torch.ones(len(clients.hosted), size), torch.ones(n).double(), torch.zeros(size)
+    )
+    sent = communicator.sum(np.array([communicator.bytes_sent - before], np.int64))[0]
+    assert sent == pytest.approx(
+        int(re.search(r"moves ([\d,]+)", said)[1].replace(",", "")), rel=0.03
+    )
 
 
 # -- configurations

@@ -221,3 +221,8 @@ def test_these_ranks_compute_what_one_computes(way, tmp_path):
 @every_way
 def test_a_run_that_one_rank_began_ends_alike_on_these(way, tmp_path):
     assert same_after_a_resume({**SMALL, **RANKS[way]}, tmp_path)
+
+
+@pytest.mark.parametrize("way", ["model_replacement", "central"])
+def test_a_resumed_run_is_the_uninterrupted_one(way, tmp_path):
+    assert same_after_a_resume({**SMALL, **RANKS[way]}, tmp_path)

@@ -58,7 +58,7 @@ class GeometricMedian(ByProducts):
     """The geometric median, by the smoothed Weiszfeld algorithm (RFA, Pillutla et al. 2022).
 
     It minimises F(z) = (1/n) sum_i h(||u_i - z||), where h(d) is d for d >= nu and
-    d^2 / (2 nu) + nu / 2 below it (eqs. 8 and 9 of the paper, with equal weights).
+    d^2 / (2 nu) + nu / 2 below it; weights are equal.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Gossip that bounds what each neighbour can do (He, Karimireddy and Jaggi 2022, ClippedGossip).
 
 A client moves towards a neighbour by the weighted distance, or by the weighted radius tau where
-that is shorter (eq. 4 of the paper, with tau_i = tau for all):
+that is shorter; the paper's tau_i are one tau here:
 
     x_i <- z_i + sum_j W[i, j] clip(z_j - z_i, tau),   clip(v, tau) = min(1, tau / ||v||) v
 
