@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import bench_aggregators
+import bench_asynchrony
 import bench_checkpoint
 import bench_clients
 import bench_clustering
@@ -217,6 +218,7 @@ for part in (
     bench_transport,
     bench_gossip,
     bench_aggregators,
+    bench_asynchrony,
     bench_corrections,
     bench_flix,
     bench_fedmm,
