@@ -27,7 +27,8 @@ from mpifed.supervision.launcher import launched_rank
 
 KINDS = (
     *("experiments", "algorithms", "datasets", "models", "exchanges", "participation"),
-    *("topologies", "weights", "schedules", "corrections", "compressors", "surrogates"),
+    *("topologies", "weights", "schedules", "corrections", "compressors", "aggregators"),
+    *("attacks", "surrogates"),
 )
 
 

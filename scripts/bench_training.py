@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bench_aggregators
 import bench_asynchrony
 import bench_checkpoint
 import bench_clients
@@ -216,6 +217,7 @@ for part in (
     bench_clustering,
     bench_transport,
     bench_gossip,
+    bench_aggregators,
     bench_asynchrony,
     bench_corrections,
     bench_flix,

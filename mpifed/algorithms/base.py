@@ -97,6 +97,10 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
         Where it computes, ``cpu`` and ``cuda`` or the first alone.
     compressors : {"any", "unbiased", "none"}
         Which compressors its messages may go through; biased ones are always allowed under gossip.
+    aggregates : {"mean", "means", "sums"}
+        What a server makes of its messages: one mean of updates in a round and nothing else, for
+        which any aggregator may stand and which can be private; several means, or other numbers of
+        clients beside; or sums with weights of its own, for which no aggregator can stand.
     communicates : bool
         False if it sends nothing: it is then run without the configured exchange.
     uses_model : bool

@@ -28,6 +28,7 @@ class ByCluster(Algorithm[ServerChannel]):
     """
 
     exchanges = ("server",)
+    aggregates = "means"
     compressors = "unbiased"
     steps_locally = True
     model: Model

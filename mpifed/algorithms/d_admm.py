@@ -55,6 +55,7 @@ class DADMM(Algorithm[Channel]):
 
     learns = "one model"
     sends = "its model"
+    aggregates = "sums"
     exchanges = ("gossip",)
     compressors = "none"
     steps_locally = True

@@ -81,6 +81,7 @@ class FedMGS(Algorithm[ServerChannel]):
 
     learns = "a factor; codes of each client"
     sends = "two statistics"
+    aggregates = "sums"
     uses_model = False
     devices = ("cpu",)
     model_type = NoModel

@@ -57,6 +57,7 @@ class KGT(Algorithm[Channel]):
 
     learns = "one model"
     sends = "its model and the mean gradient of its steps"
+    aggregates = "sums"
     exchanges = ("gossip",)
     compressors = "none"
     steps_locally = True

@@ -61,6 +61,7 @@ class L2SGD(L2GD):
 
     learns = "one model a client, near their mean"
     sends = "its model, and its mean gradient before several steps to the mean"
+    aggregates = "means"
     _takes_risks = "algorithm.name is 'l2sgd'"
     _instead = "algorithm.name=l2gd with algorithm.l2gd_gradients=minibatch"
 

@@ -66,6 +66,7 @@ class Mocha(Algorithm[ServerChannel]):
 
     learns = "a linear model a client, and how clients are related"
     sends = "the change of its b_t"
+    aggregates = "sums"
     exchanges = ("server",)
     compressors = "none"
     devices = ("cpu",)

@@ -58,6 +58,7 @@ class Qffl(Algorithm[ServerChannel]):
 
     learns = "one model, fair to clients with a large risk"
     sends = "its move and its risk"
+    aggregates = "sums"
     exchanges = ("server",)
     compressors = "unbiased"
     averages_by = None

@@ -59,6 +59,7 @@ class Scaffold(Algorithm[ServerChannel]):
 
     learns = "one model"
     sends = "its move and that of its control variate"
+    aggregates = "sums"
     exchanges = ("server",)
     compressors = "none"
     steps_locally = True

@@ -208,6 +208,9 @@ class Component(Contract):
 Compressors = Literal["any", "unbiased", "none"]
 """Which compressors the messages of an algorithm may go through."""
 
+Aggregates = Literal["mean", "means", "sums"]
+"""What a server makes of the messages of an algorithm."""
+
 
 class DeclaredAlgorithm(Component, kind="algorithm"):
     """The attributes of an algorithm's class that a configuration reads.
@@ -219,6 +222,7 @@ class DeclaredAlgorithm(Component, kind="algorithm"):
         tuple[Annotated[str, NameAmong(tuple(EXCHANGES), or_own=True)], ...] | None
     ] = None
     compressors: ClassVar[Compressors] = "any"
+    aggregates: ClassVar[Aggregates] = "mean"
     devices: ClassVar[tuple[Literal["cpu", "cuda"], ...]] = ("cpu", "cuda")
     communicates: ClassVar[bool] = True
     uses_model: ClassVar[bool] = True

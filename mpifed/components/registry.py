@@ -106,6 +106,11 @@ def find_exchange(name: str) -> type[Component]:
     return cast(type[Component], find("exchange", name))
 
 
+def find_attack(name: str) -> type[Component]:
+    """Return the class of the attack called ``name``; see ``find``."""
+    return cast(type[Component], find("attack", name))
+
+
 def summary(component: Callable[..., Any]) -> str:
     """Return the first line of the component's docstring."""
     return (component.__doc__ or "").strip().split("\n")[0]

@@ -110,7 +110,21 @@ CORRECTIONS = {
     "quasi_global": "mpifed.exchange.corrections.quasi_global:QuasiGlobal",
     "decentlam": "mpifed.exchange.corrections.decentlam:DecentLaM",
     "push_sum": "mpifed.exchange.corrections.push_sum:PushSum",
+    "clipped_gossip": "mpifed.exchange.corrections.clipped_gossip:ClippedGossip",
     "relay_sum": "mpifed.exchange.corrections.relay_sum:RelaySum",
+}
+AGGREGATORS = {
+    "mean": "mpifed.exchange.aggregation.base:Mean",
+    "median": "mpifed.exchange.aggregation.coordinates:Median",
+    "trimmed_mean": "mpifed.exchange.aggregation.coordinates:TrimmedMean",
+    "krum": "mpifed.exchange.aggregation.distances:Krum",
+    "geometric_median": "mpifed.exchange.aggregation.distances:GeometricMedian",
+}
+ATTACKS = {
+    "none": "mpifed.exchange.attacks:NoAttack",
+    "label_flip": "mpifed.exchange.attacks:LabelFlip",
+    "sign_flip": "mpifed.exchange.attacks:SignFlip",
+    "model_replacement": "mpifed.exchange.attacks:ModelReplacement",
 }
 SURROGATES = {
     "quadratic": "mpifed.surrogates.quadratic:quadratic",
@@ -127,6 +141,8 @@ TABLES = {
     "exchange": EXCHANGES,
     "compression": COMPRESSORS,
     "correction": CORRECTIONS,
+    "aggregator": AGGREGATORS,
+    "attack": ATTACKS,
     "surrogate": SURROGATES,
 }
 
@@ -134,6 +150,8 @@ BASES = {
     "algorithm": "mpifed.algorithms.base:Algorithm",
     "data": "mpifed.data.base:Dataset",
     "exchange": "mpifed.exchange.base:Exchange",
+    "aggregator": "mpifed.exchange.aggregation.base:Aggregator",
+    "attack": "mpifed.exchange.attacks:Attack",
 }
 """Base classes from which the components of a kind derive."""
 
@@ -144,6 +162,8 @@ LISTS = {
     "exchange": "exchanges",
     "compression": "compressors",
     "correction": "corrections",
+    "aggregator": "aggregators",
+    "attack": "attacks",
     "surrogate": "surrogates",
     "topology": "topologies",
     "weights": "weights",

@@ -12,7 +12,9 @@ from mpifed.components.documentation import summaries
 from mpifed.components.registry import find, find_algorithm, load, summary
 from mpifed.components.schema import describe, options_of, shown
 from mpifed.components.tables import (
+    AGGREGATORS,
     ALGORITHMS,
+    ATTACKS,
     COMPRESSORS,
     CORRECTIONS,
     DATASETS,
@@ -34,6 +36,7 @@ USES: Mapping[str, str] = {
     "weights": "exchange.weights={}",
     "schedule": "exchange.schedule={}",
     "correction": "exchange.correction={}",
+    "aggregator": "exchange.aggregator={}",
     "section": "{}.KEY=VALUE",
     "key": "{}=VALUE",
 }
@@ -105,6 +108,8 @@ def _kinds() -> Mapping[str, Callable[[], str]]:
         "schedules": entries(SCHEDULES),
         "corrections": lambda: _components("correction", CORRECTIONS),
         "compressors": lambda: _components("compression", COMPRESSORS),
+        "aggregators": lambda: _components("aggregator", AGGREGATORS),
+        "attacks": lambda: _components("attack", ATTACKS),
         "surrogates": lambda: _components("surrogate", SURROGATES),
     }
 

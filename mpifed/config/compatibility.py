@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from mpifed.components.base import DeclaredAlgorithm
-from mpifed.components.registry import find, find_algorithm, find_exchange
+from mpifed.components.registry import find, find_algorithm, find_attack, find_exchange
 from mpifed.errors import InputError
 from mpifed.federation import participation
+from mpifed.federation.privacy import refusal as of_privacy
 from mpifed.local.options import refusal
 
 UNBIASED = "none, rand_k, quantise, natural, bernoulli, or a composition of these"
@@ -60,6 +61,8 @@ def _refusal(configuration: Any) -> str | None:
         # exchange helps that must be replaced anyway.
         reasons.append(algorithm.refuse(configuration))
         reasons.append(find_exchange(exchange).refuse(configuration))
+        reasons.append(find_attack(configuration.attack.name).refuse(configuration))
+        reasons.append(of_privacy(configuration))
     return "; besides, ".join(filter(None, reasons)) or None
 
 

@@ -45,6 +45,7 @@ from mpifed.config.sections import (
 from mpifed.errors import InputError, closest
 from mpifed.federation import participation
 from mpifed.federation.participation import Participation
+from mpifed.federation.privacy import PrivacyOptions
 from mpifed.federation.timing import ComputeOptions, NetworkOptions
 from mpifed.federation.unseen import count_unseen
 from mpifed.local.options import LocalOptions
@@ -122,6 +123,10 @@ class Configuration:
         How clients communicate.
     compression : str or mapping
         What messages go through.
+    attack : str or mapping
+        What malicious clients do.
+    privacy : mapping
+        Clipping and noise for differential privacy.
     evaluation : mapping
         When clients are scored, and on what.
     network : mapping
@@ -154,6 +159,8 @@ class Configuration:
     local: LocalOptions = LocalOptions()
     exchange: Section = Section(DEFAULTS["exchange"])
     compression: Section = Section(DEFAULTS["compression"])
+    attack: Section = _where_given(Section(DEFAULTS["attack"]))
+    privacy: PrivacyOptions = _where_given(PrivacyOptions())
     evaluation: EvaluationOptions = EvaluationOptions()
     network: NetworkOptions = _where_given(NetworkOptions())
     compute: ComputeOptions = _where_given(ComputeOptions())

@@ -34,6 +34,7 @@ DEFAULTS = {
     "algorithm": "fedem",
     "exchange": "server",
     "compression": "none",
+    "attack": "none",
 }
 """The component of each section that names none."""
 

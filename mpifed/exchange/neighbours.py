@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.corrections import Correction, Kept, Neighbours
 from mpifed.exchange.ledger import Ledger, bits_of
+from mpifed.exchange.nearby import nearby
 from mpifed.exchange.reduction import common_exponents
 from mpifed.exchange.routes import Route
 from mpifed.exchange.routing import Routing
@@ -131,7 +133,10 @@ class GossipChannel(Channel):
         part = slice(self._place, self._place + correction.width(size))
         self._place = part.stop
         self._book_whole(rows, correction.numbers(size))
-        neighbours = Neighbours(self._mixed_apart, self._mixed_within, route.sparse, route.mine)
+        around = partial(nearby, self.federation.communicator, route)
+        neighbours = Neighbours(
+            self._mixed_apart, self._mixed_within, route.sparse, route.mine, around
+        )
         kept, x = self.memory.corrections, before.flatten(1)
         after, found = correction.step(x, rows.flatten(1), kept[:, part], neighbours)
         if part == slice(0, kept.shape[1]):

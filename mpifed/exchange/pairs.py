@@ -1,10 +1,13 @@
-"""What a server knows of its clients one by one: a number of each, and products of all pairs.
+"""What a server knows of its clients one by one: numbers, products of pairs, all of a coordinate.
 
-Sums over clients are in ``reduction``. Here rows of all ranks come together on rank 0, some columns
-at a time, in client order; what is computed of them has the same bits for any number of ranks.
+Sums over clients are in ``reduction``. Here rows of all ranks come together, some columns at a
+time, in client order: on rank 0, or each rank has a share of the columns. What is computed of them
+has the same bits for any number of ranks.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -14,7 +17,7 @@ from mpifed.federation.clients import Federation
 from mpifed.staging import on_host
 
 AT_ONCE = 1 << 22
-"""Numbers that rank 0 holds of other ranks' rows at a time."""
+"""Numbers that a rank holds of other ranks' rows at a time."""
 
 
 def collected(federation: Federation, active: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -70,6 +73,55 @@ def inner_products(federation: Federation, active: np.ndarray, rows: Tensor) -> 
             part = torch.from_numpy(arrived)[order].double()
             products += part @ part.T
     return communicator.broadcast(products.numpy())
+
+
+def by_coordinates(
+    federation: Federation,
+    active: np.ndarray,
+    rows: Tensor,
+    combine: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Return what ``combine`` makes of all active clients' rows, coordinate by coordinate.
+
+    Collective. Each rank combines a share of the columns, some at a time.
+
+    Parameters
+    ----------
+    federation : Federation
+        All clients.
+    active : ndarray
+        Whose rows these are, bool (n_clients,), the same on every rank; n are true.
+    rows : Tensor
+        One row for each active client hosted here, (clients, ...).
+    combine : callable
+        Maps some columns of all rows, float64 (n, width) in client order, to float64 (width,). A
+        column's result must not depend on the others.
+
+    Returns
+    -------
+    ndarray
+        float64, of shape ``rows.shape[1:]``, the same bits on every rank.
+    """
+    communicator, flat = federation.communicator, rows.detach().flatten(1)
+    size, present = communicator.size, _present(federation, active)
+    order = np.argsort(np.concatenate(present))
+    # Row c * size + r of what is sent is the share of rank r in the row of client c.
+    send = [np.arange(len(flat)) * size + rank for rank in range(size)]
+    receive = [len(clients) for clients in present]
+    found = np.empty(flat.shape[1])
+    at_once = size * max(1, AT_ONCE // (max(1, len(order)) + size * max(1, len(flat))))
+    # The widths of all ranks are those of the one with the fewest columns at a time.
+    at_once = int(-communicator.max(np.array([-float(at_once)]))[0])
+    for start in range(0, flat.shape[1], at_once):
+        part = on_host(flat[:, start : start + at_once])
+        width = -(-part.shape[1] // size)
+        padded = np.zeros((len(part), size * width), part.dtype)
+        padded[:, : part.shape[1]] = part
+        arrived = communicator.exchange_rows(padded.reshape(-1, width), send, receive)
+        share = combine(arrived[order].astype(np.float64))
+        shares = communicator.gather_rows(share[None], [1] * size)
+        found[start : start + part.shape[1]] = shares.reshape(-1)[: part.shape[1]]
+    return found.reshape(rows.shape[1:])
 
 
 def _present(federation: Federation, active: np.ndarray) -> list[np.ndarray]:

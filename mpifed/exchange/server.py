@@ -6,41 +6,33 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
+from mpifed.components.schema import ComponentOf
 from mpifed.errors import RunError
+from mpifed.exchange.aggregation.fitting import completed, refusal
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.compression import Compressor
+from mpifed.exchange.compression.feedback import ErrorFeedback
 from mpifed.exchange.compression.sparse import RandK
 from mpifed.exchange.grouping import Grouping
 from mpifed.exchange.ledger import bits_of
 from mpifed.exchange.pairs import collected, inner_products
 from mpifed.exchange.reduction import weighted_sum
+from mpifed.exchange.robust import Robust, treatment
 from mpifed.federation.clients import Draws, Federation
 from mpifed.federation.participation import is_unbiased
 from mpifed.sparse_rows import SparseRows
 from mpifed.staging import on_host
-from mpifed.state import Nothing, client
+from mpifed.state import Nothing
 
 ROUNDING = 1e-6
 """How far the participants' weights may be above those of all clients, relatively."""
-
-
-@dataclass(frozen=True)
-class ErrorFeedback:
-    """What a biased compressor has kept back of each client's messages.
-
-    Attributes
-    ----------
-    residual : Tensor
-        (clients, numbers), one row per client.
-    """
-
-    residual: Tensor = client()
 
 
 class Server(Exchange):
@@ -56,6 +48,10 @@ class Server(Exchange):
         How ranks add: all at once, or node by node, where the ranks of a node add in shared memory
         and hold one copy of the average. ``auto`` takes the latter where there are several nodes
         and a node has several ranks. It changes no number.
+    aggregator : str or mapping
+        What takes the place of the mean of updates.
+    clip : float, optional
+        Largest Euclidean norm of an update; the server scales longer ones to it.
     """
 
     shared_is_rows = False
@@ -69,10 +65,18 @@ class Server(Exchange):
         *,
         average_over: Literal["participants", "all"] = "participants",
         reduction: Literal["auto", "flat", "hierarchical"] = "auto",
+        aggregator: Annotated[Any, ComponentOf("aggregator")] = "mean",
+        clip: Annotated[float, Gt(0)] | None = None,
     ) -> None:
         super().__init__(federation, seed, stored, compressor)
         self.average_over = average_over
         self.grouping = Grouping(federation.communicator, reduction)
+        self.treatment = treatment(federation, clip, aggregator)
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """Return the options; ``aggregator`` and ``clip`` only where they ask for something."""
+        return completed(options)
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
@@ -83,10 +87,11 @@ class Server(Exchange):
                 "exchange.average_over is 'all' and participation.weights is 'unbiased', which "
                 "weigh participants in two ways; allowed: one of them"
             )
-        return None
+        return refusal(configuration)
 
-    def at(self, round: int, active: np.ndarray, memory: Any = None) -> ServerRound:
-        return ServerRound(self, round, active, memory or Nothing())
+    def at(self, round: int, active: np.ndarray, memory: Any = None) -> ServerChannel:
+        made = ServerRound(self, round, active, memory or Nothing())
+        return made if self.treatment is None else Robust(made, self.treatment, active)
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
         if self.compressor is None or self.compressor.unbiased:
@@ -102,8 +107,10 @@ class Server(Exchange):
 
     def describe(self, payload: int, itemsize: int) -> list[str]:
         # A rank gives one int64 (two for float64) for each number that a client sends.
-        number = 16 if itemsize == 8 else 8
-        moved = payload // itemsize * number * self.grouping.participants
+        moved = payload // itemsize * (16 if itemsize == 8 else 8) * self.grouping.participants
+        how = self.grouping.describe()
+        if self.treatment is not None and self.treatment.aggregator is not None:
+            moved, how = self.treatment.traffic(payload, itemsize, moved)
         everyone = self.federation.training
         sent = up = payload * len(everyone)
         if self.compressor is not None and payload:
@@ -113,7 +120,7 @@ class Server(Exchange):
         return [
             f"exchange    server; the federation sends {up:,} bytes up and {sent:,} down a round "
             "in which all take part",
-            f"            MPI moves {moved:,} bytes a round, {self.grouping.describe()}",
+            f"            MPI moves {moved:,} bytes a round, {how}",
         ]
 
 

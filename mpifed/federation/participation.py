@@ -146,8 +146,8 @@ def is_unbiased(participation: Participation) -> bool:
     return not isinstance(participation, float) and participation.weights == "unbiased"
 
 
-def _fraction(participation: Participation) -> float | None:
-    """The fixed fraction that takes part; None where their number is random."""
+def fixed_fraction(participation: Participation) -> float | None:
+    """Return the fixed fraction that takes part; None where their number is random."""
     if isinstance(participation, Uniform):
         return participation.fraction
     return participation if isinstance(participation, float) else None
@@ -202,7 +202,7 @@ def _present_among(
     participation: Participation, training: np.ndarray, n_clients: int, seed: int, round: int
 ) -> np.ndarray:
     """``present`` of the clients ``training`` alone: bool, of their shape."""
-    everyone, fraction = np.ones(len(training), bool), _fraction(participation)
+    everyone, fraction = np.ones(len(training), bool), fixed_fraction(participation)
     if fraction == 1.0:
         return everyone
     if fraction is not None:
@@ -253,7 +253,7 @@ def inclusion(participation: Participation, n_training: int) -> float:
     >>> inclusion(Dropout(rate=0.1, recovery=0.4), 10)
     0.8
     """
-    fraction = _fraction(participation)
+    fraction = fixed_fraction(participation)
     if fraction is not None:
         return count_participants(fraction, n_training) / n_training
     match participation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import socket
@@ -20,6 +19,7 @@ from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.data.held_out import HeldOut
 from mpifed.errors import InputError
+from mpifed.exchange.attacks import Attackers
 from mpifed.exchange.base import Exchange, exchange_class
 from mpifed.exchange.compression import build
 from mpifed.exchange.silent import Silent
@@ -36,6 +36,7 @@ from mpifed.memory import check_memory, enough_memory
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
+from mpifed.training.attacked import attacked
 from mpifed.training.costs import work_for_balance
 from mpifed.training.device import choose_device
 from mpifed.training.model import (
@@ -67,6 +68,7 @@ class Setup:
     algorithm: Algorithm
     horizon: int
     device: torch.device
+    attackers: Attackers | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -164,6 +166,7 @@ def make(
         communicator, owner, unseen, description.n_train, configuration.participation
     )
     _check_samples(configuration, federation, dataset)
+    hostile, dataset = attacked(configuration, federation, dataset)
     with enough_memory(f"the model {configuration.model.name} with such options"):
         model = make_model(configuration, description, method)
     device = choose_device(configuration.device, method.devices, communicator)
@@ -214,7 +217,9 @@ def make(
             "has running statistics, which are not the sum of updates; allowed: "
             "exchange.correction=none, or a model without batch normalisation"
         )
-    return Setup(configuration, dataset, federation, exchange, model, algorithm, horizon, device)
+    return Setup(
+        configuration, dataset, federation, exchange, model, algorithm, horizon, device, hostile
+    )
 
 
 def _check_samples(configuration: Configuration, federation: Federation, dataset: Dataset) -> None:
@@ -286,22 +291,3 @@ def _check_task(
             f"data.name is '{configuration.data.name}', whose task is {task}, but algorithm "
             f"'{name}' learns from: {', '.join(algorithm.tasks)}"
         )
-
-
-def describe_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that determine a run's numbers."""
-    import platform
-
-    packages = ("mpifed", "torch", "numpy", "scipy", "h5py", "networkx", "mpi4py")
-    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
-
-
-@functools.cache
-def _version(package: str) -> str:
-    """The descriptions of packages are long, and a process may run hundreds of short runs."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

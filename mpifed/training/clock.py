@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from mpifed.exchange.base import Channel, ServerChannel
-from mpifed.exchange.compression import Compressor
-from mpifed.sparse_rows import SparseRows
+from mpifed.exchange.forwarding import Forwarding, ServerForwarding
 
 PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint", "total")
 
@@ -74,31 +72,14 @@ def timed(channel: Channel, clock: Clock) -> Channel:
     return TimedChannel(channel, clock)
 
 
-class TimedChannel(Channel):
+class TimedChannel(Forwarding):
     """A channel whose methods add their time to the phase ``exchange``; see ``timed``."""
 
     def __init__(self, channel: Channel, clock: Clock) -> None:
-        self.channel, self.clock = channel, clock
+        super().__init__(channel)
+        self.clock = clock
 
-    @property
-    def shared_is_rows(self) -> bool:
-        return self.channel.shared_is_rows
-
-    @property
-    def compressor(self) -> Compressor | None:
-        return self.channel.compressor
-
-    @property
-    def memory(self) -> Any:
-        return self.channel.memory
-
-    def broadcast(self, shared: Tensor) -> Tensor:
-        return self._timed(self.channel.broadcast, shared)
-
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
-        return self._timed(self.channel.average, rows, weights, before, whole)
-
-    def _timed(self, verb: Callable[..., Any], *given: Any) -> Any:
+    def _call(self, verb: Callable[..., Any], *given: Any) -> Any:
         """Call a method and measure it, without a context manager, whose overhead counts in short
         rounds.
         """
@@ -109,39 +90,12 @@ class TimedChannel(Channel):
             self.clock.seconds["exchange"] += time.perf_counter() - began
 
 
-class TimedServerChannel(TimedChannel, ServerChannel):
+class TimedServerChannel(TimedChannel, ServerForwarding):
     """A channel to a server; work at the server is not counted as ``exchange``."""
 
     def __init__(self, channel: ServerChannel, clock: Clock) -> None:
-        super().__init__(channel, clock)
-        self.server = channel
-
-    def send(self, rows: Tensor, whole: bool = False) -> Tensor:
-        return self._timed(self.server.send, rows, whole)
-
-    def coordinates(self, size: int) -> np.ndarray | None:
-        return self._timed(self.server.coordinates, size)
-
-    def send_chosen(self, rows: SparseRows) -> SparseRows:
-        return self._timed(self.server.send_chosen, rows)
-
-    def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
-        return self._timed(self.server.sum, rows, weights)
-
-    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
-        return self._timed(self.server.mean, rows, weights, whole)
-
-    def deliver(self, rows: Tensor) -> Tensor:
-        return self._timed(self.server.deliver, rows)
-
-    def collect(self, values: Tensor) -> np.ndarray:
-        return self._timed(self.server.collect, values)
-
-    def products(self, rows: Tensor) -> Tensor:
-        return self._timed(self.server.products, rows)
+        ServerForwarding.__init__(self, channel)
+        self.clock = clock
 
     def among(self, chosen: np.ndarray) -> TimedServerChannel:
         return TimedServerChannel(self.server.among(chosen), self.clock)
-
-    def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        return self.server.at_server(make)

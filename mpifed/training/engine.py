@@ -21,10 +21,12 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import efforts
 from mpifed.mpi.agreement import share_hosted_clients
 from mpifed.supervision.heartbeat import at_round
+from mpifed.theory.accounting import EPSILON, accountant_of
 from mpifed.training import divergence
 from mpifed.training import evaluation as appraisal
 from mpifed.training.asynchronous import clock_of, taking_part
 from mpifed.training.build import Setup
+from mpifed.training.channels import channel_of
 from mpifed.training.clock import Clock, timed
 from mpifed.training.digest import digest
 from mpifed.training.progress import Progress
@@ -63,6 +65,9 @@ class Engine:
         self.has_infinite_losses = False
         self.writer = Writer(setup.federation)
         self.simulated = clock_of(setup)
+        options = setup.configuration.privacy
+        private = options.is_asked_for and setup.federation.communicator.rank == 0
+        self.accountant = accountant_of(options, setup.federation, self.seed) if private else None
         self._began = time.perf_counter()
 
     @property
@@ -216,8 +221,7 @@ class Engine:
             clients = self.samples.clients(here, effort)
         draws = Draws(self.seed, self.round)
         part = self.rows.of(here)
-        made = setup.exchange.at(self.round, active, part.memory)
-        channel = timed(made, self.clock)
+        channel = timed(channel_of(setup, self.round, active, part.memory), self.clock)
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
         check_state(setup.algorithm, "round", moved, part.algorithm)
@@ -286,6 +290,8 @@ class Engine:
         }
         if self.simulated is not None:
             row[COLUMN] = self.simulated.seconds
+        if self.accountant is not None:
+            row[EPSILON] = self.accountant(self.round)
         return row, found.results, found.learnt
 
     def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:

@@ -18,6 +18,8 @@ from mpifed.algorithms.base import Predictor
 from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import unread
+from mpifed.theory.accounting import EPSILON
+from mpifed.training import channels
 from mpifed.training.averages import summarise
 from mpifed.training.build import Setup
 from mpifed.training.digest import digest
@@ -50,6 +52,7 @@ def columns_of(setup: Setup) -> list[str]:
     return [
         *COLUMNS,
         *([COLUMN] if is_simulated(setup) else []),
+        *([EPSILON] if setup.configuration.privacy.is_asked_for else []),
         *unseen,
         *validation,
         *task_columns(setup.model, setup.algorithm.deploys_mixtures, validates),
@@ -153,7 +156,8 @@ def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]
     training = training_of(setup, samples)
     own = algorithm.remarks(state.algorithm, training, setup.exchange)
     own = returned.checked_remarks(algorithm, own)
-    return [*_unread(setup), *_of_sample(setup), *own, *step_warnings(setup, training)]
+    ours = [*_unread(setup), *_of_sample(setup), *channels.remarks(setup)]
+    return [*ours, *own, *step_warnings(setup, training)]
 
 
 def _of_sample(setup: Setup) -> list[str]:

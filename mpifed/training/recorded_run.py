@@ -13,7 +13,7 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.errors import InputError
 from mpifed.reading.configurations import read_stored
 from mpifed.reading.results import Metrics, read_clients, read_metrics, read_summary
-from mpifed.training.build import describe_versions
+from mpifed.training.versions import describe_versions
 
 IN_BOTH = ("state_digest", "test_accuracy", "test_accuracy_p10", "test_loss")
 """What summary.json repeats of the last row of metrics.csv."""

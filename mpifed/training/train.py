@@ -27,9 +27,10 @@ from mpifed.errors import (
 from mpifed.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.supervision.stop_requests import stop_requests_from
+from mpifed.theory.accounting import EPSILON
 from mpifed.training import resume
 from mpifed.training.asynchronous import taking_part
-from mpifed.training.build import Setup, describe_versions
+from mpifed.training.build import Setup
 from mpifed.training.clock import Clock
 from mpifed.training.costs import seconds_of_clients
 from mpifed.training.divergence import advice
@@ -42,6 +43,7 @@ from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples, samples_of
 from mpifed.training.scores import VALIDATION_COLUMNS
 from mpifed.training.simulated import COLUMN
+from mpifed.training.versions import describe_versions
 
 
 def train(
@@ -289,6 +291,7 @@ def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
         "up_bits": ledger.up_bits,
         "down_bits": ledger.down_bits,
         **({COLUMN: engine.simulated.seconds} if engine.simulated is not None else {}),
+        **({EPSILON: engine.accountant(engine.round)} if engine.accountant is not None else {}),
         "predicted_contraction": _predicted_contraction(setup, engine),
         "versions": describe_versions(),
     }

@@ -20,7 +20,9 @@ from mpifed.algorithms.fedavg import FedAvg
 from mpifed.components.registry import Section
 from mpifed.components.schema import options_of
 from mpifed.components.tables import (
+    AGGREGATORS,
     ALGORITHMS,
+    ATTACKS,
     COMPRESSORS,
     CORRECTIONS,
     DATASETS,
@@ -96,6 +98,8 @@ NAMES = {
     "weights": WEIGHTS,
     "schedules": SCHEDULES,
     "corrections": CORRECTIONS,
+    "aggregators": AGGREGATORS,
+    "attacks": ATTACKS,
     "compressors": COMPRESSORS,
     "surrogates": SURROGATES,
 }

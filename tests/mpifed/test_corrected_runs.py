@@ -22,6 +22,8 @@ NAMES = [name for name in CORRECTIONS if name != "none"]
 OTHERS = ("local", "sa_ssmm", "fedbn", "kgt", "scaffnew", "d_admm")
 """These send nothing, have one client, running statistics, or corrections of their own."""
 METHODS = [name for name in ALGORITHMS if goes_with(name, "gossip") and name not in OTHERS]
+FORGETFUL = ("push_sum", "clique_averaging", "clipped_gossip")
+"""These remember nothing, or weights that stay one here."""
 every_correction = pytest.mark.parametrize("correction", NAMES)
 
 
@@ -39,6 +41,8 @@ def gossip(correction, n=4):
     if correction == "clique_averaging":
         schedule = {"name": "d_cliques", "labels": str(counts / f"{n}.csv"), "size": 2}
         return {"name": "gossip", "schedule": schedule, "correction": correction}
+    if correction == "clipped_gossip":
+        correction = {"name": correction, "radius": 0.1}
     tree = TREE if correction in ("relay_sum", "d2") else {}  # no eigenvalue below -1/3
     return {"name": "gossip", **GRAPH, **tree, "correction": correction}
 
@@ -60,7 +64,7 @@ def test_a_checkpoint_has_what_clients_remember(correction, tmp_path):
     path = checkpoint.path_of(tmp_path / "checkpoints", 2)
     again = engine_of("fedem", gossip(correction), **more)
     again.restore(path, checkpoint.read_meta(path))
-    assert again.state.memory.corrections.any() or correction in ("push_sum", "clique_averaging")
+    assert again.state.memory.corrections.any() or correction in FORGETFUL
     for going in (engine, again):
         going.advance()
     assert again.digest() == engine.digest()

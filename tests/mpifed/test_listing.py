@@ -116,7 +116,8 @@ def test_every_key_of_a_configuration_is_listed():
         about = summaries(Configuration)[option.name]
         if option.name not in SECTIONS:
             assert f"key {option.name}: {about}\n" in said
-    assert list(SECTIONS) == ["local", "evaluation", "network", "compute", "checkpoint", "storage"]
+    sections = "local privacy evaluation network compute checkpoint storage"
+    assert list(SECTIONS) == sections.split()
     assert "name: one of constant, lognormal, trace, measured" in listing("compute")
     assert "(default server)\n\nexchanges\n  server  " in listing("exchange")
     assert listing("schedule") == f"schedules\n{listing('schedules')}"
@@ -155,7 +156,7 @@ def test_what_cannot_be_listed_is_refused(word, offer):
         listing(word)
     kinds = (
         "experiments, algorithms, datasets, models, exchanges, participation, topologies, weights, "
-        "schedules, corrections, compressors, surrogates"
+        "schedules, corrections, compressors, aggregators, attacks, surrogates"
     )
     expected = f"--list is '{word}'; {offer}allowed: {kinds}, the name of a component, or a key"
     assert str(refused.value) == expected

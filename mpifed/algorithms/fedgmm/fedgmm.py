@@ -50,6 +50,7 @@ class FedGMM(JointMixtures):
 
     learns = "M1 Gaussians, M2 components, mixture weights of each client"
     sends = "its M2 components, moments of its inputs"
+    aggregates = "sums"
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -80,6 +80,7 @@ class FedMM(Algorithm[Channel]):
 
     learns = "the parameters of a surrogate"
     sends = "a change of its statistic"
+    aggregates = "sums"
     uses_model = False
     devices = ("cpu",)
     model_type = NoModel

@@ -97,6 +97,7 @@ class FedMMOT(Algorithm[ServerChannel]):
 
     learns = "a transport map and its inverse"
     sends = "a change of its potential"
+    aggregates = "sums"
     tasks = ("unlabelled",)
     exchanges = ("server",)
     averages_by = None

@@ -94,6 +94,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
 
     step_option = "algorithm.step"
     averages_by: Weighting = "clients"
+    aggregates = "sums"
     local_options: tuple[str, ...] = ()
     columns = ("objective", "objective_gap", "deployed_distance", "up_floats")
     refuse = staticmethod(options.refuse_flix)

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from mpifed.components.base import Component
 from mpifed.components.registry import complete, find
+from mpifed.exchange.nearby import Nearby
 from mpifed.state import client
 
 Needs = Literal["positive", "doubly_stochastic", "symmetric", "static", "tree"]
@@ -66,12 +67,16 @@ class Neighbours:
         W of the round over all nodes, without explicit zeros.
     mine : ndarray
         The nodes of the participants hosted here, int64 (participants,).
+    nearby : callable or None
+        Returns who hears whom, with the rows of neighbours one by one, for corrections that are
+        not linear in them.
     """
 
     mix: Callable[[Tensor], Tensor]
     mix_within: Callable[[Tensor], Tensor]
     weights: scipy.sparse.csr_array
     mine: np.ndarray
+    nearby: Callable[[], Nearby] | None = None
 
     @property
     def column_sums(self) -> Tensor:

@@ -1,0 +1,143 @@
+"""What rounds of private training cost: epsilon, by the Renyi accountant of dp-accounting.
+
+One client's presence moves a sum of updates by the clip norm C, and its replacement by another by
+2 C. Which neighbours are meant depends on how participants are drawn, because the package has
+bounds on the amplification by sampling for these (Mironov, Talwar and Zhang 2019; Wang, Balle and
+Kasiviswanathan 2019):
+
+* central, ``bernoulli``: Poisson sampling, neighbours by presence, z;
+* central, a fixed fraction below 1: sampling without replacement, by replacement, z / 2;
+* central, otherwise: no amplification, by presence, z, all rounds;
+* local: no amplification, by replacement of the client's data, z / 2, the rounds in which the
+  client took part that did most often.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from mpifed.federation.clients import Federation, participants
+from mpifed.federation.participation import Bernoulli, count_participants, fixed_fraction
+from mpifed.federation.privacy import PrivacyOptions
+
+EPSILON = "epsilon"
+"""The column of metrics.csv, and the key of summary.json."""
+
+
+def gaussian(noise_multiplier: float, rounds: int, delta: float) -> float:
+    """Return epsilon of ``rounds`` Gaussian mechanisms without sampling.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Standard deviation of the noise over the sensitivity.
+    rounds : int
+        How many are composed.
+    delta : float
+        The delta of (epsilon, delta) differential privacy.
+
+    Examples
+    --------
+    >>> round(gaussian(1.0, 1, 1e-5), 2)
+    4.73
+    """
+    from dp_accounting import GaussianDpEvent
+
+    return _epsilon(GaussianDpEvent(noise_multiplier), rounds, delta, by_replacement=False)
+
+
+def poisson_sampled(
+    probability: float, noise_multiplier: float, rounds: int, delta: float
+) -> float:
+    """Return epsilon where each client takes part with a probability; see ``gaussian``.
+
+    Examples
+    --------
+    >>> poisson_sampled(0.01, 1.0, 1000, 1e-5) < poisson_sampled(0.1, 1.0, 1000, 1e-5)
+    True
+    """
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+
+    event = PoissonSampledDpEvent(probability, GaussianDpEvent(noise_multiplier))
+    return _epsilon(event, rounds, delta, by_replacement=False)
+
+
+def sampled_without_replacement(
+    n: int, count: int, noise_multiplier: float, rounds: int, delta: float
+) -> float:
+    """Return epsilon where ``count`` of ``n`` clients take part, for neighbours by replacement."""
+    from dp_accounting import GaussianDpEvent, SampledWithoutReplacementDpEvent
+
+    event = SampledWithoutReplacementDpEvent(n, count, GaussianDpEvent(noise_multiplier))
+    return _epsilon(event, rounds, delta, by_replacement=True)
+
+
+def _epsilon(event: object, rounds: int, delta: float, by_replacement: bool) -> float:
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.rdp import RdpAccountant
+
+    if rounds == 0:
+        return 0.0
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    if by_replacement:
+        relation = NeighboringRelation.REPLACE_ONE
+    accountant, log = RdpAccountant(neighboring_relation=relation), logging.getLogger("absl")
+    # It warns of orders that it leaves out of its minimum, which only makes epsilon larger.
+    was, log.disabled = log.disabled, True
+    try:
+        accountant.compose(event, rounds)
+        return float(accountant.get_epsilon(delta))
+    finally:
+        log.disabled = was
+
+
+def accountant_of(
+    options: PrivacyOptions, federation: Federation, seed: int
+) -> Callable[[int], float]:
+    """Return a function that maps a number of rounds to the epsilon of these rounds.
+
+    Parameters
+    ----------
+    options : PrivacyOptions
+        With noise.
+    federation : Federation
+        Says who takes part.
+    seed : int
+        The seed of the run.
+    """
+    assert options.noise_multiplier is not None
+    z, delta = options.noise_multiplier, options.delta
+    if options.where == "local":
+        counted = _Participations(federation, seed)
+        return lambda rounds: gaussian(z / 2, counted.most(rounds), delta)
+    who, n = federation.participation, len(federation.training)
+    if isinstance(who, Bernoulli):
+        return lambda rounds: poisson_sampled(who.p, z, rounds, delta)
+    fraction = fixed_fraction(who)
+    count = n if fraction is None else count_participants(fraction, n)
+    if count < n:
+        return lambda rounds: sampled_without_replacement(n, count, z / 2, rounds, delta)
+    return lambda rounds: gaussian(z, rounds, delta)
+
+
+class _Participations:
+    """How often clients took part, counted on from the last call."""
+
+    def __init__(self, federation: Federation, seed: int) -> None:
+        self._federation, self._seed = federation, seed
+        self._rounds, self._counts = 0, np.zeros(federation.n_clients, np.int64)
+
+    def most(self, rounds: int) -> int:
+        """Return the most of the first ``rounds`` in which a client took part."""
+        federation = self._federation
+        if federation.inclusion == 1:
+            return rounds
+        if rounds < self._rounds:
+            self._rounds, self._counts = 0, np.zeros_like(self._counts)
+        for k in range(self._rounds + 1, rounds + 1):
+            self._counts += participants(federation, federation.participation, self._seed, k)
+        self._rounds = rounds
+        return int(self._counts.max())

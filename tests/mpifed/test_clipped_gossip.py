@@ -1,0 +1,115 @@
+"""Clipped gossip against a naive loop over neighbours, and what attackers can do to it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_algorithms import prepared
+from test_corrections import N, exchange_of
+
+from mpifed.errors import Diverged
+from mpifed.exchange import nearby
+from mpifed.exchange.gossip import Gossip
+from mpifed.exchange.mixing import complete
+from mpifed.federation.clients import Federation
+from mpifed.mpi.communicator import Alone, world
+
+
+def clipped(radius):
+    return {"name": "clipped_gossip", "radius": radius}
+
+
+def mixed(exchange, rows, active=None):
+    active = np.ones(len(rows), bool) if active is None else active
+    x = torch.from_numpy(rows[active])
+    memory = exchange.remember([x], len(x), x.dtype)
+    weights = torch.ones(len(x)).double()
+    return exchange.at(1, active, memory).average(x, weights, 0.5 * x).numpy()
+
+
+def naive(w, x, radius):
+    after = x.copy()
+    for i in range(len(x)):
+        for j in range(len(x)):
+            away = np.linalg.norm(x[j] - x[i])
+            after[i] += w[i, j] * (x[j] - x[i]) * min(1, radius / max(away, 1e-300))
+    return after
+
+
+ROWS = np.random.default_rng(0).normal(size=(N, 2, 7))
+
+
+@pytest.mark.parametrize("radius", [0.5, 3.0, 1e9])
+@pytest.mark.parametrize("absent", [[], [2]])
+def test_neighbours_are_clipped_one_by_one(radius, absent, monkeypatch):
+    exchange = exchange_of(clipped(radius), "erdos_renyi", part=1.0 if not absent else 0.9)
+    active = ~np.isin(np.arange(N), absent)
+    matrix = exchange.routing.route(1, active, 8).sparse.toarray()[np.ix_(active, active)]
+    flat = ROWS[active].reshape(active.sum(), -1)
+    made = mixed(exchange, ROWS, active)
+    assert made.reshape(flat.shape) == pytest.approx(naive(matrix, flat, radius), abs=1e-12)
+    monkeypatch.setattr(nearby, "WIDTH", 5)
+    assert mixed(exchange, ROWS, active) == pytest.approx(made, abs=1e-12)
+    if radius == 1e9:
+        assert made.reshape(flat.shape) == pytest.approx(matrix @ flat, abs=1e-9)
+
+
+def test_an_attacker_moves_a_neighbour_by_at_most_its_weight_times_the_radius():
+    exchange, far = exchange_of(clipped(0.25), "complete", "uniform"), ROWS.copy()
+    far[3] = 1e12
+    moved = mixed(exchange, far) - mixed(exchange, ROWS)
+    others = np.arange(N) != 3
+    lengths = np.linalg.norm(moved.reshape(N, -1)[others], axis=1)
+    assert (lengths <= 2 * 0.25 / N + 1e-9).all() and lengths.max() > 0.01
+
+
+def test_what_is_not_finite_is_refused_with_its_client():
+    bad = ROWS.copy()
+    bad[5, 0, 0] = np.nan
+    with pytest.raises(Diverged, match="5"):
+        mixed(exchange_of(clipped(1.0)), bad)
+
+
+def test_clipped_gossip_bears_an_attack_that_gossip_does_not():
+    """The honest clients stay near each other, and near where they would be without attackers."""
+    graph = {"name": "gossip", "topology": "complete", "weights": "uniform"}
+    attack = {"name": "sign_flip", "clients": [1], "scale": 500.0}
+    found = {}
+    for name, more in (("honest", {}), ("attacked", {"attack": attack})):
+        for correction in ("none", clipped(0.05)):
+            exchange = {**graph, "correction": correction}
+            engine = prepared("fedavg", exchange, clients=6, **more)
+            for _ in range(4):
+                engine.advance()
+            rows = engine.state.algorithm.model[[0, 2, 3, 4, 5]]
+            found[name, correction == "none"] = rows.mean(0)
+    plain, robust = (
+        float((found["attacked", how] - found["honest", True]).norm()) for how in (True, False)
+    )
+    assert plain > 10 * robust
+
+
+@pytest.mark.mpi
+def test_it_is_the_same_on_these_ranks_as_on_one(monkeypatch):
+    monkeypatch.setattr(nearby, "WIDTH", 4)
+    given = {"topology": "ring", "weights": "metropolis_hastings", "schedule": "static"}
+    more = {"transport": "auto", "consensus_step": None, "correction": clipped(1.0)}
+    options, made, communicator = complete({**given, **more}, N), [], world()
+    owners = ((communicator, np.arange(N)[::-1] % communicator.size), (Alone(), np.zeros(N, int)))
+    for where, owner in owners:
+        federation = Federation(where, owner, np.zeros(N, bool), np.ones(N, int), 0.9)
+        exchange = Gossip(federation, 0, Gossip.prepare(where, N, 0, options), **options)
+        active = np.arange(N) != 2
+        own = federation.hosted[active[federation.hosted]]
+        x = torch.from_numpy(ROWS[own])
+        memory = exchange.remember([x], len(x), x.dtype)
+        channel = exchange.at(1, active, memory)
+        made.append(channel.average(x, torch.ones(len(x)).double(), x))
+    assert torch.equal(made[0], made[1][np.searchsorted(np.flatnonzero(active), own_of(owners[0]))])
+
+
+def own_of(owner):
+    communicator, owners = owner
+    hosted = np.flatnonzero(owners == communicator.rank)
+    return hosted[hosted != 2]

@@ -1,0 +1,226 @@
+"""Private updates: the noise, what it is added to, epsilon, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from commands import rows as metrics_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from on_ranks import SMALL, run
+from scipy import stats
+from test_algorithms import CASES, PLAIN, prepared, problem
+
+from mpifed.components.registry import find_algorithm
+from mpifed.config.configuration import resolve, to_mapping
+from mpifed.errors import InputError, RunError
+from mpifed.exchange import privacy
+from mpifed.exchange.outgoing import Round
+from mpifed.federation import privacy as section
+from mpifed.federation.clients import Federation
+from mpifed.federation.privacy import PrivacyOptions
+from mpifed.mpi.communicator import Alone
+from mpifed.theory import accounting
+from mpifed.training.channels import channel_of
+
+NOISE = {"noise_multiplier": 0.5, "clip_norm": 2.0, "delta": 0.01}
+SIZE = 20_000
+
+
+def channel_with(active=None, round=1, **options):
+    engine = prepared("fedavg", "server", clients=6, privacy={**NOISE, **options})
+    active = np.ones(6, bool) if active is None else active
+    return channel_of(engine.setup, round, active, None)
+
+
+def noise_of(channel, size=SIZE, n=6):
+    """What a mean of updates of zeros is."""
+    rows = torch.zeros(n, size, dtype=torch.float64)
+    return channel.average(rows, torch.full((n,), 1 / n).double(), rows[0]).numpy()
+
+
+@pytest.mark.parametrize(("where", "deviation"), [("central", 1 / 6), ("local", 1 / math.sqrt(6))])
+def test_noise_is_normal_with_the_stated_deviation(where, deviation):
+    noise = noise_of(channel_with(where=where))
+    assert stats.kstest(noise / deviation, "norm").pvalue > 1e-3
+    assert noise.std() == pytest.approx(deviation, rel=5 / math.sqrt(2 * SIZE))
+
+
+@pytest.mark.parametrize("where", ["central", "local"])
+def test_noise_is_drawn_anew_in_each_round_and_again_on_a_resume(where):
+    one, again, next_one = (noise_of(channel_with(round=k, where=where)) for k in (1, 1, 2))
+    assert np.array_equal(one, again)
+    assert abs(np.corrcoef(one, next_one)[0, 1]) < 5 / math.sqrt(SIZE)
+
+
+def test_noise_of_clients_is_independent():
+    options, ids = PrivacyOptions(**{**NOISE, "where": "local"}), np.array([1, 4])
+    drawn = privacy.noised(torch.zeros(2, SIZE), ids, Round(1, np.ones(6, bool)), options, 0)
+    assert abs(np.corrcoef(drawn.numpy())[0, 1]) < 5 / math.sqrt(SIZE)
+
+
+def test_a_client_moves_the_sum_by_at_most_the_clip_norm():
+    rows = torch.zeros(6, 30, dtype=torch.float64)
+    moved, before = rows.clone(), torch.ones(30).double()
+    moved[2], rows[:, 0], moved[:, 0] = 1e6, 0.1, 0.1
+    weights = torch.tensor([0.9, 0, 0, 0, 0, 0.1]).double()  # clients count alike
+    one, other = (channel_with().average(before + r, weights, before) for r in (rows, moved))
+    assert float((6 * (one - other)).norm()) <= NOISE["clip_norm"] + 0.1 + 1e-9
+    small = float((other - one)[1:].norm())
+    assert small == pytest.approx(2 / 6, rel=1e-6)
+
+
+def test_the_denominator_is_the_expected_number_of_participants():
+    who, options = {"name": "bernoulli", "p": 0.5}, {**NOISE, "noise_multiplier": 1e-9}
+    engine = prepared("fedavg", "server", clients=6, privacy=options, participation=who)
+    active = np.arange(6) < 2
+    rows = torch.ones(2, 4, dtype=torch.float64) * 0.5
+    channel = channel_of(engine.setup, 1, active, None)
+    made = channel.average(rows, torch.ones(2).double(), 0 * rows[0])
+    assert made.tolist() == pytest.approx([2 * 0.5 / 3] * 4)
+
+
+# -- epsilon
+
+
+def test_the_accountant_has_the_librarys_own_example():
+    """The noise multiplier of (1, 1e-6) privacy in its test of compute_epsilon."""
+    assert accounting.gaussian(4.530877117, 1, 1e-6) == pytest.approx(1, abs=2e-3)
+
+
+def test_epsilon_of_a_gaussian_is_that_of_its_definition():
+    """Balle and Wang (2018), Theorem 8, have the least delta; Renyi's is a little above it."""
+    for z, rounds in ((1.0, 1), (2.0, 10), (5.0, 100)):
+        epsilon, mu = accounting.gaussian(z, rounds, 1e-5), math.sqrt(rounds) / z
+        least = stats.norm.cdf(mu / 2 - epsilon / mu)
+        least -= math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+        assert 1e-7 < least <= 1e-5
+
+
+@given(z=st.floats(0.7, 5), rounds=st.integers(1, 50))
+@settings(max_examples=4, deadline=None)
+def test_sampling_helps_and_rounds_cost(z, rounds):
+    whole = accounting.gaussian(z, rounds, 1e-5)
+    assert accounting.poisson_sampled(1.0, z, rounds, 1e-5) == pytest.approx(whole)
+    assert accounting.poisson_sampled(0.1, z, rounds, 1e-5) < whole
+    assert accounting.gaussian(z, rounds + 1, 1e-5) > whole
+    assert accounting.gaussian(z, 0, 1e-5) == 0
+
+
+@pytest.mark.parametrize(
+    ("who", "where", "wanted"),
+    [
+        (1.0, "central", lambda k: accounting.gaussian(2.0, k, 0.01)),
+        ({"name": "dropout", "rate": 0.1, "recovery": 0.4}, "central", None),
+        ({"name": "bernoulli", "p": 0.3}, "central", "poisson"),
+        (0.5, "central", "without"),
+        (1.0, "local", lambda k: accounting.gaussian(1.0, k, 0.01)),
+    ],
+)
+def test_epsilon_is_that_of_how_participants_are_drawn(who, where, wanted):
+    options = {**NOISE, "noise_multiplier": 2.0, "where": where}
+    made = resolve({**PLAIN, "clients": 10, "privacy": options, "participation": who})
+    n = np.zeros(10, int)
+    federation = Federation(Alone(), n, n > 0, n + 1, made.participation)
+    found = accounting.accountant_of(made.privacy, federation, 0)(7)
+    naive = {
+        None: lambda k: accounting.gaussian(2.0, k, 0.01),
+        "poisson": lambda k: accounting.poisson_sampled(0.3, 2.0, k, 0.01),
+        "without": lambda k: accounting.sampled_without_replacement(10, 5, 1.0, k, 0.01),
+    }.get(wanted if not callable(wanted) else 0, wanted)
+    assert found == naive(7)
+
+
+def test_locally_a_round_without_a_client_costs_it_nothing():
+    options = PrivacyOptions(**{**NOISE, "where": "local"})
+    n = np.zeros(10, int)
+    federation = Federation(Alone(), n, n > 0, n + 1, 0.2)
+    accountant = accounting.accountant_of(options, federation, 0)
+    counts = {accounting.gaussian(0.25, k, 0.01): k for k in range(31)}
+    most = [counts[accountant(rounds)] for rounds in (1, 10, 30, 10)]
+    assert most[0] == 1 and most[1] == most[3] and 1 < most[1] < most[2] < 30
+
+
+def test_epsilon_is_in_the_files_of_a_run(tmp_path):
+    given = {**SMALL, "clients": 5, "privacy": {**NOISE, "noise_multiplier": 1.0}}
+    run("synthetic-fedem", given, tmp_path / "run", Alone())
+    found = [float(row["epsilon"]) for row in metrics_of(tmp_path / "run")]
+    assert found == [accounting.gaussian(1.0, k, 0.01) for k in (0, 2, 4)]
+    summary = (tmp_path / "run" / "summary.json").read_text(encoding="utf-8")
+    assert f'"epsilon": {found[-1]}' in summary
+    assert f"epsilon is {found[-1]:.4g}" in (tmp_path / "run" / "log.txt").read_text("utf-8")
+
+
+# -- configurations
+
+REFUSED = [
+    ({"algorithm": "ifca"}, {}, "more than one update"),
+    ({"algorithm": "scaffold"}, {}, "more than one update"),
+    ({"algorithm": "local"}, {}, "local sends nothing"),
+    ({"algorithm": {"name": "fedem", "restarts": 2}}, {}, "algorithm.restarts=1"),
+    ({"exchange": "gossip"}, {}, "allowed: server"),
+    ({"exchange": {"name": "server", "aggregator": "median"}}, {}, "privacy.where=local"),
+    ({"exchange": {"name": "server", "average_over": "all"}}, {}, "allowed: participants"),
+    ({"compression": "quantise"}, {}, "longer than the clip norm"),
+    ({"on_divergence": "drop"}, {}, "leaves clients out by their data"),
+    ({}, {"delta": 0.5}, "below 1 / 4"),
+    ({}, {"clip_norm": None}, "privacy.clip_norm is empty"),
+    ({}, {"noise_multiplier": None}, "privacy.noise_multiplier is empty"),
+]
+
+
+@pytest.mark.parametrize(("more", "options", "words"), REFUSED)
+def test_what_does_not_go_with_privacy_is_refused_in_a_sentence(more, options, words):
+    given = {**PLAIN, "local": {"batch_size": 16}, **more, "privacy": {**NOISE, **options}}
+    with pytest.raises(InputError, match=words) as refused:
+        resolve(given)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_accountant_is_said_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr(section, "PACKAGE", "not_there")
+    with pytest.raises(InputError, match=r"not installed: python -m pip install 'mpifed\[privacy"):
+        resolve({**PLAIN, "privacy": NOISE})
+
+
+def test_a_run_without_noise_does_not_mention_privacy():
+    assert "privacy" not in to_mapping(resolve(PLAIN))
+    assert to_mapping(resolve({**PLAIN, "privacy": NOISE}))["privacy"]["where"] == "central"
+
+
+def test_a_method_that_sends_more_than_it_declares_is_stopped():
+    channel, rows = channel_with(), torch.zeros(6, 3)
+    channel.send(rows)
+    with pytest.raises(RunError, match="several messages in a round"):
+        channel.send(rows)
+    for call in (
+        lambda: channel.collect(rows[:, 0]),
+        lambda: channel.products(rows),
+        lambda: channel.among(np.ones(6, bool)),
+        lambda: channel.sum(rows, rows[:, 0].double()),
+    ):
+        with pytest.raises(RunError, match="not make private"):
+            call()
+
+
+ONE = [
+    name
+    for name, exchange in (case.values for case in CASES)
+    if exchange == "server"
+    and find_algorithm(name).aggregates == "mean"
+    and find_algorithm(name).communicates
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["central", "local"])
+@pytest.mark.parametrize("name", ONE)
+def test_every_method_of_one_mean_can_be_private(name, where):
+    own = problem(name, "server")["clients"]
+    engine = prepared(name, "server", privacy={**NOISE, "delta": 0.1 / own, "where": where})
+    for _ in range(3):
+        engine.advance()
+    assert engine.digest()
