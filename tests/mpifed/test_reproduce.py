@@ -242,6 +242,7 @@ def test_a_page_of_one_seed_promises_no_test(tmp_path, capfd):
     assert main([*words, "--processes", "1"]) == 0
     text = (tmp_path / "recovery.md").read_text()
     assert "with seed 3: neither intervals nor tests" in text
+    assert "* Overrides of all runs: rounds=2, clients=5, data.n_test=20" in text
     assert "| M = 2 | 1 x 2 |" in text
 
 
