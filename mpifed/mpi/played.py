@@ -55,7 +55,7 @@ class Played(Alone):
     Examples
     --------
     >>> rank = Played(100, 10)
-    >>> rank.sum(np.ones(3, np.int64)), rank.operations[-1].kind, rank.nodes().max()
+    >>> rank.sum(np.ones(3, np.int64)), rank.operations[-1].kind, int(rank.nodes().max())
     (array([1, 1, 1]), 'reduce', 9)
     """
 
