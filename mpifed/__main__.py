@@ -21,6 +21,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "verify": ("mpifed.verify", "repeat rounds of a finished run and compare digests"),
     "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),
     "reproduce": ("mpifed.reproduce.__main__", "run the tables and figures of the papers"),
+    "new": ("mpifed.new.__main__", "write a method, model, data set or schedule to begin with"),
     "theory": ("mpifed.theory.__main__", "compare a run of FLIX with the paper's theorems"),
 }
 """Subcommands by name: the module whose ``main`` runs them, and a summary for the help."""

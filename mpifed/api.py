@@ -23,7 +23,7 @@ from mpifed.data.conversion import check_section
 from mpifed.errors import InputError
 from mpifed.exchange.passed import mixing_overrides
 from mpifed.mpi.agreement import agree
-from mpifed.mpi.communicator import Communicator, world
+from mpifed.mpi.communicator import Alone, Communicator, world
 from mpifed.reading.results import DIGEST, Clients, read_clients, read_metrics, read_summary
 from mpifed.supervision import heartbeat
 from mpifed.training import resume
@@ -32,6 +32,7 @@ from mpifed.training.clock import Clock
 from mpifed.training.footprint import check_round
 from mpifed.training.forecast import forecast_lines, read_plan
 from mpifed.training.load import load
+from mpifed.training.on_ranks import run_on_ranks
 from mpifed.training.plan import plan_lines, remarks
 from mpifed.training.request import (
     Request,
@@ -103,6 +104,7 @@ def run(
     topology: Any = None,
     weights: Any = None,
     schedule: Any = None,
+    ranks: int | None = None,
     **overrides: Any,
 ) -> Result:
     """Run an experiment with the same checks and the same run directory as the command.
@@ -132,6 +134,10 @@ def run(
         W^1, W^2, ... in turn; ``function(n, round, **options)`` that returns W^k as an array or as
         a graph; or what ``exchange.schedule`` takes. With any of these three the exchange is
         gossip.
+    ranks : int, optional
+        Start ``mpirun -n RANKS`` with processes of its own and wait for it; not within an MPI job.
+        What is passed must then be importable and in files: neither components of the program
+        itself nor arrays.
     **overrides
         Keys of the configuration. Those with dots are passed in a mapping:
         ``run("synthetic-fedem", **{"exchange.name": "gossip"})``. Classes and functions of the top
@@ -149,7 +155,7 @@ def run(
     RunError
         For a failure while running.
     """
-    communicator = world()
+    communicator = world() if ranks is None else Alone()
     mixing = agree(communicator, lambda: mixing_overrides(topology, weights, schedule, overrides))
     overrides = {**overrides, **mixing}
     agree(communicator, lambda: check_section(overrides.get("data")))
@@ -160,6 +166,8 @@ def run(
         Path(resume) if isinstance(resume, (str, Path)) else resume,
         quiet=quiet,
     )
+    if ranks is not None:
+        return Result(*run_on_ranks(request, ranks))
     return execute(request, communicator, lambda: False)
 
 

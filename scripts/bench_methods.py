@@ -42,6 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedala": BIAS,
     "knn_per": {},
     "fedrod": {},
+    "fedrod_hyper": {},
     "ditto": {},
     "apfl": {},
     "pfedme": {},

@@ -18,7 +18,7 @@ FLOORS = (
     {"federation", "models"},
     {"local", "checkpoint", "exchange", "transport"},
     {"config", "surrogates", "theory"},
-    {"algorithms", "report", "sweep"},
+    {"algorithms", "new", "report", "sweep"},
     {"training"},
     {"api", "jobs"},
     {"mpifed"},

@@ -21,17 +21,11 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.base import Predictor, initial_models
 from mpifed.algorithms.bipartition import Linkage, Norm, SplitRule
-from mpifed.algorithms.clusters import (
-    best_fitting,
-    means_within,
-    model_of_each,
-    refuse_shares_of_all,
-)
+from mpifed.algorithms.clusters import ByCluster, means_within, model_of_each, refuse_absence
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.federation.participation import inclusion
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 
@@ -57,7 +51,7 @@ class ClusteredState:
     optimizer: OptimizerState = state.client()
 
 
-class Clustered(Algorithm[ServerChannel]):
+class Clustered(ByCluster):
     """Clustered FL: clusters of clients, each with a model, that split where updates disagree.
 
     All clients must take part in every round.
@@ -83,9 +77,6 @@ class Clustered(Algorithm[ServerChannel]):
 
     learns = "one model a cluster of clients"
     sends = "its move"
-    exchanges = ("server",)
-    compressors = "unbiased"
-    steps_locally = True
     columns = ("n_clusters",)
 
     def __init__(
@@ -108,9 +99,7 @@ class Clustered(Algorithm[ServerChannel]):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        if inclusion(configuration.participation, configuration.n_training) == 1:
-            return refuse_shares_of_all(configuration)
-        return "participation leaves clients out, but clustered needs all; allowed: participation=1"
+        return refuse_absence(configuration)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -139,13 +128,9 @@ class Clustered(Algorithm[ServerChannel]):
         own = self.local.own(state.models, state.optimizer)
         return Predictor(own, results={"cluster": state.cluster[clients.ids]})
 
-    def adapt(
-        self, state: ClusteredState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients deploy the cluster's model that has the least loss on their samples."""
-        models = model_of_each(state.cluster, state.models, clients)
-        chosen = best_fitting(self.model, models, clients)
-        return Predictor(models[chosen][:, None], results={"cluster": chosen})
+    def models_of(self, state: ClusteredState, clients: Clients) -> Tensor:
+        """Return the clusters' models on every rank, (clusters, P). Collective."""
+        return model_of_each(state.cluster, state.models, clients)
 
     def measure(
         self, state: ClusteredState, clients: Clients, exchange: Exchange, draws: Draws

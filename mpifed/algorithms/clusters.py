@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.exchange.base import ServerChannel
+from mpifed.algorithms.base import Algorithm, Predictor
+from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import total
-from mpifed.federation.clients import Clients
-from mpifed.federation.participation import is_unbiased
+from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.participation import inclusion, is_unbiased
 from mpifed.local.scoring import train_risks
 from mpifed.models.base import Model
+
+
+class ByCluster(Algorithm[ServerChannel]):
+    """Base class of methods with a model for each cluster.
+
+    Attributes
+    ----------
+    model : Model
+        The model of all clusters.
+    """
+
+    exchanges = ("server",)
+    compressors = "unbiased"
+    steps_locally = True
+    model: Model
+
+    @abstractmethod
+    def models_of(self, state: Any, clients: Clients) -> Tensor:
+        """Return the clusters' models on every rank, (clusters, P). Collective."""
+
+    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
+        """Unseen clients deploy the cluster's model that has the least loss on their samples."""
+        models = self.models_of(state, clients)
+        chosen = best_fitting(self.model, models, clients)
+        return Predictor(models[chosen][:, None], results={"cluster": chosen})
 
 
 def best_fitting(model: Model, models: Tensor, clients: Clients) -> Tensor:
@@ -93,3 +120,13 @@ def refuse_shares_of_all(configuration: Any) -> str | None:
         return None
     name = configuration.algorithm.name
     return f"{given}, but {name} averages over those of a cluster who take part; allowed: {allowed}"
+
+
+def refuse_absence(configuration: Any) -> str | None:
+    """Return why a method that needs all clients in every round does not fit, or None."""
+    if inclusion(configuration.participation, configuration.n_training) == 1:
+        return refuse_shares_of_all(configuration)
+    return (
+        f"participation leaves clients out, but {configuration.algorithm.name} needs all; allowed: "
+        "participation=1"
+    )

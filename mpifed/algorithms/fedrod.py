@@ -63,7 +63,7 @@ class FedRoD(FedAvg):
         super().__init__(model, local, gossip_step_scale=gossip_step_scale)
         self.two = TwoHeads(model)
         self.both = local.variant(local.purpose, model=self.two)
-        self.mask = torch.arange(self.two.n_parameters) < self.two.trained + self.two.count
+        self.mask = torch.arange(self.two.n_parameters) < self.two.trained + self.two.personal
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.algorithms.clusters import best_fitting, refuse_shares_of_all
+from mpifed.algorithms.base import Predictor, initial_models
+from mpifed.algorithms.clusters import ByCluster, best_fitting, refuse_shares_of_all
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState
@@ -44,7 +44,7 @@ class IfcaState:
     optimizer: OptimizerState = state.client()
 
 
-class Ifca(Algorithm[ServerChannel]):
+class Ifca(ByCluster):
     """IFCA: K models, of which each client trains the one that fits it best.
 
     Parameters
@@ -59,9 +59,6 @@ class Ifca(Algorithm[ServerChannel]):
 
     learns = "K models, one for each cluster of clients"
     sends = "the model it chose, and which"
-    exchanges = ("server",)
-    compressors = "unbiased"
-    steps_locally = True
 
     def __init__(
         self,
@@ -118,12 +115,9 @@ class Ifca(Algorithm[ServerChannel]):
         rows = own.expand(len(clients), *state.models.shape)[torch.arange(len(clients)), choice]
         return Predictor(rows[:, None], results={"cluster": choice})
 
-    def adapt(
-        self, state: IfcaState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients choose like all others."""
-        choice = best_fitting(self.model, state.models, clients)
-        return Predictor(state.models[choice][:, None], results={"cluster": choice})
+    def models_of(self, state: IfcaState, clients: Clients) -> Tensor:
+        """Return theta, (K, P)."""
+        return state.models
 
     def payload(self) -> int:
         return self.model.n_parameters + 1

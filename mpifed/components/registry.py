@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
+from mpifed.components.elsewhere import said_elsewhere
 from mpifed.components.naming import hint_at_own, refuse_text, where_modules_are
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
 from mpifed.components.tables import BASES, TABLES
@@ -165,7 +166,7 @@ def complete(
         return section
     name, given = named(section, path, default)
     made = find(kind, name, f"{path}.name")
-    checked = check_options(made, given, path)
+    checked = checked_options(kind, made, given, path)
     for key, option in options_of(made).items():
         for within in get_args(option.annotation):
             if isinstance(within, ComponentOf) and within.kind in TABLES:
@@ -174,6 +175,21 @@ def complete(
     if inspect.isclass(made) and issubclass(made, Component):
         checked = made.complete_options(checked, n_training)
     return Section(name, checked)
+
+
+def checked_options(
+    kind: str, made: Callable[..., Any], given: Mapping[str, Any], path: str
+) -> dict[str, Any]:
+    """As ``check_options``; of an unknown option it says which other components have it.
+
+    Parameters
+    ----------
+    kind : str
+        A key of ``TABLES``.
+    made, given, path
+        As for ``check_options``.
+    """
+    return check_options(made, given, path, lambda option: said_elsewhere(kind, path, option, find))
 
 
 def with_defaults(kind: str, section: Any) -> Any:

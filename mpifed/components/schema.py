@@ -130,7 +130,10 @@ def _check_bounds(annotation: Any, where: str) -> None:
 
 
 def check_options(
-    component: Callable[..., Any], given: Mapping[str, Any], path: str
+    component: Callable[..., Any],
+    given: Mapping[str, Any],
+    path: str,
+    elsewhere: Callable[[str], str] = lambda option: "",
 ) -> dict[str, Any]:
     """Return the complete, checked options of a component.
 
@@ -142,6 +145,8 @@ def check_options(
         Values by option; options left out have their defaults.
     path : str
         Dotted place in the configuration, for messages; empty at its top.
+    elsewhere : callable
+        Returns what to say of an unknown option before those that are allowed.
 
     Raises
     ------
@@ -156,6 +161,8 @@ def check_options(
             allowed = closest(str(name), options) if options else f"{path} takes no options"
             if name in inspect.signature(inspect.unwrap(component)).parameters:
                 allowed = f"options are keyword-only parameters: def ...(..., *, {name})"
+            else:
+                allowed = elsewhere(str(name)) + allowed
             raise InputError(f"Unknown {what} {shown(f'{prefix}{name}')}; {allowed}")
     checked = {}
     for name, option in options.items():

@@ -27,6 +27,7 @@ ALGORITHMS = {
     "fedala": "mpifed.algorithms.fedala:FedALA",
     "knn_per": "mpifed.algorithms.knn_per:KnnPer",
     "fedrod": "mpifed.algorithms.fedrod:FedRoD",
+    "fedrod_hyper": "mpifed.algorithms.fedrod_hyper:FedRoDHyper",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
     "diana": "mpifed.algorithms.flix.diana:Diana",

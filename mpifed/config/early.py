@@ -6,13 +6,11 @@ again on one of them and fail together.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from mpifed.components.registry import find, named
-from mpifed.components.schema import check_options
+from mpifed.components.elsewhere import words_of
+from mpifed.components.registry import checked_options, find, named
 from mpifed.components.tables import TABLES
 from mpifed.components.without_torch import without_torch
 from mpifed.config.configuration import check_names
@@ -60,18 +58,9 @@ def _check_options(mapping: Mapping[str, Any]) -> None:
     for section, default in DEFAULTS.items():
         name, given = named(mapping.get(section, default), section, default)
         path = TABLES[section].get(name)
-        if path is not None and not set(map(str, given)) <= _words_of(path.partition(":")[0]):
+        if path is not None and not set(map(str, given)) <= words_of(path.partition(":")[0]):
             with without_torch():
-                check_options(find(section, name), given, section)
-
-
-def _words_of(module: str) -> set[str]:
-    """Return the words in the text of a module of this package."""
-    path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
-    try:
-        return set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
-    except OSError:  # packed, or compiled
-        return set()
+                checked_options(section, find(section, name), given, section)
 
 
 def written_stall_limit(experiment: str | None, overrides: Mapping[str, Any]) -> float | None:

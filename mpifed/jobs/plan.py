@@ -27,6 +27,7 @@ from mpifed.federation.participation import Bernoulli
 from mpifed.jobs import options as job_options
 from mpifed.jobs import sources
 from mpifed.jobs.job import Job
+from mpifed.reading.yaml_files import as_text
 from mpifed.sweep import plan as sweep
 from mpifed.sweep.references import split_linked
 from mpifed.training import resume
@@ -200,7 +201,7 @@ def _axes_as_words(mapping: Mapping[str, Any], overrides: Sequence[str]) -> list
         for key, values in axes.items()
         if not any(key == other or key.startswith(f"{other}.") for other in replaced)
     }
-    return [f"{key}={sweep.as_text(values)}" for key, values in kept.items()]
+    return [f"{key}={as_text(values)}" for key, values in kept.items()]
 
 
 def _axes(mapping: Mapping[str, Any]) -> dict[str, list[Any]]:

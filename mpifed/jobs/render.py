@@ -18,7 +18,8 @@ from mpifed.jobs import containers
 from mpifed.jobs.files import folder
 from mpifed.jobs.job import Job
 from mpifed.jobs.options import JobOptions
-from mpifed.sweep.plan import Planned, as_text
+from mpifed.reading.yaml_files import as_text
+from mpifed.sweep.plan import Planned
 
 LIBRARY = "mpifed_job.sh"
 PROLOGUE = "mpifed_prologue.sh"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -165,3 +166,20 @@ def _count(node: yaml.Node, known: dict[int, int], open_nodes: set[int]) -> int:
 
 def _refusal(problem: str, node: yaml.Node) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def as_text(value: Any) -> str:
+    """Return a value as YAML on one line, as it is typed after ``key=``.
+
+    Parameters
+    ----------
+    value : Any
+        Plain data.
+
+    Examples
+    --------
+    >>> as_text({"name": "mlp", "hidden": [64]})
+    '{name: mlp, hidden: [64]}'
+    """
+    text = yaml.safe_dump(value, default_flow_style=True, width=sys.maxsize, sort_keys=False)
+    return text.removesuffix("...\n").strip()

@@ -40,10 +40,11 @@ from mpifed.errors import (
     text_of,
 )
 from mpifed.jobs.printing import say
+from mpifed.reading.yaml_files import as_text
 from mpifed.reproduce import page, tuning
 from mpifed.reproduce.running import check_input, run_missing
 from mpifed.reproduce.study import Figure, Planned, Study, Table, having_runs, overridden, runs_of
-from mpifed.sweep.plan import as_text, check_same_run
+from mpifed.sweep.plan import check_same_run
 
 PAPERS = ("fedem", "flix", "fedmm")
 

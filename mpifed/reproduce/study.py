@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mpifed.sweep.plan import as_text
+from mpifed.reading.yaml_files import as_text
 
 
 def folder_of(label: str) -> str:

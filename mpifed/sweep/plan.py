@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -14,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mpifed.config import configuration as config
 from mpifed.config.differences import differences
-from mpifed.config.filenames import safe
 from mpifed.errors import EXIT_BAD_INPUT, InputError
 from mpifed.reading.configurations import read_stored
+from mpifed.reading.yaml_files import as_text
+from mpifed.sweep.index import directory_names
 from mpifed.sweep.references import split_linked
 
 # Resuming may change these, so a finished run with other values of them is the same run.
@@ -30,6 +30,9 @@ LEFT = ", 'auto' now"
 
 MOST_RUNS = 10_000
 """Largest number of runs of a sweep, all of which are checked before the first begins."""
+
+RANGE = re.compile(r"([^=]+)=range\( *(-?[0-9]{1,15}(?: *, *-?[0-9]{1,15}){0,2}) *\)")
+"""An override whose value is a range as in Python."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Planned:
         Keys of the overrides that name other runs.
     needs : tuple of Path
         Directories of these runs, which must be finished before this one begins.
+    chosen : dict
+        The values of the lists that are swept over, by dotted key.
     """
 
     directory: Path
@@ -55,6 +60,7 @@ class Planned:
     data: dict[str, Any]
     linked: tuple[str, ...] = ()
     needs: tuple[Path, ...] = ()
+    chosen: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def finished(self) -> bool:
         """Return whether the run directory has a file DONE."""
@@ -90,7 +96,7 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
         For more than ``MOST_RUNS`` runs, or the first run whose configuration is wrong.
     """
     plain, links = split_linked(words)
-    axes, fixed = split_axes(config.parse_overrides(plain))
+    axes, fixed = split_axes(config.parse_overrides([written_out(word) for word in plain]))
     if links and not axes:
         raise InputError(f"{links[0]}, but nothing is swept over; it needs a list of values")
     mapping = config.read_experiment(experiment)
@@ -101,6 +107,7 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             f"{count} runs; a sweep has at most {MOST_RUNS}"
         )
     runs: list[Planned] = []
+    names = directory_names(axes, output)
     chain = len(list(axes.values())[-1]) if axes else 1
     for number, values in enumerate(itertools.product(*axes.values())):
         chosen = dict(zip(axes, values, strict=True))
@@ -116,7 +123,8 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             needs = tuple(dict.fromkeys(others[name] for link in links for name in link.names))
         asked = config.resolve(config.apply_overrides(mapping, overrides), ranks)
         complete = config.to_mapping(asked)
-        run = Planned(output / _directory_name(chosen), overrides, complete["data"], linked, needs)
+        place = output / names[number]
+        run = Planned(place, overrides, complete["data"], linked, needs, chosen)
         if run.finished():  # an unfinished run is compared by mpifed.run itself when it resumes
             check_same_run(run.directory, complete)
         runs.append(run)
@@ -147,6 +155,36 @@ def check_data(experiment: str, runs: Sequence[Planned]) -> None:
         answer = subprocess.run(words, capture_output=True, text=True, check=False)
         if answer.returncode == EXIT_BAD_INPUT:
             raise InputError(answer.stderr.strip().removeprefix("mpifed: "))
+
+
+def written_out(word: str) -> str:
+    """Return an override whose value is a range of Python as one whose value is a list.
+
+    Parameters
+    ----------
+    word : str
+        An override ``key=value``.
+
+    Raises
+    ------
+    InputError
+        For a range with a step of 0, or of more than ``MOST_RUNS`` numbers.
+
+    Examples
+    --------
+    >>> written_out("seed=range(3)"), written_out("clients=range(10, 40, 10)"), written_out("a=b")
+    ('seed=[0, 1, 2]', 'clients=[10, 20, 30]', 'a=b')
+    """
+    found = RANGE.fullmatch(word)
+    if found is None:
+        return word
+    bounds = [int(number) for number in found[2].split(",")]
+    if len(bounds) == 3 and bounds[2] == 0:
+        raise InputError(f"{word}: the step is 0; it must be another number")
+    numbers = range(*bounds)
+    if len(numbers) > MOST_RUNS:
+        raise InputError(f"{word} has {len(numbers)} numbers; a sweep has at most {MOST_RUNS} runs")
+    return f"{found[1]}={list(numbers)}"
 
 
 def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
@@ -183,23 +221,6 @@ def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[st
         if repeated is not None:
             raise InputError(f"{key} has {repeated} more than once; each value must be another")
     return axes, {key: value for key, value in overrides.items() if key not in axes}
-
-
-def as_text(value: Any) -> str:
-    """Return a value as YAML on one line, as it is typed after ``key=``.
-
-    Parameters
-    ----------
-    value : Any
-        Plain data.
-
-    Examples
-    --------
-    >>> as_text({"name": "mlp", "hidden": [64]})
-    '{name: mlp, hidden: [64]}'
-    """
-    text = yaml.safe_dump(value, default_flow_style=True, width=sys.maxsize, sort_keys=False)
-    return text.removesuffix("...\n").strip()
 
 
 def launch_words(ranks: int | None) -> list[str]:
@@ -274,19 +295,6 @@ def check_same_run(directory: Path, complete: dict[str, Any]) -> None:
             f"'{directory}' holds a finished run of another configuration "
             f"({found[0]}); choose another --output"
         )
-
-
-def _directory_name(chosen: dict[str, Any]) -> str:
-    name = ",".join(f"{key}={_brief(value)}" for key, value in chosen.items())
-    return safe(name) if name else "run"
-
-
-def _brief(value: Any) -> str:
-    """Return ``value`` for a file name: a component with options is ``erdos_renyi,p=0.1``."""
-    if not (isinstance(value, dict) and isinstance(value.get("name"), str)):
-        return as_text(value)
-    options = (f"{key}={as_text(option)}" for key, option in value.items() if key != "name")
-    return ",".join([value["name"], *options])
 
 
 def _finished(directory: Path) -> bool:

@@ -55,10 +55,21 @@ def two_quadratics(**how):
 
 
 class Run:
-    """One method on one data set, round by round; ``local`` has options of local steps."""
+    """One method on one data set, round by round; ``local`` has options of local steps.
+
+    ``server`` may be gossip in which all clients take part.
+    """
 
     def __init__(
-        self, kind, data, compression=None, seed=0, dtype=torch.float64, local=None, **options
+        self,
+        kind,
+        data,
+        compression=None,
+        seed=0,
+        dtype=torch.float64,
+        local=None,
+        server=None,
+        **options,
     ):
         self.clients, description = data
         loss = "half_squared" if description.task == "regression" else "auto"
@@ -70,7 +81,7 @@ class Run:
         solver = LocalSGD(self.model, local, 1, longest, torch.device("cpu"))
         self.method = kind(self.model, solver, **options)
         compressor = find("compression", compression[0])(**compression[1]) if compression else None
-        self.server = Server(self.clients.federation, seed, None, compressor)
+        self.server = server or Server(self.clients.federation, seed, None, compressor)
         draws = Draws(seed, 0)
         self.state = self.method.init(self.clients, self.server, draws, dtype)
         if hasattr(self.method, "prepare"):

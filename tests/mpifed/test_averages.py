@@ -43,7 +43,17 @@ TRANSPORTS = ("data.dimension=2", "data.benchmark=gaussian", "clients=2", "round
 TRANSPORTS = (*TRANSPORTS, "algorithm.pretraining=5", "local.batch_size=16", "evaluation.every=1")
 FLIX = ("algorithm.l2=0.1", "algorithm.local_iterations=50")
 DEEP = "model={name: mlp, hidden: [5]}"
-PERSONAL = ("ditto", "pfedme", "apfl", "l2gd", "l2sgd", "fedala", "fedrod", "knn_per")
+PERSONAL = (
+    "ditto",
+    "pfedme",
+    "apfl",
+    "l2gd",
+    "l2sgd",
+    "fedala",
+    "fedrod",
+    "fedrod_hyper",
+    "knn_per",
+)
 WORDS = {
     **dict.fromkeys(("fedprox", "qffl", "agnostic", "mocha"), PREDICTS),
     **dict.fromkeys((*PERSONAL, "fedgmm"), PREDICTS),

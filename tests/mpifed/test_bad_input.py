@@ -52,7 +52,10 @@ WRONG_WORDS = {
     "another name of a device": (["device=gpu"], "did you mean 'cuda'? allowed: auto, cpu, cuda"),
     "unknown type": (["dtype=float16"], "did you mean 'float64'?"),
     "unknown participation": (["participation.name=some"], "participation is 'some'; "),
-    "topology under a server": (["exchange.topology=ring"], "Unknown option 'exchange.topology'; "),
+    "topology under a server": (
+        ["exchange.topology=ring"],
+        "Unknown option 'exchange.topology'; exchange=gossip has it; allowed: ",
+    ),
     "option of another component": (
         ["algorithm.n_components=2", "algorithm.name=fedavg"],
         "Unknown option 'algorithm.n_components'; ",

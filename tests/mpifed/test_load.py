@@ -88,6 +88,7 @@ CASES = {
     ),
     "fedala": ("digits-fedem", {**DEEP, "algorithm": "fedala"}),
     "fedrod": ("digits-fedem", {**NETWORK, "algorithm": "fedrod"}),
+    "fedrod_hyper": ("digits-fedem", {**NETWORK, "algorithm": "fedrod_hyper"}),
     "knn_per": ("digits-fedem", {**DEEP, **HELD_OUT, "algorithm": "knn_per"}),
     "knn_per, binary": ("synthetic-fedem", {**BINARY, **HELD_OUT, "algorithm": "knn_per"}),
     "knn_per, unseen sequences": (
@@ -109,7 +110,7 @@ CASES = {
     "flix, gossip": ("synthetic-fedem", {**BINARY, **GOSSIP, "algorithm": "flix"}),
 }
 COMPONENTS = {"fedem": 3, "local": 0, "fedper": 0}
-FITTED = ("fedavg_ft", "fomaml", "reptile", "fedala", "knn_per")
+FITTED = ("fedrod_hyper", "fedavg_ft", "fomaml", "reptile", "fedala", "knn_per")
 FITTED_IF_UNSEEN = ("fedem", "fedper")
 
 

@@ -11,7 +11,8 @@ from commands import TINY, command, environment, launch, rows
 from mpifed.__main__ import SUBCOMMANDS, main
 
 NAMES = (
-    *("run", "data", "sweep", "report", "jobs", "verify", "topologies", "reproduce", "theory"),
+    *("run", "data", "sweep", "report", "jobs", "verify", "topologies", "reproduce"),
+    *("new", "theory"),
 )
 
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from mpifed.config import configuration as config
 from mpifed.config.filenames import LONGEST, safe
 from mpifed.errors import InputError
+from mpifed.reading.yaml_files import as_text
 from mpifed.sweep.__main__ import main
-from mpifed.sweep.plan import as_text, plan, run_words, split_axes
+from mpifed.sweep.plan import plan, run_words, split_axes
 
 TINY = ["clients=3", "rounds=1", "data.n_test=20"]
 

@@ -6,140 +6,36 @@ mixture weights pi_t stay with the client.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
-
 import torch
-from annotated_types import Ge, Lt
 from torch import Tensor
 
-from mpifed import state
-from mpifed.algorithms.base import (
-    Algorithm,
-    Predictor,
-    StepScale,
-    initial_models,
-    refuse_per_client,
-    step_scale,
-)
+from mpifed.algorithms.base import Predictor, initial_models, step_scale
 from mpifed.algorithms.fedem.expectation import (
-    check_floor,
-    entropies,
     first_mixture,
     fitted_mixture,
-    log_likelihoods,
     mixture_weights,
     posterior,
 )
-from mpifed.algorithms.fedem.maximisation import MStep
-from mpifed.algorithms.fedem.restarts import Restarts, refuse_remembering
+from mpifed.algorithms.fedem.mixtures import Mixtures, check_count
+from mpifed.algorithms.fedem.state import FedEMState
 from mpifed.algorithms.fedem.surrogate import PartialSurrogate, minimise_surrogates
-from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD, OptimizerState
-from mpifed.models.base import Model
 
 
-@dataclass(frozen=True)
-class FedEMState:
-    """Components, mixture weights and the clients' optimizers.
-
-    Attributes
-    ----------
-    components : Tensor
-        theta, (M, P); under gossip (clients, M, P).
-    mixture : Tensor
-        pi, (clients, M).
-    optimizer : OptimizerState
-        SGD buffers of the clients.
-    """
-
-    components: Tensor = state.shared()
-    mixture: Tensor = state.client()
-    optimizer: OptimizerState = state.client()
-
-
-class FedEM(Algorithm[Channel]):
+class FedEM(Mixtures):
     """FedEM; under gossip D-FedEM: shared components, personal mixture weights.
 
-    Parameters
-    ----------
-    n_components : int
-        Number M of shared components.
-    mixture_init : {'random', 'uniform'}
-        First mixture weights: drawn from the flat Dirichlet distribution, or all equal.
-    component_init : {'shared', 'per_client'}, optional
-        Whether all clients start from the same components. None is the paper's choice: shared
-        under a server (Alg. 2, line 1), drawn by each client under gossip (Alg. 4, line 2).
-    gossip_step_scale : {'paper', 'normalised', 'none'}
-        How the learning rate depends on a client's share of the samples under gossip: n_t / n,
-        the same with mean one, or 1.
-        The first is Algorithm 4, line 19; the last is the published code.
-    mixture_floor : float
-        Least mixture weight; those below it are raised before the weights are normalised.
-    unseen_e_steps : int, optional
-        E-steps that fit the mixture weights of an unseen client, from uniform ones (section 3.2).
-        1 is the paper's; None is until they converge.
-    local_solver : {'steps', 'newton'}
-        The M-step: local steps, or the exact minimiser by Newton's method, for linear models with
-        one output (App. H; weighted least squares for squared losses). The latter reads no option
-        of ``local`` but ``weight_decay``.
-    record_improvement : bool
-        Whether evaluations record the factor alpha of Assumption 9 of the local solver, as
-        ``local_improvement``. It costs an exact M-step each time.
-    restarts : int
-        Beginnings that are tried before round 1; the one with the best training likelihood is
-        kept. 1 tries none.
-    restart_rounds : int
-        Rounds of each trial. They are booked in round 0.
-    warm_start : bool
-        Whether the run continues the best trial, or begins again from its first components.
+    Its options are those of ``Mixtures``.
     """
 
     learns = "M components, mixture weights of each client"
     sends = "its M components"
-    steps_locally = True
-
-    def __init__(
-        self,
-        model: Model,
-        local: LocalSGD,
-        *,
-        n_components: Annotated[int, Ge(1)] = 3,
-        mixture_init: Literal["random", "uniform"] = "random",
-        component_init: Literal["shared", "per_client"] | None = None,
-        gossip_step_scale: StepScale = "paper",
-        mixture_floor: Annotated[float, Ge(0), Lt(1)] = 0.0,
-        unseen_e_steps: Annotated[int, Ge(1)] | None = 1,
-        local_solver: Literal["steps", "newton"] = "steps",
-        record_improvement: bool = False,
-        restarts: Annotated[int, Ge(1)] = 1,
-        restart_rounds: Annotated[int, Ge(1)] = 20,
-        warm_start: bool = True,
-    ) -> None:
-        check_floor(mixture_floor, n_components, "n_components")
-        self.model, self.local = model, local
-        self.m_step = MStep(model, local, local_solver == "newton", record_improvement)
-        self.restarts = Restarts(restarts, restart_rounds, warm_start)
-        self.columns = ("mixture_entropy", *["local_improvement"] * record_improvement)
-        self.n_components, self.deploys_mixtures = n_components, n_components > 1
-        self.mixture_init: Literal["random", "uniform"] = mixture_init
-        self.component_init = component_init
-        self.gossip_step_scale: StepScale = gossip_step_scale
-        self.mixture_floor = mixture_floor
-        self.unseen_e_steps = unseen_e_steps
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedEMState:
-        longest = int(clients.federation.n_train.max())
-        if self.n_components > longest:
-            raise InputError(
-                f"algorithm.n_components is {self.n_components}, more than any client can tell "
-                f"apart: the largest shard has {longest} training samples"
-            )
+        check_count(self.n_components, clients)
         per_client = self.component_init == "per_client" or (
             self.component_init is None and exchange.shared_is_rows
         )
@@ -149,30 +45,6 @@ class FedEM(Algorithm[Channel]):
         mixture = first_mixture(clients, draws, self.n_components, self.mixture_init, dtype)
         optimizer = self.local.init(len(clients), self.n_components, dtype)
         return FedEMState(components, mixture, optimizer)
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        return refuse_remembering(configuration) or refuse_per_client(
-            configuration, "component_init"
-        )
-
-    def prepare(
-        self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> FedEMState:
-        """Return the beginning with the best training likelihood."""
-        dtype = state.components.dtype
-
-        def begin(own: Draws) -> FedEMState:
-            return self.init(clients, exchange, own, dtype)
-
-        return self.restarts.best(
-            state, begin, self.round, self.log_likelihoods, clients, exchange, draws.seed
-        )
-
-    def remarks(self, state: FedEMState, clients: Clients, exchange: Exchange) -> list[str]:
-        """Return what the beginnings reached that were tried in this part of the run."""
-        return self.restarts.remarks()
 
     def surrogate(
         self, components: Tensor, mixture: Tensor, clients: Clients
@@ -199,24 +71,6 @@ class FedEM(Algorithm[Channel]):
         )
         return FedEMState(components, mixture, optimizer)
 
-    def log_likelihoods(self, state: FedEMState, clients: Clients) -> Tensor:
-        """Return the training log-likelihood of each client, float64 (clients,)."""
-        own = self.local.own(state.components, state.optimizer)
-        return log_likelihoods(self.model, own, state.mixture, clients)
-
-    def measure(
-        self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> dict[str, float | None]:
-        """Return the mean entropy of the mixtures, and how good the local solver is here."""
-        mean = total(clients, entropies(state.mixture)[:, None], clients.equal_weights)
-        found: dict[str, float | None] = {"mixture_entropy": float(mean[0])}
-        if "local_improvement" in self.columns:
-            surrogate, _ = self.surrogate(state.components, state.mixture, clients)
-            start = state.components, state.optimizer, surrogate
-            after = Draws(draws.seed, draws.round + 1)
-            found["local_improvement"] = self.m_step.improvement(*start, clients, after)
-        return found
-
     def deploy(self, state: FedEMState, clients: Clients, draws: Draws) -> Predictor:
         """h_t = sum_m pi_tm h_m (eq. 5)."""
         return Predictor(self.local.own(state.components, state.optimizer), state.mixture)
@@ -228,6 +82,3 @@ class FedEM(Algorithm[Channel]):
         components = exchange.mean(state.components)
         steps, floor = self.unseen_e_steps, self.mixture_floor
         return Predictor(components, fitted_mixture(self.model, components, clients, steps, floor))
-
-    def payload(self) -> int:
-        return self.n_components * self.model.n_parameters

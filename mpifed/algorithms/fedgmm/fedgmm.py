@@ -18,128 +18,38 @@ M1 = 1 this is FedEM; with M2 = 1 besides, FedAvg.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
-from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Ge, Gt, Lt
-from torch import Tensor
 
-from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.base import Predictor, initial_models
 from mpifed.algorithms.fedem.expectation import (
-    check_floor,
     first_mixture,
     fitted_mixture_of_losses,
     mixture_weights,
     posterior_of_losses,
 )
-from mpifed.algorithms.fedgmm.gaussians import (
-    Gaussians,
-    Representation,
-    Represented,
-    gaussians_of,
-    mean_statistics,
-)
+from mpifed.algorithms.fedgmm.gaussians import mean_statistics
 from mpifed.algorithms.fedgmm.joint import (
     first_statistics,
     no_statistics,
     pair_losses,
     predictor,
 )
+from mpifed.algorithms.fedgmm.mixtures import FedGMMState, JointMixtures
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.federation.participation import is_unbiased
-from mpifed.local.solver import LocalSGD, OptimizerState
-from mpifed.models.base import Model
 
 
-@dataclass(frozen=True)
-class FedGMMState:
-    """Components, Gaussians, mixture weights and the clients' optimizers.
-
-    Attributes
-    ----------
-    components : Tensor
-        theta, (M2, P).
-    statistics : Tensor
-        Statistics of the Gaussians, float64 (M1, 1 + d + d d), or (M1, 1 + 2 d) where covariances
-        are diagonal.
-    mixture : Tensor
-        pi, (clients, M1 M2).
-    optimizer : OptimizerState
-        SGD buffers of the clients.
-    """
-
-    components: Tensor = state.shared()
-    statistics: Tensor = state.server()
-    mixture: Tensor = state.client()
-    optimizer: OptimizerState = state.client()
-
-
-class FedGMM(Algorithm[ServerChannel]):
+class FedGMM(JointMixtures):
     """FedGMM: Gaussians of inputs and components of labels, mixed jointly by every client.
 
-    Parameters
-    ----------
-    n_components : int
-        Number M2 of conditional models.
-    n_gaussians : int
-        Number M1 of Gaussians.
-    covariance : {'full', 'diagonal'}
-        Form of the covariances.
-    covariance_floor : float
-        Least eigenvalue of a covariance.
-    gmm_dimension : int, optional
-        Inputs of more numbers are represented by so many random projections, on which the Gaussians
-        are. None takes all inputs as they are.
-    mixture_init : {'random', 'uniform'}
-        First mixture weights: drawn from the flat Dirichlet distribution, or all equal.
-    mixture_floor : float
-        Least mixture weight; those below it are raised before the weights are normalised.
-    unseen_e_steps : int, optional
-        E-steps that fit the mixture weights of an unseen client, from uniform ones. None is until
-        they converge.
+    Its options are those of ``JointMixtures``.
     """
 
     learns = "M1 Gaussians, M2 components, mixture weights of each client"
     sends = "its M2 components, moments of its inputs"
-    exchanges = ("server",)
-    steps_locally = True
-    tasks = ("classification", "multi_label", "regression")
-
-    def __init__(
-        self,
-        model: Model,
-        local: LocalSGD,
-        *,
-        n_components: Annotated[int, Ge(1)] = 3,
-        n_gaussians: Annotated[int, Ge(1)] = 3,
-        covariance: Literal["full", "diagonal"] = "full",
-        covariance_floor: Annotated[float, Gt(0)] = 1e-3,
-        gmm_dimension: Annotated[int, Ge(1)] | None = 16,
-        mixture_init: Literal["random", "uniform"] = "random",
-        mixture_floor: Annotated[float, Ge(0), Lt(1)] = 0.0,
-        unseen_e_steps: Annotated[int, Ge(1)] | None = 1,
-    ) -> None:
-        self.shape, self.n_pairs = (n_gaussians, n_components), n_gaussians * n_components
-        check_floor(mixture_floor, self.n_pairs, "(n_gaussians n_components)")
-        self.model, self.local, self.deploys_mixtures = model, local, n_components > 1
-        self.full, self.covariance_floor = covariance == "full", covariance_floor
-        self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
-        self.mixture_floor, self.unseen_e_steps = mixture_floor, unseen_e_steps
-        self.represented = Represented()
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        if not is_unbiased(configuration.participation):
-            return None
-        return (
-            "participation.weights is 'unbiased', but fedgmm takes means and covariances from "
-            "averages of moments; allowed: participation.weights=renormalised"
-        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -159,15 +69,6 @@ class FedGMM(Algorithm[ServerChannel]):
         columns = self.represented(self.representation(draws), clients.shards)
         first = first_statistics(columns, clients, exchange, draws, self.shape[0], self.full)
         return replace(state, statistics=first)
-
-    def representation(self, draws: Draws) -> Representation:
-        """Return what the Gaussians are over."""
-        return Representation(self.gmm_dimension, draws.seed)
-
-    def gaussians(self, state: FedGMMState) -> Gaussians:
-        """Return mu and Sigma."""
-        dtype = state.components.dtype
-        return gaussians_of(state.statistics, self.full, self.covariance_floor, dtype)
 
     def round(
         self, state: FedGMMState, clients: Clients, channel: ServerChannel, draws: Draws
@@ -204,6 +105,3 @@ class FedGMM(Algorithm[ServerChannel]):
         mixture = fitted_mixture_of_losses(losses, clients, steps, floor)
         pairs = mixture.unflatten(1, self.shape)
         return predictor(state.components, pairs, gaussians, representation)
-
-    def payload(self) -> int:
-        return self.shape[1] * self.model.n_parameters

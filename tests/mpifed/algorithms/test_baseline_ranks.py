@@ -8,6 +8,11 @@ from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 
 LATE = {"name": "stragglers", "rate": 0.6, "late": "partial"}
 PLAIN = {**SMALL, "local.momentum": 0.0}
+LAYERS = {
+    "model": {"name": "mlp", "hidden": [5]},
+    "participation": LATE,
+    "evaluation.unseen_fraction": 0.3,
+}
 CASES = {
     "fedprox": {"algorithm": {"name": "fedprox", "mu": 0.5}, "participation": LATE},
     "scaffold": {
@@ -57,6 +62,55 @@ CASES = {
         "participation": 0.5,
         "compression": {"name": "top_k", "k": 3},
         "local.batch_size": 8,
+    },
+    "clustered": {
+        "algorithm": {"name": "clustered", "eps1": 100.0, "eps2": 1e-3, "warm_up": 1},
+        "evaluation.unseen_fraction": 0.3,
+    },
+    "ifca": {
+        "algorithm": {"name": "ifca", "n_clusters": 2, "averaging": "gradients"},
+        "participation": LATE,
+        "evaluation.unseen_fraction": 0.3,
+    },
+    "fedgmm": {
+        "algorithm": {"name": "fedgmm", "n_gaussians": 2, "n_components": 2},
+        "participation": LATE,
+        "compression": "quantise",
+        "evaluation.unseen_fraction": 0.3,
+    },
+    "fedper": {"algorithm": {"name": "fedper", "head_init": "per_client"}, **LAYERS},
+    "fedrep": {"algorithm": {"name": "fedrep", "head_epochs": 2}, **LAYERS},
+    "fedbabu": {"algorithm": {"name": "fedbabu", "tune_epochs": 2}, **LAYERS},
+    "fedbn": {"algorithm": "fedbn", **LAYERS, "model": "network_modules:normalised_mlp"},
+    "fedala": {"algorithm": {"name": "fedala", "first_epochs": 2}, **LAYERS},
+    "knn_per": {
+        "algorithm": "knn_per",
+        **LAYERS,
+        "evaluation.validation_fraction": 0.2,
+    },
+    "fedrod": {"algorithm": "fedrod", **LAYERS},
+    "fedrod_hyper": {"algorithm": {"name": "fedrod_hyper", "hyper_width": 3}, **LAYERS},
+    "kgt": {
+        "algorithm": {"name": "kgt", "eta_s": 0.9},
+        "exchange": "gossip",
+        "participation": LATE,
+        "evaluation.unseen_fraction": 0.3,
+    },
+    "scaffnew": {
+        "algorithm": {"name": "scaffnew", "scaffnew_p": 0.4},
+        "participation": 0.5,
+        "evaluation.unseen_fraction": 0.3,
+    },
+    "scaffnew by gossip": {
+        "algorithm": {"name": "scaffnew", "scaffnew_p": 0.4},
+        "exchange": "gossip",
+        "evaluation.unseen_fraction": 0.3,
+    },
+    "d_admm": {
+        "algorithm": {"name": "d_admm", "admm_c": 0.5},
+        "exchange": "gossip",
+        "participation": LATE,
+        "evaluation.unseen_fraction": 0.3,
     },
 }
 

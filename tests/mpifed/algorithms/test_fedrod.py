@@ -13,6 +13,7 @@ from torch import nn
 
 from mpifed.algorithms.fedavg import FedAvg
 from mpifed.algorithms.fedrod import FedRoD
+from mpifed.algorithms.fedrod_hyper import FedRoDHyper
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
@@ -103,6 +104,79 @@ def test_four_rounds_of_a_plain_torch_program(weight_decay):
     assert run.deployed() == pytest.approx(both, abs=1e-12)
 
 
+def torch_hypernetwork(numbers):
+    """U is stored by its columns, and so is V."""
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 12)).double()
+    u, b, v, c = torch.from_numpy(numbers.copy()).split([12, 4, 48, 12])
+    parts = u.view(3, 4).T, b, v.view(4, 12).T, c
+    for parameter, part in zip(network.parameters(), parts, strict=True):
+        parameter.data = part.clone()
+    return network
+
+
+def test_four_rounds_of_a_plain_torch_program_with_a_hypernetwork():
+    """Clients as above."""
+    draw = np.random.default_rng(0)
+    samples = [(draw.normal(size=(n, 2)), draw.integers(0, 3, n)) for n in SIZES]
+    samples[1] = samples[1][0], samples[1][1] % 2
+    data = labelled(*map(list, zip(*samples, strict=True)), 3, 0.5)
+    model = mlp(data[1], hidden=[3], activation="tanh")
+    local = {"lr": 0.3, "batch_size": 64, "epochs": 2, "weight_decay": 0.1}
+    run = Run(FedRoDHyper, data, model=model, local=local, hyper_width=4)
+    shared, nu = run.state.model[0].numpy(), run.state.hyper[0].numpy()
+    assert run.deployed() == pytest.approx(np.tile(shared, (4, 1)), abs=1e-15)
+    a = [np.bincount(y, minlength=3) / len(y) for _, y in samples]
+    for round in range(1, 5):
+        who, weights = present(data[0], round)
+        trained = []
+        for i in who:
+            network, hyper = torch_network(shared), torch_hypernetwork(nu)
+            x, y = map(torch.from_numpy, samples[i])
+            steps = torch.optim.SGD(
+                [*network.parameters(), *hyper.parameters()], 0.3, weight_decay=0.1
+            )
+            for _ in range(2):
+                body, generic = network[:2](x), network(x)
+                phi = hyper(torch.from_numpy(a[i]))
+                personal = generic.detach() + body.detach() @ phi[:9].view(3, 3).T + phi[9:]
+                prior = torch.bincount(y, minlength=3).double().log()
+                losses = [nn.functional.cross_entropy(z, y) for z in (generic + prior, personal)]
+                sum(losses).backward()
+                steps.step()
+                steps.zero_grad()
+            u, b, v, c = hyper.parameters()
+            parts = [*network.parameters(), u.T, b, v.T, c]
+            trained.append(torch.cat([part.detach().reshape(-1) for part in parts]).numpy())
+        if len(who):
+            both = weights @ np.array(trained)
+            shared, nu = both[: len(shared)], both[len(shared) :]
+    run.go(4)
+    assert run.state.model[0].numpy() == pytest.approx(shared, abs=1e-12)
+    assert run.state.hyper[0].numpy() == pytest.approx(nu, abs=1e-12)
+    heads = torch_hypernetwork(nu)(torch.from_numpy(np.array(a))).detach().numpy()
+    rows = np.tile(shared, (4, 1))
+    rows[:, -12:] += heads
+    assert run.deployed() == pytest.approx(rows, abs=1e-12)
+    assert np.ptp(heads, axis=0).max() > 1e-3
+
+
+def test_a_hypernetwork_gives_unseen_clients_heads_by_their_labels(make_clients):
+    """With one output: two labels. Equal shares give equal heads; without samples they are half."""
+    clients, about = make_clients([8, 4, 2, 0], (3,), 2, dtype=torch.float32)
+    clients.shards.train.y[:] = torch.tensor([0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0])
+    method = FedRoDHyper(mlp(about), solver_of(mlp(about), batch_size=4, lr=0.5), hyper_width=3)
+    state = after(method, clients, 3, torch.float32)
+    exchange, draws = Server(clients.federation, 0), Draws(0, 3)
+    found = method.adapt(state, clients, exchange, draws).parameters
+    heads = found - state.model
+    assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
+    assert torch.equal(heads[2], heads[3])
+    assert heads[..., ~method.two.head].abs().max() == 0
+    for i in range(4):
+        alone = Clients(clients.federation, clients.shards, np.array([i]))
+        assert torch.equal(method.adapt(state, alone, exchange, draws).parameters[0], found[i])
+
+
 @pytest.mark.parametrize("network", ["mlp", "normalised"])
 def test_where_labels_are_equally_many_the_generic_model_is_that_of_fedavg(network, make_clients):
     """Bit for bit, running statistics included: each step moves them once."""
@@ -114,8 +188,11 @@ def test_where_labels_are_equally_many_the_generic_model_is_that_of_fedavg(netwo
         model = module_model(lambda: network_modules.normalised_mlp(about), (3,), (1,))
     solver = solver_of(model, batch_size=8, epochs=2, momentum=0.9)
     method = FedRoD(model, solver)
-    found, plain = (after(m, clients, 3, torch.float32) for m in (method, FedAvg(model, solver)))
-    assert torch.equal(found.model, plain.model)
+    hyper = FedRoDHyper(model, solver)
+    found, plain, third = (
+        after(m, clients, 3, torch.float32) for m in (method, FedAvg(model, solver), hyper)
+    )
+    assert torch.equal(found.model, plain.model) and torch.equal(third.model, plain.model)
     assert found.heads.abs().max() > 0.01
     unseen = method.adapt(found, clients, Server(clients.federation, 0), Draws(0, 3)).parameters
     assert torch.equal(unseen, plain.model)

@@ -110,3 +110,9 @@ def test_an_unseen_client_takes_one_round_of_steps_from_the_shared_model():
     for i, of_client in enumerate(samples):
         expected, _ = program(of_client, run.x)
         assert found.parameters[i, 0].numpy() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_weak_pull_leaves_clients_at_their_own_minima():
+    options = {"pfedme_lambda": 1e-9, "pfedme_eta": 0.1, "inner_steps": 120}
+    run = Run(PFedMe, two_quadratics(), local={"lr": 0.2}, **options).go(1)
+    assert run.deployed()[:, 0] == pytest.approx([0, 4], abs=1e-7)

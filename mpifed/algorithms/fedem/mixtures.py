@@ -1,0 +1,157 @@
+"""The options of FedEM, and what surrounds its rounds: several beginnings, and measurements."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Lt
+from torch import Tensor
+
+from mpifed.algorithms.base import Algorithm, StepScale, refuse_per_client
+from mpifed.algorithms.fedem.expectation import check_floor, entropies, log_likelihoods
+from mpifed.algorithms.fedem.maximisation import MStep
+from mpifed.algorithms.fedem.restarts import Restarts, refuse_remembering
+from mpifed.algorithms.fedem.state import FedEMState
+from mpifed.algorithms.fedem.surrogate import PartialSurrogate
+from mpifed.errors import InputError
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.measuring import total
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.solver import LocalSGD
+from mpifed.models.base import Model
+
+
+def check_count(n_components: int, clients: Clients) -> None:
+    """Refuse more components than the largest shard has samples.
+
+    Raises
+    ------
+    InputError
+    """
+    longest = int(clients.federation.n_train.max())
+    if n_components > longest:
+        raise InputError(
+            f"algorithm.n_components is {n_components}, more than any client can tell "
+            f"apart: the largest shard has {longest} training samples"
+        )
+
+
+class Mixtures(Algorithm[Channel]):
+    """Base class of FedEM.
+
+    Parameters
+    ----------
+    n_components : int
+        Number M of shared components.
+    mixture_init : {'random', 'uniform'}
+        First mixture weights: drawn from the flat Dirichlet distribution, or all equal.
+    component_init : {'shared', 'per_client'}, optional
+        Whether all clients start from the same components. None is the paper's choice: shared
+        under a server (Alg. 2, line 1), drawn by each client under gossip (Alg. 4, line 2).
+    gossip_step_scale : {'paper', 'normalised', 'none'}
+        How the learning rate depends on a client's share of the samples under gossip: n_t / n,
+        the same with mean one, or 1.
+        The first is Algorithm 4, line 19; the last is the published code.
+    mixture_floor : float
+        Least mixture weight; those below it are raised before the weights are normalised.
+    unseen_e_steps : int, optional
+        E-steps that fit the mixture weights of an unseen client, from uniform ones (section 3.2).
+        1 is the paper's; None is until they converge.
+    local_solver : {'steps', 'newton'}
+        The M-step: local steps, or the exact minimiser by Newton's method, for linear models with
+        one output (App. H; weighted least squares for squared losses). The latter reads no option
+        of ``local`` but ``weight_decay``.
+    record_improvement : bool
+        Whether evaluations record the factor alpha of Assumption 9 of the local solver, as
+        ``local_improvement``. It costs an exact M-step each time.
+    restarts : int
+        Beginnings that are tried before round 1; the one with the best training likelihood is
+        kept. 1 tries none.
+    restart_rounds : int
+        Rounds of each trial. They are booked in round 0.
+    warm_start : bool
+        Whether the run continues the best trial, or begins again from its first components.
+    """
+
+    steps_locally = True
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        n_components: Annotated[int, Ge(1)] = 3,
+        mixture_init: Literal["random", "uniform"] = "random",
+        component_init: Literal["shared", "per_client"] | None = None,
+        gossip_step_scale: StepScale = "paper",
+        mixture_floor: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        unseen_e_steps: Annotated[int, Ge(1)] | None = 1,
+        local_solver: Literal["steps", "newton"] = "steps",
+        record_improvement: bool = False,
+        restarts: Annotated[int, Ge(1)] = 1,
+        restart_rounds: Annotated[int, Ge(1)] = 20,
+        warm_start: bool = True,
+    ) -> None:
+        check_floor(mixture_floor, n_components, "n_components")
+        self.model, self.local = model, local
+        self.m_step = MStep(model, local, local_solver == "newton", record_improvement)
+        self.restarts = Restarts(restarts, restart_rounds, warm_start)
+        self.columns = ("mixture_entropy", *["local_improvement"] * record_improvement)
+        self.n_components, self.deploys_mixtures = n_components, n_components > 1
+        self.mixture_init: Literal["random", "uniform"] = mixture_init
+        self.component_init = component_init
+        self.gossip_step_scale: StepScale = gossip_step_scale
+        self.mixture_floor = mixture_floor
+        self.unseen_e_steps = unseen_e_steps
+
+    @abstractmethod
+    def surrogate(
+        self, components: Tensor, mixture: Tensor, clients: Clients
+    ) -> tuple[PartialSurrogate, Tensor]:
+        """Return g_t near (components, mixture), and pi that minimises it."""
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Return why these options do not fit together, or None."""
+        return refuse_remembering(configuration) or refuse_per_client(
+            configuration, "component_init"
+        )
+
+    def prepare(
+        self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> FedEMState:
+        """Return the beginning with the best training likelihood."""
+        dtype = state.components.dtype
+
+        def begin(own: Draws) -> FedEMState:
+            return self.init(clients, exchange, own, dtype)
+
+        return self.restarts.best(
+            state, begin, self.round, self.log_likelihoods, clients, exchange, draws.seed
+        )
+
+    def remarks(self, state: FedEMState, clients: Clients, exchange: Exchange) -> list[str]:
+        """Return what the beginnings reached that were tried in this part of the run."""
+        return self.restarts.remarks()
+
+    def log_likelihoods(self, state: FedEMState, clients: Clients) -> Tensor:
+        """Return the training log-likelihood of each client, float64 (clients,)."""
+        own = self.local.own(state.components, state.optimizer)
+        return log_likelihoods(self.model, own, state.mixture, clients)
+
+    def measure(
+        self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        """Return the mean entropy of the mixtures, and how good the local solver is here."""
+        mean = total(clients, entropies(state.mixture)[:, None], clients.equal_weights)
+        found: dict[str, float | None] = {"mixture_entropy": float(mean[0])}
+        if "local_improvement" in self.columns:
+            surrogate, _ = self.surrogate(state.components, state.mixture, clients)
+            start = state.components, state.optimizer, surrogate
+            after = Draws(draws.seed, draws.round + 1)
+            found["local_improvement"] = self.m_step.improvement(*start, clients, after)
+        return found
+
+    def payload(self) -> int:
+        return self.n_components * self.model.n_parameters

@@ -1,0 +1,1 @@
+"""Templates of components of a user's own."""

@@ -1,0 +1,145 @@
+"""A run that a Python program starts on several ranks: ``mpifed.run(..., ranks=4)``.
+
+It is the command ``mpirun -n RANKS python -m mpifed.run`` in processes of its own, so what it is
+given must be written in a configuration: names of importable components, and files of data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mpifed.config.configuration import resolve
+from mpifed.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_FINISHED,
+    EXIT_STOPPED,
+    InputError,
+    RunError,
+)
+from mpifed.reading.yaml_files import as_text
+from mpifed.supervision.launcher import launched_rank
+from mpifed.sweep.plan import launch_words
+from mpifed.training.request import Request, understand
+
+PATIENCE = 30.0
+"""Seconds that an interrupted job has to end before it is killed."""
+
+SAYS = "mpifed: "
+"""How a line begins that reports a failure."""
+
+
+def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
+    """Carry out a request on several ranks of this computer.
+
+    Parameters
+    ----------
+    request : Request
+        What the program asks for.
+    ranks : int
+        MPI ranks.
+
+    Returns
+    -------
+    tuple of Path and str
+        The run directory, and 'finished' or 'stopped'.
+
+    Raises
+    ------
+    InputError
+        For bad input, also where a component or data are in this program alone.
+    RunError
+        For a failure while running.
+    """
+    if type(ranks) is not int or ranks < 1:
+        raise InputError(f"ranks is {ranks!r}; it must be a whole number from 1")
+    if launched_rank() is not None:
+        raise InputError(
+            f"ranks is {ranks}, but this program is itself a rank of an MPI job; leave ranks out, "
+            "and the run is on all ranks of the job"
+        )
+    task = understand(request)
+    refuse_own(request.overrides or {})
+    resolve(task.mapping, ranks)
+    code, said = _finished(_command(request, ranks, task.output), request.quiet)
+    if code in (EXIT_FINISHED, EXIT_STOPPED):
+        return task.output, "finished" if code == EXIT_FINISHED else "stopped"
+    if code == EXIT_BAD_INPUT:
+        raise InputError(said)
+    raise RunError(said or f"the job of {ranks} ranks ended with exit code {code}")
+
+
+def refuse_own(overrides: Mapping[str, Any]) -> None:
+    """Refuse what only this process has: components of the program itself, and arrays.
+
+    Parameters
+    ----------
+    overrides : mapping
+        Values by dotted key.
+
+    Raises
+    ------
+    InputError
+        With the key, and what to do instead.
+    """
+    for key, value in overrides.items():
+        inner = value if isinstance(value, Mapping) else {"name": value}
+        name = inner.get("name")
+        if isinstance(name, str) and name.startswith("__main__:"):
+            raise InputError(
+                f"{key} is '{name}', which ranks of their own cannot import from this program; put "
+                f"it in a file, and pass {key}='file:{name.removeprefix('__main__:')}'"
+            )
+        if key in ("data", "data.name") and name == "arrays":
+            raise InputError(
+                "data are arrays of this process, which ranks of their own do not have; save them "
+                "with numpy.savez and pass data='file.npz', or leave ranks out"
+            )
+
+
+def _command(request: Request, ranks: int, output: Path) -> list[str]:
+    words = [*launch_words(ranks), sys.executable, "-m", "mpifed.run"]
+    if request.experiment is not None:
+        words.append(request.experiment)
+    words += [f"{key}={as_text(value)}" for key, value in (request.overrides or {}).items()]
+    words += ["--output", str(output), "--expect-ranks", str(ranks)]
+    if request.resume:
+        words.append("--resume")
+        if isinstance(request.resume, Path):
+            words.append(str(request.resume))
+    return [*words, "--quiet"] if request.quiet else words
+
+
+def _finished(command: list[str], quiet: bool) -> tuple[int, str]:
+    """Return the exit code of a command, and what it said of a failure."""
+    paths = [path for path in sys.path if path]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        # Not what an MPI that began in this process has set since, which would mislead mpirun.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    failures: deque[str] = deque(maxlen=1)
+    try:
+        for line in process.stdout or ():
+            if line.startswith(SAYS):
+                failures.append(line.removeprefix(SAYS).strip())
+            if not quiet:
+                print(line, end="", flush=True)  # also where a notebook shows what is printed
+        return process.wait(), failures[-1] if failures else ""
+    except BaseException:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE)
+        process.kill()
+        raise

@@ -1,0 +1,90 @@
+"""Four rounds of the first methods, as programs in numpy: unequal clients, some of them absent."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from convex import Run, clients_of
+from test_fedem import numpy_posterior
+from test_local_sgd import logistic_gradient
+
+from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.fedavg_ft import FedAvgFineTuned
+from mpifed.algorithms.fedem import FedEM
+from mpifed.algorithms.local import Local
+from mpifed.federation.clients import participants
+from mpifed.models.linear import linear
+
+SIZES, RATE, EPOCHS = (5, 12, 3, 8), 0.7, 2
+LOCAL = {"lr": RATE, "epochs": EPOCHS, "batch_size": 16}
+
+
+def problem():
+    """About half of four clients take part."""
+    draw = np.random.default_rng(1)
+    xs = [draw.normal(size=(n, 3)) for n in SIZES]
+    ys = [(draw.random(n) < 0.5).astype(int) for n in SIZES]
+    data = clients_of(xs, ys, "classification", 0.5)
+    return data, linear(data[1]), list(zip(xs, ys, strict=True))
+
+
+def present(clients, round):
+    """The participants of a round and their weights n_t over the sum."""
+    federation = clients.federation
+    who = np.flatnonzero(participants(federation, federation.participation, 0, round))
+    counts = np.array(SIZES)[who]
+    return who, counts / max(counts.sum(), 1)
+
+
+def descend(w, x, y, q, steps=EPOCHS):
+    for _ in range(steps):
+        w = w - RATE * logistic_gradient(w, x, y, q / len(y))
+    return w
+
+
+def test_fedem():
+    data, model, samples = problem()
+    run = Run(FedEM, data, model=model, local=LOCAL)
+    theta, pi = run.state.components.numpy(), run.state.mixture.numpy().copy()
+    counts = []
+    for round in range(1, 5):
+        who, weights = present(data[0], round)
+        trained = []
+        for i in who:
+            q = numpy_posterior(theta, pi[i], *samples[i])
+            pi[i] = q.mean(0)
+            trained.append([descend(theta[m], *samples[i], q[:, m]) for m in range(3)])
+        if len(who):
+            theta = np.tensordot(weights, np.array(trained), 1)
+        counts.append(len(who))
+        run.go()
+        assert run.state.components.numpy() == pytest.approx(theta, abs=1e-12)
+        assert run.state.mixture.numpy() == pytest.approx(pi, abs=1e-12)
+    assert min(counts) > 0 and max(counts) < 4
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_fedavg_and_its_fine_tuned_models(tuned):
+    data, model, samples = problem()
+    run = Run(FedAvgFineTuned if tuned else FedAvg, data, model=model, local=LOCAL)
+    w = run.x.copy()
+    for round in range(1, 5):
+        who, weights = present(data[0], round)
+        if len(who):
+            w = weights @ np.array([descend(w, *samples[i], np.ones(SIZES[i])) for i in who])
+    run.go(4)
+    assert run.x == pytest.approx(w, abs=1e-12)
+    expected = [w]
+    if tuned:
+        expected = [descend(w, x, y, np.ones(len(y)), steps=1) for x, y in samples]
+    assert run.deployed() == pytest.approx(np.array(expected), abs=1e-12)
+
+
+def test_local():
+    data, model, samples = problem()
+    run = Run(Local, data, model=model, local=LOCAL)
+    own = run.deployed().copy()
+    for round in range(1, 5):
+        for i in present(data[0], round)[0]:
+            own[i] = descend(own[i], *samples[i], np.ones(SIZES[i]))
+    assert run.go(4).deployed() == pytest.approx(own, abs=1e-12)

@@ -1,0 +1,78 @@
+"""Templates of own components: what is written works as it is, and bad input writes nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpifed.errors import EXIT_BAD_INPUT
+from mpifed.new.__main__ import KINDS, TEMPLATES, main
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_files_are_written_and_python_reads_them(kind, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([kind, "my_own"]) == 0
+    assert files(tmp_path) == ["my_own.py", "test_my_own.py"]
+    for name in files(tmp_path):
+        text = (tmp_path / name).read_text()
+        compile(text, name, "exec")
+        assert "$" not in text and "my_own" in text
+    said = capsys.readouterr().out
+    assert "python -m mpifed.run" in said and "python -m pytest test_my_own.py" in said
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["metod", "own"], "'metod' is not a kind of component; did you mean 'method'?"),
+        (["method", "1x"], "cannot be the name of a module"),
+        (["method", "class"], "cannot be the name of a module"),
+        (["method", "a/b"], "cannot be the name of a module"),
+        (["method", "json"], "is the name of a module that Python already finds"),
+        (["method", "own", "--directory", "nowhere"], "is not a directory that exists"),
+        (["method", "taken"], "taken.py exists; choose another name"),
+        (["method"], "the following arguments are required: NAME"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_nothing_is_written(
+    words, message, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test_taken.py").touch()
+    assert main(words) == EXIT_BAD_INPUT
+    said = capsys.readouterr().err
+    assert message in said and len(said.splitlines()) == 1
+    assert files(tmp_path) == ["test_taken.py"]
+
+
+def test_every_template_belongs_to_a_kind() -> None:
+    found = {path.stem for path in TEMPLATES.glob("*.txt")}
+    assert found == set(KINDS) | {f"test_{kind}" for kind in KINDS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_runs_and_passes_its_test(kind, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([kind, "my_own"]) == 0
+    (command,) = re.findall(r"python -m (mpifed\.run .*)", capsys.readouterr().out)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for words in (
+        ["-m", *command.split(), "rounds=1", "--output", "run"],
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_own.py"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *words], capture_output=True, text=True, timeout=300, env=environment
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "run" / "DONE").exists()

@@ -1,0 +1,179 @@
+"""Sweeps of ranges, of several runs at a time, and the index of their directories."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError
+from mpifed.sweep import execution
+from mpifed.sweep.__main__ import main
+from mpifed.sweep.index import SHORT, directory_names, write_index
+from mpifed.sweep.plan import Planned, plan, written_out
+
+FINISHES = """
+import pathlib, sys, time
+d = pathlib.Path(sys.argv[1])
+d.mkdir()
+{}
+(d / 'DONE').touch()
+"""
+TOGETHER = """
+until = time.monotonic() + 60
+while len(list(d.parent.glob('seed=*'))) < 4:
+    assert time.monotonic() < until
+    time.sleep(0.02)
+"""
+
+
+def planned(tmp_path: Path, count: int, needs: dict[int, int] | None = None) -> list[Planned]:
+    places = [tmp_path / "out" / f"seed={number}" for number in range(count)]
+    return [
+        Planned(place, {}, {}, (), (places[needs[n]],) if needs and n in needs else (), {"seed": n})
+        for n, place in enumerate(places)
+    ]
+
+
+def commands(runs: list[Planned], before: str = "") -> list[list[str]]:
+    program = FINISHES.format(before)
+    return [[sys.executable, "-c", program, str(run.directory)] for run in runs]
+
+
+@pytest.fixture(autouse=True)
+def no_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of these tests write DONE alone."""
+    monkeypatch.setattr(execution, "_result", lambda run: "")
+
+
+@given(st.lists(st.integers(-20, 20), min_size=1, max_size=3).filter(lambda b: b[2:] != [0]))
+def test_a_range_is_the_list_of_its_numbers(bounds: list[int]) -> None:
+    inside = ", ".join(map(str, bounds))
+    assert written_out(f"seed=range({inside})") == f"seed={list(range(*bounds))}"
+
+
+def test_other_words_are_left_alone_and_wrong_ranges_refused() -> None:
+    for word in ("seed=[0,1]", "model=range", "a=range(1,2,3,4)", "a=[range(3)]", "range(3)"):
+        assert written_out(word) == word
+    with pytest.raises(InputError, match="step is 0"):
+        written_out("seed=range(1,2,0)")
+    with pytest.raises(InputError, match="at most 10000"):
+        written_out("seed=range(10001)")
+
+
+def test_ten_seeds_are_ten_runs(tmp_path: Path) -> None:
+    runs = plan("synthetic-fedem", ["seed=range(10)", "rounds=3"], tmp_path, 1)
+    assert [run.overrides["seed"] for run in runs] == list(range(10))
+    write_index(runs)
+    with (tmp_path / "index.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["directory", "seed"]
+    assert rows[1:] == [[f"seed={seed}", str(seed)] for seed in range(10)]
+
+
+def test_long_names_lose_sections_and_options_but_never_their_difference(tmp_path: Path) -> None:
+    graphs = [{"name": "erdos_renyi", "p": 0.1}, {"name": "erdos_renyi", "p": 0.5}, "ring"]
+    axes = {"exchange.topology": graphs, "algorithm.lr": [0.1], "local.lr": [0.1, 1.0]}
+    names = directory_names(axes, tmp_path)
+    assert len(set(names)) == 6 and max(map(len, names)) <= SHORT
+    assert names[0] == "topology=erdos_renyi,p=0.1,algorithm.lr=0.1,local.lr=0.1"
+    assert names[-1] == "topology=ring,algorithm.lr=0.1,local.lr=1.0"
+    # A sweep that was begun with whole names keeps them.
+    whole = "exchange.topology=ring,algorithm.lr=0.1,local.lr=1.0"
+    (tmp_path / whole).mkdir()
+    assert directory_names(axes, tmp_path)[-1] == whole
+
+
+def test_runs_are_in_progress_at_a_time_and_none_twice(tmp_path: Path, capfd) -> None:
+    runs = planned(tmp_path, 4)
+    assert execution.execute(runs, commands(runs, TOGETHER), 4) == EXIT_FINISHED
+    assert execution.execute(runs, commands(runs), 2) == EXIT_FINISHED
+    said = capfd.readouterr().out
+    assert said.count(": finished in") == 4 and said.count("finished before, skipped") == 4
+
+
+def test_a_run_waits_for_the_one_it_starts_from(tmp_path: Path, capfd) -> None:
+    runs = planned(tmp_path, 4, {1: 0, 2: 1, 3: 0})
+    seen = "assert sys.argv[2] == 'none' or (d.parent / sys.argv[2] / 'DONE').exists()"
+    words = commands(runs, seen)
+    for number, needs in enumerate(("none", "seed=0", "seed=1", "seed=0")):
+        words[number].append(needs)
+    assert execution.execute(runs, words, 3) == EXIT_FINISHED
+    assert "about" in capfd.readouterr().out
+
+
+def test_what_depends_on_a_failed_run_is_not_started(tmp_path: Path, capfd) -> None:
+    runs = planned(tmp_path, 4, {1: 0, 2: 1})
+    words = commands(runs)
+    words[0] = [sys.executable, "-c", "raise SystemExit(3)"]
+    assert execution.execute(runs, words, 2) == EXIT_FAILED
+    said = capfd.readouterr()
+    assert "seed=0: failed with exit code 3" in said.err
+    assert "seed=1: not started, since seed=0" in said.err
+    assert "seed=2: not started, since seed=1" in said.err
+    assert "1 of 4 runs are finished" in said.out and runs[3].finished()
+
+
+def test_a_request_to_stop_reaches_every_run(tmp_path: Path) -> None:
+    stops = (
+        "import os, pathlib, signal, sys, time\n"
+        f"signal.signal(signal.SIGUSR1, lambda *_: os._exit({EXIT_STOPPED}))\n"
+        "pathlib.Path(sys.argv[1] + '.ready').touch()\n"
+        "time.sleep(60)\n"
+    )
+    program = f"""
+import sys
+from pathlib import Path
+from mpifed.sweep.execution import execute
+from mpifed.sweep.plan import Planned
+places = [Path({str(tmp_path)!r}) / "out" / str(n) for n in range(3)]
+runs = [Planned(place, {{}}, {{}}) for place in places]
+sys.exit(execute(runs, [[sys.executable, "-c", {stops!r}, str(p)] for p in places], 2))
+"""
+    process = subprocess.Popen([sys.executable, "-c", program])
+    ready = [tmp_path / "out" / f"{number}.ready" for number in range(2)]
+    deadline = time.monotonic() + 60
+    while not all(path.exists() for path in ready) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == EXIT_STOPPED
+    assert not (tmp_path / "out" / "2.ready").exists()
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, 1000])
+def test_jobs_share_the_processors_of_this_process(jobs: int) -> None:
+    found = execution.shares(jobs)
+    own = os.sched_getaffinity(0)
+    if jobs == 1 or jobs > len(own):
+        assert found is None
+    else:
+        assert found is not None and all(found)
+        assert set().union(*found) == own and sum(map(len, found)) == len(own)
+
+
+def test_no_jobs_are_refused(tmp_path: Path, capfd) -> None:
+    words = ["synthetic-fedem", "seed=range(2)", "--jobs", "0", "--output", str(tmp_path / "x")]
+    assert main(words) == 2
+    assert "--jobs is 0; it must be at least 1" in capfd.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.slow
+def test_two_at_a_time_give_the_digests_of_one_at_a_time(tmp_path: Path) -> None:
+    small = ["synthetic-fedem", "clients=4", "rounds=2", "data.n_test=20", "seed=range(3)"]
+    digests = []
+    for jobs in ("1", "2"):
+        place = tmp_path / jobs
+        assert main([*small, "--jobs", jobs, "--output", str(place)]) == EXIT_FINISHED
+        files = sorted(place.glob("*/metrics.csv"))
+        rows = [list(csv.DictReader(file.open(newline="")))[-1] for file in files]
+        digests.append([row["state_digest"] for row in rows])
+    assert digests[0] == digests[1] and len(set(digests[0])) == 3
