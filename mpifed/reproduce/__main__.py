@@ -177,8 +177,7 @@ def _check(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:
 def _tune(
     study: Table, variant: str, options: argparse.Namespace, more: dict[str, Any], command: str
 ) -> dict[str, str]:
-    seed = 0
-    trials = tuning.trials_of(study, variant, options.output, seed, more)
+    trials = tuning.trials_of(study, variant, options.output, seed=0, more=more)
     every = [run for tried in trials.values() for _, run in tried]
     if options.dry_run:
         print(f"{len(every)} runs to tune {study.name} on {variant}")
