@@ -17,6 +17,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "data": ("mpifed.data.__main__", "make a federated HDF5 file from raw files"),
     "sweep": ("mpifed.sweep.__main__", "run every combination of lists of values"),
     "report": ("mpifed.report.__main__", "make tables and plots from run directories"),
+    "watch": ("mpifed.watch", "show a running run in a terminal"),
     "jobs": ("mpifed.jobs.__main__", "submit, watch and stop runs as SLURM jobs"),
     "verify": ("mpifed.verify", "repeat rounds of a finished run and compare digests"),
     "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bench_asynchrony
 import bench_checkpoint
 import bench_clients
 import bench_clustering
@@ -215,6 +216,7 @@ for part in (
     bench_clustering,
     bench_transport,
     bench_gossip,
+    bench_asynchrony,
     bench_corrections,
     bench_flix,
     bench_fedmm,

@@ -24,7 +24,7 @@ FLOORS = (
     {"mpifed"},
     {"launch", "reproduce"},
     {"preload"},
-    {"run", "verify", "__main__"},
+    {"run", "verify", "watch", "__main__"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
 

@@ -27,6 +27,7 @@ from topologies.matchings import (
     restore_matchings,
     restore_random_matching,
 )
+from topologies.moving import OVER, restore_random_walk, teleport
 from topologies.own_rounds import prepare_matrices, restore_matrices
 from topologies.parameters import Parameter
 from topologies.sequences import Schedule
@@ -183,6 +184,22 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         },
         uses="nodes",
         random=True,
+    ),
+    "teleport": ScheduleEntry(
+        _seeded(teleport),
+        "few models, at nodes that are drawn anew in each round; directed (Teleportation)",
+        {
+            "active": Parameter(int, "number of models", 2, low=1),
+            "over": Parameter(str, "how they mix", "base_k", choices=tuple(OVER)),
+        },
+        uses="nodes",
+        random=True,
+    ),
+    "random_walk": ScheduleEntry(
+        restore_random_walk,
+        "one model that walks along the edges, by the weights; directed (Markov chain SGD)",
+        random=True,
+        prepare=prepare_static,
     ),
     "tour": ScheduleEntry(
         restore_tour,

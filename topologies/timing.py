@@ -45,7 +45,9 @@ class Links:
         """The number of clients."""
         return len(self.site)
 
-    def travel(self, receivers: Nodes, senders: Nodes, message_bits: float) -> Array:
+    def travel(
+        self, receivers: Nodes, senders: Nodes, message_bits: float, shared: bool = True
+    ) -> Array:
         """Return the seconds from the sending to the arrival of the messages of one round.
 
         A client's upload is shared by the messages that it sends, its download by those that it
@@ -57,6 +59,8 @@ class Links:
             The messages.
         message_bits : float
             The size of a message in bits.
+        shared : bool, default True
+            Whether they are under way at once. Otherwise each has its links for itself.
 
         Returns
         -------
@@ -64,8 +68,10 @@ class Links:
             The seconds.
         """
         network, to, of = self.network, self.site[receivers], self.site[senders]
-        sent = np.bincount(senders, minlength=self.n)[senders]
-        received = np.bincount(receivers, minlength=self.n)[receivers]
+        sent = received = np.ones(len(senders), np.int64)
+        if shared:
+            sent = np.bincount(senders, minlength=self.n)[senders]
+            received = np.bincount(receivers, minlength=self.n)[receivers]
         rate = np.minimum(network.upload[of] / sent, network.download[to] / received)
         rate = np.minimum(rate, network.bandwidth[of, to])
         return np.asarray(network.latency[of, to] + message_bits / rate)

@@ -17,7 +17,14 @@ def refuse_momentum(configuration: Any) -> str | None:
 
 
 def refuse_correction(configuration: Any) -> str | None:
-    """Return why gossip cannot be corrected besides, or None."""
+    """Return why gossip cannot be corrected besides, or go without rounds, or None."""
+    mixes = configuration.exchange.options.get("asynchrony", "none")
+    if mixes != "none":
+        return (
+            f"exchange.asynchrony is '{mixes}', but the corrections of "
+            f"{configuration.algorithm.name} cancel only where all clients exchange in the same "
+            "round; allowed: none"
+        )
     asked = configuration.exchange.options.get("correction")
     if asked is None:
         return None

@@ -182,9 +182,13 @@ class Exchange(Component, kind="exchange"):
         What messages go through.
     ledger : Ledger
         What was sent since the run began.
+    values_kept : int
+        Values of each client that it keeps for others; where there are any, its memory is that of
+        all hosted clients, whoever takes part, and changed in place.
     """
 
     shared_is_rows: ClassVar[bool]
+    values_kept: int = 0
 
     def __init__(
         self,
@@ -227,6 +231,18 @@ class Exchange(Component, kind="exchange"):
         """
         return None
 
+    def participants(self, round: int, present: np.ndarray) -> np.ndarray:
+        """Return who takes part in a round, the last one or the one after it. Collective.
+
+        Parameters
+        ----------
+        round : int
+            The round, counted from 1.
+        present : ndarray
+            Who is there, bool (n_clients,), the same on every rank.
+        """
+        return present
+
     @abstractmethod
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
         """Return the channel of a round.
@@ -238,7 +254,7 @@ class Exchange(Component, kind="exchange"):
         active : ndarray
             Who takes part, bool (n_clients,), the same on every rank.
         memory : Any
-            The participants' rows of what earlier rounds left behind.
+            The participants' rows of what earlier rounds left behind; see ``values_kept``.
         """
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:

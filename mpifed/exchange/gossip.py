@@ -10,38 +10,37 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import scipy.sparse
 import torch
-from annotated_types import Gt, Le
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 import topologies
 from mpifed.components.schema import ComponentOf
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import choco
-from mpifed.exchange.base import Exchange
+from mpifed.exchange.asynchrony import AsynchronousChannel, Timetable, first_values
+from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.contraction import predict
 from mpifed.exchange.corrections import Kept
-from mpifed.exchange.corrections.fitting import fitted, mixed_by, refusal
+from mpifed.exchange.corrections.fitting import fitted, mixed_by
+from mpifed.exchange.described import gossip_lines
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
 from mpifed.exchange.neighbours import CompressedMessages, GossipChannel, Replicas
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.exchange.routing import Routing
+from mpifed.exchange.together import gossip_refusal
 from mpifed.federation.clients import Federation, participants
-from mpifed.federation.participation import is_unbiased
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing
 
 WIDTH = 1 << 16
 """Numbers of the rows that are compared with their mean at a time."""
-
-
-STILL = (("drop_nodes", 0), ("drop_edges", 0), ("edge_failure", 0), ("local_rounds", 1))
-"""Options of schedules with which every neighbour hears every message."""
 
 
 class Gossip(Exchange):
@@ -63,6 +62,13 @@ class Gossip(Exchange):
         (``choco.optimal_step``), 'paper' that of the paper's theorem.
     correction : str or mapping
         What clients send and keep so that unlike data do not bias the result.
+    asynchrony : {'none', 'wait_free', 'pairwise'}
+        Whether clients wait for each other: in rounds that all have in common; not at all, mixing
+        the latest values that have arrived (SWIFT); or averaging with one neighbour at a time
+        (AD-PSGD). When is what the sections ``network`` and ``compute`` say.
+    kept_versions : int
+        Values of each client that are kept for its neighbours under 'wait_free': a client sends
+        nothing new while all but one of them are on their way.
     """
 
     shared_is_rows = True
@@ -80,8 +86,13 @@ class Gossip(Exchange):
         transport: Literal["auto", "collective", "neighbourhood", "messages"] = "auto",
         consensus_step: Annotated[float, Gt(0), Le(1)] | Literal["paper"] | None = None,
         correction: Annotated[Any, ComponentOf("correction")] = "none",
+        asynchrony: Literal["none", "wait_free", "pairwise"] = "none",
+        kept_versions: Annotated[int, Ge(2), Le(100)] = 2,
     ) -> None:
         super().__init__(federation, seed, stored, compressor)
+        self.asynchrony = asynchrony
+        self.values_kept = {"none": 0, "wait_free": kept_versions, "pairwise": 1}[asynchrony]
+        self.timetable: Timetable | None = None
         self.consensus_step = consensus_step
         self._arrays = dict(stored)
         if compressor is not None:
@@ -143,35 +154,7 @@ class Gossip(Exchange):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options cannot be combined, or None."""
-        if is_unbiased(configuration.participation):
-            return (
-                "participation.weights is 'unbiased', which is an average at a server; by gossip "
-                "the weights of absent clients' edges return to both ends, and the mean over "
-                "clients stays; allowed: renormalised"
-            )
-        if (reason := refusal(configuration)) or configuration.compression.name == "none":
-            return reason
-        compressed = f"compression.name is '{configuration.compression.name}'"
-        schedule = configuration.exchange.options["schedule"]
-        if schedule.name != "static":
-            return (
-                f"{compressed} and exchange.schedule '{schedule.name}': neighbours keep "
-                "replicas of each other's state, which a changing neighbourhood would not follow; "
-                "allowed: static"
-            )
-        for key, still in STILL:
-            if schedule.options.get(key, still) != still:
-                return (
-                    f"{compressed} and exchange.schedule.{key} {schedule.options[key]}: neighbours "
-                    "keep replicas of each other's state, which need every message of every "
-                    f"round; allowed: {still}"
-                )
-        if configuration.participation != 1.0 or configuration.on_divergence != "stop":
-            return (
-                f"{compressed} under gossip: who is absent would miss what its replicas need; "
-                "participation must be 1.0 and on_divergence stop"
-            )
-        return None
+        return gossip_refusal(configuration)
 
     def _constants(self, seed: int, schedule: Any) -> np.ndarray:
         """``gap`` and ``spread`` of the static W, found on rank 0. Collective."""
@@ -205,7 +188,22 @@ class Gossip(Exchange):
         where_from = words.get(self.consensus_step, "as configured")
         return choco.forecast(self.choco_step(size), where_from, self._bounds(size), rounds)
 
-    def at(self, round: int, active: np.ndarray, memory: Any = None) -> GossipChannel:
+    def participants(self, round: int, present: np.ndarray) -> np.ndarray:
+        training = self.federation.training
+        if self.timetable is not None:
+            nodes = self.timetable.begin(round, present[training]).nodes
+        elif hasattr(self.schedule, "taking_part"):
+            nodes = self.schedule.taking_part(round)
+        else:
+            return present
+        chosen = np.zeros(len(present), bool)
+        chosen[training[nodes]] = True
+        return chosen & present
+
+    def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
+        if self.timetable is not None:
+            make = partial(self.timetable.plan, partial(self.routing.weights, round))
+            return AsynchronousChannel(self.federation, self.ledger, make, memory)
         messages = None
         if self.compressor is not None:
             messages = CompressedMessages(self.compressor, self.seed, self.choco_step)
@@ -214,6 +212,9 @@ class Gossip(Exchange):
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
         sizes = [math.prod(tensor.shape[1:]) for tensor in shared]
+        if self.values_kept:
+            empty = self.values_kept if self.asynchrony == "wait_free" else None
+            return first_values(shared, empty)
         if self.correction is not None:
             widths = sum(map(self.correction.width, sizes))
             return Kept(shared[0].new_zeros(n_hosted, widths, dtype=dtype))
@@ -253,9 +254,9 @@ class Gossip(Exchange):
     def predicted_contraction(self, rounds: int) -> dict[str, float | int] | None:
         """Return how ``rounds`` rounds of averaging alone would contract; ``contraction.predict``.
 
-        None where messages are compressed or corrected, which contracts by another law.
+        None where messages are compressed, corrected or late, which contracts by another law.
         """
-        if self.compressor is not None or self.correction is not None:
+        if self.compressor is not None or self.correction is not None or self.values_kept:
             return None
         federation, seed = self.federation, self.seed
         taking_part = None
@@ -282,21 +283,6 @@ class Gossip(Exchange):
 
     def describe(self, payload: int, itemsize: int) -> list[str]:
         route = self.routing.route(1, ~self.federation.unseen, itemsize)
-        matrix, traffic = route.matrix, route.traffic
-        transport, why = route.chosen
         if self.correction is not None:
             payload = self.correction.numbers(payload // itemsize) * itemsize
-        per_row, per_sum = traffic.bytes_a_number()
-        gathered = transport == "collective"
-        rows = traffic.gathered_rows if gathered else traffic.row_numbers
-        moved = rows * payload
-        moved += 0 if gathered else traffic.sum_numbers * payload // per_row * per_sum
-        period = self.schedule.period
-        return [
-            f"exchange    gossip; {matrix.n} nodes, {len(matrix.edges)} edges in round 1, "
-            f"{'no period' if period is None else f'period {period}'}, W {matrix.sha256[:12]}",
-            f"            over its edges the federation sends {route.messages * payload:,} bytes",
-            f"            between ranks by {transport}: {why}",
-            f"            MPI moves {moved:,} bytes a round: {rows} rows"
-            + (f", {traffic.sum_numbers} sums" if traffic.sum_numbers and not gathered else ""),
-        ]
+        return gossip_lines(route, self.schedule.period, payload, self.values_kept)

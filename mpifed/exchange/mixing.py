@@ -16,6 +16,8 @@ from mpifed.components.registry import Section, named
 from mpifed.components.registry import complete as complete_component
 from mpifed.errors import InputError
 
+_ASYNCHRONY = ("asynchrony", "kept_versions")
+
 DEFAULT_TOPOLOGY, DEFAULT_WEIGHTS, DEFAULT_SCHEDULE = "erdos_renyi", "fmmc", "static"
 
 
@@ -40,7 +42,7 @@ def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
     except topologies.TopologyError as error:
         raise InputError(f"exchange.schedule: {error}") from None
     uses = _uses(name)
-    corrected = correction(options)
+    corrected, waits_not = correction(options), options.get("asynchrony", "none") != "none"
     return {
         "topology": _completed(
             "topology",
@@ -59,8 +61,9 @@ def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
         "schedule": Section(name, rest),
         "transport": options["transport"],
         "consensus_step": options["consensus_step"],
-        # Runs of plain gossip do not mention corrections, as those of earlier versions.
+        # Runs of plain gossip mention neither, as those of earlier versions.
         **({} if corrected.name == "none" else {"correction": corrected}),
+        **{key: options[key] for key in _ASYNCHRONY if waits_not},
     }
 
 

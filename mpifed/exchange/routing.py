@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 import topologies
 from mpifed.errors import RunError
@@ -50,6 +51,7 @@ class Routing:
         self.federation, self.schedule = federation, schedule
         self._from_rank_0, self._transport = from_rank_0, transport
         self._routes: dict[tuple[int, bytes, int], Route] = {}
+        self._weights: dict[int, scipy.sparse.csr_array] = {}
         self._neighbourhoods: dict[int, Any] = {}
 
     def route(self, round: int, active: np.ndarray, itemsize: int) -> Route:
@@ -69,8 +71,7 @@ class Routing:
         RunError
             On every rank, if rank 0 cannot make W^k.
         """
-        period = self.schedule.period
-        phase = round if period is None else (round - 1) % period
+        phase, period = self._phase(round), self.schedule.period
         key = (phase, np.packbits(active).tobytes(), itemsize)
         if key not in self._routes:
             if len(self._routes) >= ROUTES_KEPT:
@@ -97,6 +98,27 @@ class Routing:
         used = self.route(round, active, itemsize).sparse.tocoo()
         pairs = np.stack([used.row, used.col], axis=1).astype(np.int64)
         return np.asarray(pairs[used.row != used.col])
+
+    def weights(self, round: int) -> scipy.sparse.csr_array:
+        """Return W^k over all training clients, without explicit zeros. Collective.
+
+        Parameters
+        ----------
+        round : int
+            k, counted from 1.
+        """
+        phase = self._phase(round)
+        if phase not in self._weights:
+            if len(self._weights) >= ROUTES_KEPT:
+                self._weights.clear()
+            found = self._matrix(round).to_sparse()
+            found.eliminate_zeros()
+            self._weights[phase] = found
+        return self._weights[phase]
+
+    def _phase(self, round: int) -> int:
+        period = self.schedule.period
+        return round if period is None else (round - 1) % period
 
     def _matrix(self, round: int) -> topologies.MixingMatrix:
         """W^k, the same bits on every rank."""

@@ -1,32 +1,40 @@
 """``python -m mpifed.report RUN_DIR ... --output DIR``: tables and plots from run directories.
 
 Each RUN_DIR is a run directory or holds some. Runs that differ only in the seed become one entry,
-with mean and deviation. DIR gets table.md, table.csv and one PNG a figure; without --output the
-table is only printed. With --against or --target there is a second table, of the differences from
-one method with the same seed, and of the rounds and bits that an accuracy took. With --figure
-COLUMN there is one more PNG, of any column of metrics.csv against rounds, bits, floats,
-simulated_seconds or a key of the configuration (--x), a line for each value of the keys --by, a
-panel for what else differs. With --grid COLUMN there is a table of its last values, as text, CSV
-and PNG, with a column for each value of the key --x and a row for each of the key --by, whose best
-is marked.
+with mean and deviation. DIR gets report.html, a page that needs no other file, table.md, table.csv
+and a picture of each figure; without --output the table is only printed. With --against or --target
+there is a second table, of the differences from one method with the same seed, and of the rounds
+and bits that an accuracy took. With --figure COLUMN there is one more picture, of any column of
+metrics.csv against rounds, bits, floats, simulated_seconds or a key of the configuration (--x), a
+line for each value of the keys --by, a panel for what else differs. With --grid COLUMN there is a
+table of its last values, as text, CSV and picture, with a column for each value of the key --x and
+a row for each of the key --by, whose best is marked.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from mpifed.command import Parser, program
+from mpifed.command import program
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
 from mpifed.report import paired
-from mpifed.report.figure import Wanted, draw_figure, series
+from mpifed.report.charts import drawn
+from mpifed.report.figure import draw_figure, series
 from mpifed.report.grid import draw_grid, grids
-from mpifed.report.grid_tables import WantedGrid
 from mpifed.report.groups import Group, group_runs
+from mpifed.report.options import (
+    figure_wanted,
+    grid_wanted,
+    names_wanted,
+    parser,
+    pictures_wanted,
+)
+from mpifed.report.page.document import page
+from mpifed.report.plots import check_texts, draw
 from mpifed.report.reading import find_runs
 from mpifed.report.tables import csv_text, markdown, terminal
 
@@ -47,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
         The exit code.
     """
     try:
-        options = _parser().parse_args(words)
+        options = parser(__doc__).parse_args(words)
         if options.target is not None and not 0 < options.target < 1:
             raise InputError(f"--target is {options.target:g}; it must be a fraction in (0, 1)")
         found = find_runs(options.run_dirs)
@@ -56,16 +64,23 @@ def main(words: Sequence[str] | None = None) -> int:
         comparison = compare(groups, options.against, options.target)
         output = options.output
         wanted, wanted_grid = figure_wanted(options), grid_wanted(options)
+        made = pictures_wanted(options)
+        how = drawn(groups, names_wanted(options, groups))
         # Before anything is written, for they may refuse what is asked for.
         lines = series(found, wanted) if wanted is not None else []
         panels = grids(found, wanted_grid) if wanted_grid is not None else []
-        files = write(groups, tables | comparison, output, options.against) if output else []
+        files, grid = [], ""
+        if output is not None:
+            check_texts(made, groups, how, options.against)
+            repeated = [*program("report").split(), *(sys.argv[1:] if words is None else words)]
+            texts = {"report.html": page(groups, notes, how, options.against, repeated)}
+            files = write(texts | tables | comparison, output)
+            files += draw(groups, output, options.against, made, how)
         if wanted is not None:
-            files.append(draw_figure(lines, wanted, output))
-        grid = ""
+            files += draw_figure(lines, wanted, output, made)
         if wanted_grid is not None:
-            drawn, grid = draw_grid(panels, wanted_grid, output)
-            files += drawn
+            of_grid, grid = draw_grid(panels, wanted_grid, output, made)
+            files += of_grid
     except InputError as error:
         complain("mpifed.report", text_of(error))
         return EXIT_BAD_INPUT
@@ -78,76 +93,6 @@ def main(words: Sequence[str] | None = None) -> int:
     for line in [*(f"* {note}" for note in notes), *map(str, files)]:
         print(line)
     return EXIT_FINISHED
-
-
-def figure_wanted(options: argparse.Namespace) -> Wanted | None:
-    """Return what --figure and its options ask for.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The parsed command line.
-
-    Returns
-    -------
-    Wanted or None
-        The request; None without --figure.
-
-    Raises
-    ------
-    InputError
-        If an option does not fit the others or is out of range.
-    """
-    if options.figure is None and options.grid is None:
-        beside = {"--x": options.x, "--by": options.by, "--aside": options.aside}
-        beside["--linear"] = options.linear or None
-        for name, value in beside.items():
-            if value is not None:
-                raise InputError(f"{name} is for --figure or --grid, and neither is given")
-    if options.figure is None:
-        if options.until is not None:
-            raise InputError("--until is for --figure, which is not given")
-        return None
-    if options.until is not None and not options.until > 0:
-        raise InputError(f"--until is {options.until:g}; it must be above 0")
-    if options.output is None:
-        raise InputError("--figure needs --output, the directory in which it is drawn")
-    by, aside = tuple(options.by or ()), tuple(options.aside or ())
-    x = options.x or "rounds"
-    return Wanted(options.figure, x, by, options.linear, aside, options.until)
-
-
-def grid_wanted(options: argparse.Namespace) -> WantedGrid | None:
-    """Return what --grid and its options ask for.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The parsed command line.
-
-    Returns
-    -------
-    WantedGrid or None
-        The request; None without --grid.
-
-    Raises
-    ------
-    InputError
-        If an option does not fit the others.
-    """
-    if options.grid is None:
-        return None
-    if options.figure is not None:
-        raise InputError("--figure and --grid read --x and --by each in its own way; give one")
-    if options.output is None:
-        raise InputError("--grid needs --output, the directory in which it is drawn")
-    if options.x is None or len(options.by or ()) != 1:
-        raise InputError(
-            "--grid needs one key for its columns, --x KEY, and one for its rows, --by KEY"
-        )
-    return WantedGrid(
-        options.grid, options.x, options.by[0], options.linear, tuple(options.aside or ())
-    )
 
 
 def compare(groups: Sequence[Group], against: str | None, target: float | None) -> dict[str, str]:
@@ -180,21 +125,15 @@ def compare(groups: Sequence[Group], against: str | None, target: float | None) 
     }
 
 
-def write(
-    groups: Sequence[Group], tables: dict[str, str], output: Path, against: str | None
-) -> list[Path]:
-    """Write tables and plots, replacing the files of an older report.
+def write(texts: dict[str, str], output: Path) -> list[Path]:
+    """Write the page and the tables, replacing the files of an older report.
 
     Parameters
     ----------
-    groups : Sequence[Group]
-        The groups of runs.
-    tables : dict[str, str]
-        The text of each table by file name.
+    texts : dict[str, str]
+        The text of each file by name.
     output : Path
         The directory; it is made if it does not exist.
-    against : str | None
-        The method whose accuracy the others' differences are drawn to, if any.
 
     Returns
     -------
@@ -206,40 +145,13 @@ def write(
     InputError
         If a file cannot be written.
     """
-    from mpifed.report.plots import draw
-
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for name, text in tables.items():
+        for name, text in texts.items():
             (output / name).write_text(text, encoding="utf-8")
-        return [*(output / name for name in tables), *draw(groups, output, against)]
     except OSError as error:
         raise InputError(f"--output {output} cannot be written: {error.strerror}") from None
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog=program("report"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="a run directory, or one above"
-    )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where tables and plots go")
-    parser.add_argument("--against", metavar="METHOD", help="a method as the table names it")
-    parser.add_argument("--target", type=float, metavar="FRACTION", help="a test accuracy")
-    parser.add_argument("--figure", metavar="COLUMN", help="a column of metrics.csv to draw")
-    parser.add_argument("--grid", metavar="COLUMN", help="a column to tabulate over --x and --by")
-    parser.add_argument(
-        "--x", metavar="WHAT", help="rounds, bits, floats, simulated_seconds or a key"
-    )
-    parser.add_argument("--by", nargs="+", metavar="KEY", help="dotted keys, a line for each value")
-    parser.add_argument("--aside", nargs="+", metavar="KEY", help="dotted keys that make no panels")
-    parser.add_argument("--until", type=float, metavar="X", help="the largest x of --figure")
-    parser.add_argument("--linear", action="store_true", help="no logarithms in --figure or --grid")
-    return parser
+    return [output / name for name in texts]
 
 
 if __name__ == "__main__":

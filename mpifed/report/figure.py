@@ -16,25 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifed.config.filenames import safe
 from mpifed.errors import InputError, closest
 from mpifed.report.columns import larger_is_better
 from mpifed.report.keys import differing, label, naturally
 from mpifed.report.labels import leaves
-from mpifed.report.lines import FEW_POINTS, GREY, STYLE, look
+from mpifed.report.looks import look
+from mpifed.report.pictures import GREY, Pictures, save
+from mpifed.report.placing import FEW_POINTS
 from mpifed.report.reading import Run, read_columns
+from mpifed.report.wanted import PROGRESS, Wanted, file_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-PROGRESS = {
-    "rounds": ("round", "communication round"),
-    "bits": ("up_bits", "bits sent by all clients"),
-    "floats": ("up_floats", "numbers sent by all clients"),
-    "simulated_seconds": ("simulated_seconds", "seconds of the simulated federation"),
-}
-"""Values of x that are not keys, each with its column and the label of the axis."""
 
 FLOOR = 1e-16
 """Where a logarithmic axis ends: gaps of float64 below it are noise."""
@@ -45,34 +39,6 @@ DOTS = 110  # an inch
 PANEL = (4.2, 3.1)  # inches
 MARGIN = 0.03  # of the x that are drawn, where --until sets them
 TICKS = 4  # intervals between numbers on x, at most
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A figure to draw.
-
-    Attributes
-    ----------
-    column : str
-        The column of metrics.csv on the y axis.
-    x : str
-        "rounds", "bits", "floats" or a dotted key.
-    by : tuple[str, ...]
-        Dotted keys; each combination of their values makes a line.
-    linear : bool
-        Whether the y axis is linear, not logarithmic.
-    aside : tuple[str, ...]
-        Dotted keys or sections that do not separate panels.
-    until : float | None
-        The largest x that is drawn.
-    """
-
-    column: str
-    x: str = "rounds"
-    by: tuple[str, ...] = ()
-    linear: bool = False
-    aside: tuple[str, ...] = ()
-    until: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,8 +63,10 @@ class Series:
     y: np.ndarray
 
 
-def draw_figure(every: Sequence[Series], wanted: Wanted, output: Path) -> Path:
-    """Draw ``series`` and save the figure as a PNG file.
+def draw_figure(
+    every: Sequence[Series], wanted: Wanted, output: Path, made: Pictures | None = None
+) -> list[Path]:
+    """Draw ``series`` and save the figure.
 
     Parameters
     ----------
@@ -107,22 +75,21 @@ def draw_figure(every: Sequence[Series], wanted: Wanted, output: Path) -> Path:
     wanted : Wanted
         What they show.
     output : Path
-        The directory of the file.
+        The directory of the files.
+    made : Pictures, optional
+        Formats and font.
 
     Returns
     -------
-    Path
-        The file.
+    list of Path
+        The files.
     """
     import matplotlib
 
     matplotlib.use("Agg")
-    with matplotlib.rc_context(STYLE):
-        figure = _figure(every, wanted)
-        name = f"{wanted.column}-{wanted.x}".replace("_", "-").replace(".", "-")
-        path = output / f"{safe(name)}.png"
-        figure.savefig(path, dpi=DOTS)
-    return path
+    made = made or Pictures()
+    with matplotlib.rc_context(made.style()):
+        return save(_figure(every, wanted), output, file_name(wanted), made, DOTS)
 
 
 def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:

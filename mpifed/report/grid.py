@@ -22,7 +22,7 @@ from mpifed.report.figure import DOTS
 from mpifed.report.grid_tables import Grid, WantedGrid, csv_text, markdown
 from mpifed.report.keys import differing, label, naturally, short
 from mpifed.report.labels import leaves
-from mpifed.report.lines import STYLE
+from mpifed.report.pictures import Pictures, save
 from mpifed.report.reading import Run, read_columns
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ MARGIN = (1.1, 1.1)  # inches around the cells, for labels and the title
 DARK = 0.6  # from this share of the colours on, numbers are white
 
 
-def draw_grid(found: Sequence[Grid], wanted: WantedGrid, output: Path) -> tuple[list[Path], str]:
+def draw_grid(
+    found: Sequence[Grid], wanted: WantedGrid, output: Path, made: Pictures | None = None
+) -> tuple[list[Path], str]:
     """Write the figure and the tables of ``grids``.
 
     Parameters
@@ -48,22 +50,26 @@ def draw_grid(found: Sequence[Grid], wanted: WantedGrid, output: Path) -> tuple[
         What they show.
     output : Path
         The directory of the files.
+    made : Pictures, optional
+        Formats and font.
 
     Returns
     -------
     tuple
-        The files (.md, .csv and .png) and the table as Markdown text.
+        The files (.md, .csv and pictures) and the table as Markdown text.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     text = markdown(found, wanted)
-    stem = output / safe(f"{wanted.column}-grid".replace("_", "-"))
-    with matplotlib.rc_context(STYLE):
-        _figure(found, wanted).savefig(stem.with_suffix(".png"), dpi=DOTS)
-    stem.with_suffix(".md").write_text(text, encoding="utf-8")
-    stem.with_suffix(".csv").write_text(csv_text(found, wanted), encoding="utf-8")
-    return [stem.with_suffix(suffix) for suffix in (".md", ".csv", ".png")], text
+    made = made or Pictures()
+    name = safe(f"{wanted.column}-grid-{short(wanted.x)}-{short(wanted.by)}".replace("_", "-"))
+    tables = [output / f"{name}.md", output / f"{name}.csv"]
+    with matplotlib.rc_context(made.style()):
+        pictures = save(_figure(found, wanted), output, name, made, DOTS)
+    for path, content in zip(tables, (text, csv_text(found, wanted)), strict=True):
+        path.write_text(content, encoding="utf-8")
+    return [*tables, *pictures], text
 
 
 def grids(runs: Sequence[Run], wanted: WantedGrid) -> list[Grid]:

@@ -1,197 +1,162 @@
-"""Curves on one pair of axes, each named in the right margin beside its last value."""
+"""Charts drawn by matplotlib: each line is named in the right margin beside its last value."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from mpifed.report.chart import Chart, Line, bars, folded, height_limits
+from mpifed.report.pictures import GREY, Pictures
+from mpifed.report.placing import LINE_HEIGHT, beside, marked, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers can distinguish, without their yellow, which
-# is too faint for a line; with more methods than colours the dashes distinguish them.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-GREY = "#595959"
-STYLE: Any = {
-    "font.size": 11,
-    "axes.titlesize": 12,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.titlepad": 24,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": GREY,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "axes.grid": True,
-    "grid.color": "#E5E5E5",
-    "axes.axisbelow": True,
-    "lines.linewidth": 2,
-    "lines.markersize": 4,
-    "savefig.dpi": 200,
-    "savefig.bbox": "tight",
-    "savefig.facecolor": "white",
-}
-SIZE = (6.6, 4.2)  # inches, without the names in the right margin
 AXES = (0.1, 0.12, 0.88, 0.76)  # left, bottom, width, height as parts of it
-LINE_HEIGHT = 15  # points between two names in the margin
-FEW_POINTS = 12  # up to so many points each gets a marker
+ACROSS = 3  # panels in a row, at most
+NAMES_WIDTH = 2.3  # inches between panels, for names
+SMALL = 0.62  # of the size of one panel, where there are several
+DOTS, DOTS_OF_MANY = 200, 110  # an inch, of one panel and of several
+LETTERS, NAME_LETTERS = 60, 22  # of a name in the margin, of one panel and of several
+BAR = 5  # points between the bars of two lines
 
 
-@dataclass(frozen=True)
-class Look:
-    """The colour and dashes of one method, the same in every figure.
-
-    Attributes
-    ----------
-    colour : str
-        A matplotlib colour.
-    dashes : Any
-        A matplotlib line style.
-    """
-
-    colour: str
-    dashes: Any
-
-
-@dataclass(frozen=True)
-class Line:
-    """One curve of finite points.
-
-    Attributes
-    ----------
-    x : ndarray, shape (points,)
-        The places.
-    y : ndarray, shape (points,)
-        The values.
-    band : ndarray, shape (points,)
-        The half width of the band around them.
-    name : str
-        The name in the margin.
-    look : Look
-        The colour and dashes.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    band: np.ndarray
-    name: str
-    look: Look
-
-
-def look(index: int) -> Look:
-    """Return the look of the ``index``-th method."""
-    dashes = DASHES[index // len(COLOURS) % len(DASHES)]
-    return Look(COLOURS[index % len(COLOURS)], dashes)
-
-
-def new_axes(title: str, subtitle: str, x_label: str) -> tuple[Figure, Axes]:
-    """Return an empty figure; its title says what the vertical axis shows.
+def figure_of(chart: Chart, made: Pictures) -> Figure:
+    """Return a chart as a figure, several panels if it has many lines.
 
     Parameters
     ----------
-    title : str
-        The title.
-    subtitle : str
-        The line below it.
-    x_label : str
-        The label of the x axis.
-
-    Returns
-    -------
-    tuple of Figure and Axes
-        The figure and its axes.
+    chart : Chart
+        The chart.
+    made : Pictures
+        Size and texts.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE)
-    axes = figure.add_axes(AXES)
-    axes.set_title(title)
-    axes.text(0, 1.03, subtitle, transform=axes.transAxes, color=GREY, fontsize=10)
-    axes.set_xlabel(x_label)
-    return figure, axes
+    panels = chart.panels()
+    title, x_label = (
+        _text(made.titles, chart, chart.title),
+        _text(made.x_labels, chart, chart.x_label),
+    )
+    several = len(panels) > 1
+    across = min(ACROSS, math.ceil(math.sqrt(len(panels))))
+    down = -(-len(panels) // across)
+    width, height = (side * (SMALL if several else 1) for side in made.size)
+    wide, high = width + (NAMES_WIDTH if several else 0), height + (0.35 if several else 0)
+    figure = Figure(figsize=(wide * across, high * down), dpi=DOTS_OF_MANY if several else DOTS)
+    first: Axes | None = None
+    for index, lines in enumerate(panels):
+        row, column = divmod(index, across)
+        left, bottom = (column * wide + AXES[0] * width), (down - 1 - row) * high + AXES[1] * height
+        place = left / (wide * across), bottom / (high * down)
+        part = AXES[2] * width / (wide * across), AXES[3] * height / (high * down)
+        axes = figure.add_axes((*place, *part), sharex=first, sharey=first)
+        first = first or axes
+        if index == 0:
+            axes.set_title(title)
+            axes.annotate(chart.subtitle, (0, 1), xycoords="axes fraction", xytext=(0, 7),
+                          textcoords="offset points", color=GREY, fontsize="small")  # fmt: skip
+        if row == down - 1 or index + across >= len(panels):
+            axes.set_xlabel(x_label)
+        _scales(axes, chart)
+        _draw(axes, chart, lines)
+    if first is not None:
+        first.set_xlim(*_limits(chart))
+        first.set_ylim(*height_limits(chart))
+    for axes, lines in zip(figure.axes, panels, strict=True):
+        _draw_bars(axes, lines)
+        _name_lines(axes, lines, NAME_LETTERS if several else LETTERS)
+    return figure
 
 
-def draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
-    """Draw lines; each one's last value is extended to its name in the right margin.
+def _text(texts: Mapping[str, str], chart: Chart, otherwise: str) -> str:
+    return texts.get(chart.name, texts.get(chart.column, otherwise))
 
-    Parameters
-    ----------
-    axes : Axes
-        The axes to draw into.
-    lines : Sequence[Line]
-        The lines.
-    """
-    start, end = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
-    axes.set_xlim(start, end if end > start else start + 1)
-    for line in lines:
-        marker = "o" if len(line.x) <= FEW_POINTS else None
-        colour = line.look.colour
-        axes.plot(line.x, line.y, color=colour, linestyle=line.look.dashes, marker=marker,
-                  clip_on=False, zorder=3)  # fmt: skip
-        axes.fill_between(line.x, line.y - line.band, line.y + line.band, color=colour, alpha=0.18,
-                          linewidth=0)  # fmt: skip
-        if line.x[-1] < end:
+
+def _limits(chart: Chart) -> tuple[float, float]:
+    if not chart.x:
+        return 0.0, 100.0
+    start = float(min(line.x[0] for line in chart.lines))
+    end = float(max(line.x[-1] for line in chart.lines))
+    return start, end if end > start else start + 1
+
+
+def _scales(axes: Axes, chart: Chart) -> None:
+    if chart.y_log:
+        axes.set_yscale("log")
+    if chart.x_log:
+        from matplotlib.ticker import LogLocator
+
+        axes.set_xscale("log", subs=())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+    if chart.mark is not None:
+        place, name = chart.mark
+        axes.axvline(place, color=GREY, linewidth=1, linestyle=(0, (2, 2)))
+        axes.annotate(
+            name, (place, 0.98), xycoords=("data", "axes fraction"), xytext=(5, 0),
+            textcoords="offset points", color=GREY, fontsize="small", va="top",
+        )  # fmt: skip
+
+
+def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
+    end = max(line.x[-1] for line in chart.lines)
+    shown, banded = {line.method for line in lines}, bars(lines) is None
+    for guide in chart.guides:
+        if guide.method in shown:
+            axes.plot(guide.x, guide.y, color=guide.look.colour, linewidth=1, linestyle=(0, (4, 3)))
+    for index, line in enumerate(lines):
+        colour, style = line.look.colour, line.look.dashes
+        axes.plot(
+            line.x, line.y, color=colour, linestyle=style, marker=line.look.marker,
+            markevery=marked(len(line.x), index, len(lines)), clip_on=False, zorder=3,
+        )  # fmt: skip
+        if line.band.any() and banded:
+            low, high = line.y - line.band, line.y + line.band
+            axes.fill_between(line.x, low, high, color=colour, alpha=0.12, linewidth=0)
+            for edge in (low, high):  # so that bands that overlap can be told apart
+                axes.plot(line.x, edge, color=colour, linewidth=0.6, linestyle=style, alpha=0.7)
+        if line.x[-1] < end and chart.x:
             axes.plot([line.x[-1], end], [line.y[-1]] * 2, color=colour, linewidth=1,
                       linestyle=(0, (1, 2)))  # fmt: skip
-    _name_lines(axes, lines)
 
 
-def spread(heights: np.ndarray, gap: float = LINE_HEIGHT) -> np.ndarray:
-    """Return heights moved apart so that neighbours are at least ``gap`` apart.
-
-    Neighbours that are too close form a bundle around their mean; bundles that meet are joined.
-
-    Parameters
-    ----------
-    heights : ndarray of float64, shape (n,)
-        The heights, in any order.
-    gap : float, default LINE_HEIGHT
-        The least distance.
-
-    Returns
-    -------
-    ndarray of float64, shape (n,)
-        The new heights, in the same order.
-
-    Examples
-    --------
-    >>> spread(np.array([0.0, 1.0, 9.0]), gap=2.0)
-    array([-0.5,  1.5,  9. ])
-    """
-    order = np.argsort(heights, kind="stable")
-    bundles: list[list[float]] = []
-    for height in heights[order]:
-        bundles.append([float(height)])
-        while (
-            len(bundles) > 1 and _places(bundles[-2], gap)[-1] + gap > _places(bundles[-1], gap)[0]
-        ):
-            bundles[-2:] = [bundles[-2] + bundles[-1]]
-    placed = np.empty(len(heights))
-    placed[order] = np.concatenate([_places(bundle, gap) for bundle in bundles])
-    return placed
+def _draw_bars(axes: Axes, lines: Sequence[Line]) -> None:
+    """Draw bars beside each other where bands would merge; none of them leaves the axes."""
+    moved = bars(lines)
+    if moved is None:
+        return
+    points = axes.figure.dpi / 72  # pixels
+    left, right = axes.bbox.x0, axes.bbox.x1
+    for index, line in enumerate(lines):
+        if line.band.any():
+            places = marked(len(line.x), index, len(lines))
+            y, half = line.y[places], line.band[places]
+            on_screen = axes.transData.transform(np.column_stack([line.x[places], y]))
+            on_screen[:, 0] = beside(on_screen[:, 0], moved, index, BAR * points, (left, right))
+            x = axes.transData.inverted().transform(on_screen)[:, 0]
+            axes.errorbar(x, y, half, fmt="none", ecolor=line.look.colour, elinewidth=1, capsize=2)
 
 
-def _places(bundle: Sequence[float], gap: float) -> np.ndarray:
-    return np.mean(bundle) + gap * (np.arange(len(bundle)) - (len(bundle) - 1) / 2)
-
-
-def _name_lines(axes: Axes, lines: Sequence[Line]) -> None:
+def _name_lines(axes: Axes, lines: Sequence[Line], letters: int) -> None:
     axes.get_ylim()  # settles the scale that the transformation below uses
     last = np.array([line.y[-1] for line in lines])
     on_screen = axes.transData.transform([(line.x[-1], line.y[-1]) for line in lines])
-    heights = (
-        axes.transAxes.inverted().transform(on_screen)[:, 1] * AXES[3] * SIZE[1] * 72
-    )  # points
-    for line, value, shift in zip(lines, last, spread(heights) - heights, strict=True):
+    heights = on_screen[:, 1] * 72 / axes.figure.dpi  # points
+    size = float(axes.xaxis.label.get_fontsize())
+    names = folded([line.name for line in lines], letters)
+    apart = LINE_HEIGHT * size / 11 * max(1 + name.count("\n") for name in names)
+    places = spread(heights, apart)
+    # No name is above the axes, where the title is.
+    top = axes.bbox.y1 * 72 / axes.figure.dpi - apart / 2 + size / 2
+    shifts = places - max(0.0, float(places.max()) - top) - heights
+    for line, name, value, shift in zip(lines, names, last, shifts, strict=True):
         axes.annotate(
-            line.name, (1, value), xycoords=("axes fraction", "data"), xytext=(8, shift),
+            name, (1, value), xycoords=("axes fraction", "data"), xytext=(8, shift),
             textcoords="offset points", va="center", color=line.look.colour, fontweight="bold",
             annotation_clip=False,
         )  # fmt: skip

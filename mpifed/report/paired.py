@@ -69,11 +69,35 @@ def last_difference(group: Group, other: Group, column: str) -> tuple[float, flo
     tuple of float
         Mean and deviation; NaN where there are too few pairs.
     """
-    curve = minus(group, other, column)
-    if not len(curve.rounds):
+    values = last_differences(group, other, column)
+    if not len(values):
         return np.nan, np.nan
-    few = len(_pairs(group, other)) < 2
-    return float(curve.mean[-1]), np.nan if few else float(curve.deviation[-1])
+    return float(values.mean()), np.nan if len(values) < 2 else float(values.std(ddof=1))
+
+
+def last_differences(group: Group, other: Group, column: str) -> np.ndarray:
+    """Return the differences of a column at the last round that both methods have with every seed.
+
+    Parameters
+    ----------
+    group : Group
+        The runs of one method.
+    other : Group
+        The runs of the method to subtract.
+    column : str
+        A column of metrics.csv.
+
+    Returns
+    -------
+    ndarray of float64, shape (pairs,)
+        One for each seed that both have; empty without a common round.
+    """
+    pairs = _pairs(group, other)
+    evaluated = [run.metrics["round"] for pair in pairs for run in pair]
+    rounds = reduce(np.intersect1d, evaluated) if evaluated else np.zeros(0)
+    if not len(rounds):
+        return np.zeros(0)
+    return np.array([(_at(a, column, rounds) - _at(b, column, rounds))[-1] for a, b in pairs])
 
 
 def reached(run: Run, target: float) -> tuple[float, float]:

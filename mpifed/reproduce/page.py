@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.stats
 
 from mpifed.reading.results import read_clients, read_summary
+from mpifed.report.intervals import estimate
 from mpifed.reproduce.study import Entry, Planned, Table
 from mpifed.training.averages import bottom_decile
 
@@ -111,12 +111,7 @@ class Row:
 
     def half_width(self, measure: str) -> float:
         """Return half the 95 % interval of the mean (Student's t), NaN for fewer than two seeds."""
-        found = self.values[measure]
-        found = found[np.isfinite(found)]
-        if len(found) < 2:
-            return math.nan
-        spread = found.std(ddof=1) / math.sqrt(len(found))
-        return float(scipy.stats.t.ppf(0.975, len(found) - 1) * spread)
+        return estimate(self.values[measure]).half_width
 
 
 def rows_of(table: Table, runs: Mapping[str, Sequence[Planned]]) -> list[Row]:
@@ -143,13 +138,7 @@ def paired_p(row: Row, other: Row, measure: str) -> float:
     Runs of one seed have the same data and draws. Without any spread of the differences it is 0, or
     1 where they are 0.
     """
-    difference = row.values[measure] - other.values[measure]
-    difference = difference[np.isfinite(difference)]
-    if len(difference) < 2:
-        return math.nan
-    if np.ptp(difference) == 0:
-        return float(difference[0] == 0)
-    return float(scipy.stats.ttest_1samp(difference, 0.0).pvalue)
+    return estimate(row.values[measure] - other.values[measure]).p_value
 
 
 def best_of(rows: Sequence[Row], measure: str) -> Row | None:

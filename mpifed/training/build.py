@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,8 +96,11 @@ class Setup:
         draws = Draws(self.configuration.seed, 0)
         first = self.algorithm.init(everyone, self.exchange, draws, self.dtype)
         check_state(self.algorithm, "init", first)
-        memory = self.exchange.remember(shared_tensors(first), len(everyone), self.dtype)
-        return RunState(first, memory)
+        return RunState(first, self.first_memory(first, len(everyone)))
+
+    def first_memory(self, first: Any, n_hosted: int) -> Any:
+        """Return what the exchange remembers of ``first``, an algorithm's state before round 1."""
+        return self.exchange.remember(shared_tensors(first), n_hosted, self.dtype)
 
 
 def make_dataset(configuration: Configuration, communicator: Communicator) -> Dataset:
@@ -197,6 +201,12 @@ def make(
             compressor.contraction(algorithm.payload())
     make_exchange: Callable[..., Exchange] = exchanging
     exchange = make_exchange(federation, configuration.seed, stored, compressor, **options)
+    if options.get("asynchrony") == "pairwise" and isinstance(model, Model) and model.n_buffers:
+        raise InputError(
+            f"exchange.asynchrony is 'pairwise', but the model {configuration.model.name} has "
+            "running statistics, which are not the sum of updates; allowed: "
+            "exchange.asynchrony=wait_free, or a model without batch normalisation"
+        )
     corrects = options.get("correction")
     if corrects is not None and isinstance(model, Model) and model.n_buffers:
         raise InputError(

@@ -17,12 +17,13 @@ from mpifed.checkpoint.background import Writer
 from mpifed.config.configuration import to_mapping
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.exchange.ledger import Ledger
-from mpifed.federation.clients import Clients, Draws, participants
+from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import efforts
 from mpifed.mpi.agreement import share_hosted_clients
 from mpifed.supervision.heartbeat import at_round
 from mpifed.training import divergence
 from mpifed.training import evaluation as appraisal
+from mpifed.training.asynchronous import clock_of, taking_part
 from mpifed.training.build import Setup
 from mpifed.training.clock import Clock, timed
 from mpifed.training.digest import digest
@@ -31,7 +32,7 @@ from mpifed.training.rows import rows_of
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples
 from mpifed.training.scores import ClientResults, warn_of_losses
-from mpifed.training.simulated import COLUMN, SimulatedClock, is_simulated
+from mpifed.training.simulated import COLUMN
 
 
 class Engine:
@@ -61,7 +62,7 @@ class Engine:
         self.scores: dict[str, Any] = {}
         self.has_infinite_losses = False
         self.writer = Writer(setup.federation)
-        self.simulated = SimulatedClock(setup) if is_simulated(setup) else None
+        self.simulated = clock_of(setup)
         self._began = time.perf_counter()
 
     @property
@@ -85,7 +86,10 @@ class Engine:
             algorithm, before, draws = self.setup.algorithm, self.state, Draws(self.seed, 0)
             made = algorithm.prepare(before.algorithm, self.everyone, self.setup.exchange, draws)
             check_state(algorithm, "prepare", made, before.algorithm)
-            self.rows.take(states.RunState(made, before.memory))
+            memory = before.memory
+            if self.setup.exchange.values_kept:
+                memory = self.setup.first_memory(made, len(self.everyone))
+            self.rows.take(states.RunState(made, memory))
 
     def restore(self, path: Path, meta: checkpoint.Meta) -> None:
         """Continue from a checkpoint; ``meta`` is what the file records besides the state."""
@@ -164,7 +168,7 @@ class Engine:
         federation, communicator = setup.federation, setup.federation.communicator
         self.round += 1
         at_round(self.round)
-        active = participants(federation, setup.configuration.participation, self.seed, self.round)
+        active = taking_part(setup, self.round)
         drops = setup.configuration.on_divergence == "drop"
         local = self.clock.seconds["local"]
         while True:

@@ -29,6 +29,7 @@ def check_round(setup: Setup) -> None:
     host, found = sum_on_host(communicator, trained)
     here = int(found)
     rows = int(federation.inclusion * here) + (here if setup.exchange.shared_is_rows else 1)
+    rows += setup.exchange.values_kept * here
     numbers = setup.algorithm.payload()
     check_memory(
         float(rows) * numbers * setup.dtype.itemsize,

@@ -37,6 +37,7 @@ class Rows:
 
     def __init__(self, setup: Setup, file: RowFile | None) -> None:
         self._is_rows, self._hosted = setup.exchange.shared_is_rows, setup.federation.hosted
+        self._keeps_values = setup.exchange.values_kept > 0
         self._file = file
         self._own: list[torch.Tensor] = []
         """Tensors of the state that have no other owner."""
@@ -86,10 +87,15 @@ class Rows:
         Parameters
         ----------
         here : ndarray of int64
-            Their positions among the hosted clients, ascending.
+            Their positions among the hosted clients, ascending. The memory is that of all hosted
+            clients where the exchange changes it in place.
         """
         if len(here) == len(self._hosted):
             return self.state
+        if self._keeps_values:
+            rows = torch.from_numpy(here)
+            part = states.select(self.state.algorithm, rows, self._is_rows)
+            return RunState(part, self.state.memory)
         return states.select(self.state, torch.from_numpy(here), self._is_rows)
 
     def merge(self, moved: RunState, here: np.ndarray) -> None:
@@ -104,11 +110,18 @@ class Rows:
         """
         if len(here) == len(self._hosted):
             self.take(moved)
+        elif self._keeps_values:
+            rows, before = torch.from_numpy(here), self.state
+            after = states.merge(before.algorithm, moved.algorithm, rows, self._is_rows, self._own)
+            self.state = RunState(after, before.memory)
+            self._claim(self.state)
         else:
             rows = torch.from_numpy(here)
             self.state = states.merge(self.state, moved, rows, self._is_rows, self._own)
             self._claim(self.state)
-        self._changed = moved, self._hosted[here]
+        # What is kept of rows has been checked before it was.
+        checked = RunState(moved.algorithm) if self._keeps_values else moved
+        self._changed = checked, self._hosted[here]
         self.release()
 
     def unchecked(self) -> tuple[RunState, np.ndarray]:

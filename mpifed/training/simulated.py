@@ -108,7 +108,7 @@ class SimulatedClock:
         setup, federation = self.setup, self.setup.federation
         here = np.flatnonzero(active[federation.training])
         clients = federation.training[here]
-        steps = self._steps(round, clients)
+        steps = local_steps(setup, round, clients)
         if setup.configuration.compute.name == "measured" and self.measured is None:
             self.measured = self._measure(local, steps)
         work = np.zeros(len(self.start))
@@ -127,25 +127,40 @@ class SimulatedClock:
             receivers, senders, travel = receivers[:0], senders[:0], travel[:0]
         self.start = after_gossip(self.start, work, receivers, senders, travel)
 
-    def _steps(self, round: int, clients: np.ndarray) -> np.ndarray:
-        """Local steps of each client; one where a method takes none of the section ``local``."""
-        setup, configuration = self.setup, self.setup.configuration
-        read = setup.algorithm.local_options
-        if read is not None and not {"epochs", "steps"} & set(read):
-            return np.ones(len(clients), np.int64)
-        local = configuration.local
-        work = work_of(
-            setup.federation.n_train[clients],
-            local.batch_size,
-            local.epochs,
-            local.steps,
-            local.sampling,
-        )
-        effort = efforts(configuration.participation, clients, configuration.seed, round)
-        return work.steps if effort is None else work.shortened(effort).steps
-
     def _measure(self, local: float, steps: np.ndarray) -> float | None:
         """Return the mean seconds of a step over all ranks; None where none was taken."""
         nanoseconds = np.array([round(local * 1e9)], np.int64)
         total = self.setup.federation.communicator.sum(nanoseconds)[0]
         return float(total * 1e-9 / steps.sum()) if steps.sum() else None
+
+
+def local_steps(setup: Setup, round: int, clients: np.ndarray) -> np.ndarray:
+    """Return each client's local steps; one where a method takes none of the section ``local``.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    round : int
+        The round, from 1.
+    clients : ndarray of int, shape (m,)
+        The clients.
+
+    Returns
+    -------
+    ndarray of int64, shape (m,)
+        The steps.
+    """
+    configuration, read = setup.configuration, setup.algorithm.local_options
+    if read is not None and not {"epochs", "steps"} & set(read):
+        return np.ones(len(clients), np.int64)
+    local = configuration.local
+    work = work_of(
+        setup.federation.n_train[clients],
+        local.batch_size,
+        local.epochs,
+        local.steps,
+        local.sampling,
+    )
+    effort = efforts(configuration.participation, clients, configuration.seed, round)
+    return work.steps if effort is None else work.shortened(effort).steps

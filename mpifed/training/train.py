@@ -24,11 +24,11 @@ from mpifed.errors import (
     in_words,
     text_of,
 )
-from mpifed.federation.clients import participants
 from mpifed.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.supervision.stop_requests import stop_requests_from
 from mpifed.training import resume
+from mpifed.training.asynchronous import taking_part
 from mpifed.training.build import Setup, describe_versions
 from mpifed.training.clock import Clock
 from mpifed.training.costs import seconds_of_clients
@@ -214,11 +214,7 @@ def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder 
 
 def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progress | None) -> None:
     """Evaluate the last round of a run that is resumed at its end; collective."""
-    setup, configuration = engine.setup, engine.setup.configuration
-    active = participants(
-        setup.federation, configuration.participation, configuration.seed, engine.round
-    )
-    engine.active = int(active.sum())
+    engine.active = int(taking_part(engine.setup, engine.round).sum())
     engine.evaluate(recorder, progress)
 
 

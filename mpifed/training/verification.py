@@ -17,10 +17,10 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import Configuration, resolve
-from mpifed.federation.clients import participants
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
 from mpifed.training import resume
+from mpifed.training.asynchronous import taking_part
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.digest import digest
@@ -144,10 +144,7 @@ def _engine(
         engine.prepare()
         return engine
     engine.restore(path, meta)
-    active = participants(
-        setup.federation, configuration.participation, configuration.seed, engine.round
-    )
-    engine.active = int(active.sum())
+    engine.active = int(taking_part(setup, engine.round).sum())
     return engine
 
 

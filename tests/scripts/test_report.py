@@ -18,7 +18,7 @@ from mpifed.errors import InputError
 from mpifed.report.__main__ import main
 from mpifed.report.consensus import measured
 from mpifed.report.groups import group_runs
-from mpifed.report.lines import LINE_HEIGHT, spread
+from mpifed.report.placing import LINE_HEIGHT, spread
 from mpifed.report.reading import find_runs
 from mpifed.report.tables import markdown
 from mpifed.report.units import bits
@@ -125,7 +125,7 @@ def test_command_writes_tables_and_pictures(
     curves = ("test-accuracy", "bottom-decile", "train-loss")
     pictures = {f"{curve}-{x}.png" for curve in curves for x in ("rounds", "bits")}
     assert {path.name for path in output.iterdir()} == {
-        "table.md", "table.csv", "clients.png", *pictures,
+        "report.html", "table.md", "table.csv", "clients.png", *pictures,
     }  # fmt: skip
     for picture in output.glob("*.png"):
         pixels = matplotlib.image.imread(picture)[:, :, :3]

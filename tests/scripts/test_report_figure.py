@@ -70,7 +70,7 @@ def test_seeds_are_averaged_and_where_a_run_began_is_no_difference(tmp_path):
 )
 def test_it_is_drawn_against_any_x(x, name, sweep, tmp_path):
     wanted = Wanted("objective_gap", x)
-    drawn = draw_figure(series(find_runs([sweep]), wanted), wanted, tmp_path)
+    (drawn,) = draw_figure(series(find_runs([sweep]), wanted), wanted, tmp_path)
     assert drawn == tmp_path / f"objective-gap-{name}.png"
     assert drawn.read_bytes().startswith(b"\x89PNG")
 

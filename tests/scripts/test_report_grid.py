@@ -151,8 +151,8 @@ def test_the_command_draws_and_prints_it(sweep: Path, capsys, tmp_path: Path) ->
     shown = capsys.readouterr().out
     assert "| 0.2 | 0.4 | **0.3** | 0.35 |" in shown
     for suffix in ("png", "md", "csv"):
-        assert str(out / f"validation-loss-grid.{suffix}") in shown
-    pixels = matplotlib.image.imread(out / "validation-loss-grid.png")[:, :, :3]
+        assert str(out / f"validation-loss-grid-step-flix-alpha.{suffix}") in shown
+    pixels = matplotlib.image.imread(out / "validation-loss-grid-step-flix-alpha.png")[:, :, :3]
 
     def area(colour: str) -> int:
         wanted = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
@@ -219,7 +219,7 @@ def test_a_sweep_in_which_runs_diverge_and_its_grid(tmp_path: Path) -> None:
     keys = ["--x", STEP, "--by", ALPHA]
     made = command("report", "runs", "--grid", "validation_loss", *keys, "--output", "out")
     assert made.returncode == 0, made.stderr
-    table = (tmp_path / "out" / "validation-loss-grid.md").read_text()
+    table = (tmp_path / "out" / "validation-loss-grid-step-flix-alpha.md").read_text()
     assert "| flix_alpha \\ step | 0.01 | 1e+30 |" in table
     assert table.count("| not finite |") == 2
     assert "diverged: evaluated until round 0 of 4" in made.stdout

@@ -6,7 +6,13 @@ from typing import Any
 
 
 def refuse_under_gossip(configuration: Any) -> str | None:
-    """Return why control variates are refused under gossip; None where they have no rate."""
+    """Return why control variates or averages in pairs are refused under gossip, or None."""
+    if configuration.exchange.options.get("asynchrony") == "pairwise":
+        return (
+            "exchange.asynchrony is 'pairwise', which adds moves to values that have changed "
+            f"meanwhile, but those of {configuration.algorithm.name} are projected; allowed: "
+            "none, wait_free"
+        )
     if not configuration.algorithm.options["control_variate_rate"]:
         return None
     return (

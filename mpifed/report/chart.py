@@ -1,0 +1,155 @@
+"""A chart as data: lines on a pair of axes, drawn by matplotlib or as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpifed.report.looks import Look
+from mpifed.report.scale import around
+
+LINES = 6
+"""Lines in one panel, at most; more make small multiples."""
+
+BANDS = 2
+"""Bands in one panel, at most; with more of them, bars beside each other, which cannot merge."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve of finite points.
+
+    Attributes
+    ----------
+    x : ndarray, shape (points,)
+        The places.
+    y : ndarray, shape (points,)
+        The values.
+    band : ndarray, shape (points,)
+        The half width of the band around them.
+    name : str
+        The name beside its last value.
+    look : Look
+        Colour, dashes and marker.
+    method : str
+        The label of its method in the tables.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    band: np.ndarray
+    name: str
+    look: Look
+    method: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines on a pair of axes.
+
+    Attributes
+    ----------
+    column : str
+        What it shows, as 'test-accuracy'; together with ``x`` the name of its file.
+    x : str
+        One of 'rounds', 'bits', 'seconds', 'simulated-seconds'; empty for another axis.
+    title : str
+        The title: the vertical axis with its unit.
+    subtitle : str
+        The data set, and remarks.
+    x_label : str
+        The label of the horizontal axis with its unit.
+    lines : tuple of Line
+        The lines.
+    guides : tuple of Line
+        Thin dashed lines without names.
+    x_log, y_log : bool
+        Whether an axis is logarithmic.
+    mark : tuple of float and str, or None
+        A place on the horizontal axis that is marked, and its name.
+    """
+
+    column: str
+    x: str
+    title: str
+    subtitle: str
+    x_label: str
+    lines: tuple[Line, ...]
+    guides: tuple[Line, ...] = ()
+    x_log: bool = False
+    y_log: bool = False
+    mark: tuple[float, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its file, without an ending."""
+        return f"{self.column}-{self.x}" if self.x else self.column
+
+    def panels(self) -> list[tuple[Line, ...]]:
+        """Return the lines of each panel: at most ``LINES``, as evenly as it can be."""
+        count = -(-len(self.lines) // LINES)
+        parts = np.array_split(np.arange(len(self.lines)), count)
+        return [tuple(self.lines[index] for index in part) for part in parts]
+
+
+def bars(lines: Sequence[Line]) -> list[float] | None:
+    """Return how far the bars of each line are moved apart, in widths of a bar.
+
+    Parameters
+    ----------
+    lines : sequence of Line
+        The lines of a panel.
+
+    Returns
+    -------
+    list of float or None
+        None where bands are drawn, as at most ``BANDS`` lines have one.
+    """
+    if sum(bool(line.band.any()) for line in lines) <= BANDS:
+        return None
+    return [index - (len(lines) - 1) / 2 for index in range(len(lines))]
+
+
+def folded(names: Sequence[str], longest: int) -> list[str]:
+    r"""Return names of lines, broken after the method if one of them is too long.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The names.
+    longest : int
+        Letters that fit, at least 4.
+
+    Returns
+    -------
+    list of str
+        One line or two each; a line that is still too long is without its middle.
+
+    Examples
+    --------
+    >>> folded(["FedEM, learning rate = 0.1", "Local"], 20)
+    ['FedEM\nlearning rate = 0.1', 'Local']
+    """
+    if max(map(len, names)) <= longest:
+        return list(names)
+    return ["\n".join(_cut(part, longest) for part in name.split(", ", 1)) for name in names]
+
+
+def _cut(words: str, longest: int) -> str:
+    front = longest // 3
+    return words if len(words) <= longest else f"{words[:front]}…{words[front + 1 - longest :]}"
+
+
+def height_limits(chart: Chart) -> tuple[float, float]:
+    """Return the limits of a chart's vertical axis: lines, their bands, and guides.
+
+    Parameters
+    ----------
+    chart : Chart
+        The chart.
+    """
+    lows = [float((line.y - line.band).min()) for line in chart.lines]
+    high = max(float((line.y + line.band).max()) for line in chart.lines)
+    return around(min([*lows, *(float(g.y.min()) for g in chart.guides)]), high, chart.y_log)

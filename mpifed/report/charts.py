@@ -1,0 +1,217 @@
+"""The charts of a report, for pictures and for the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from mpifed.report.chart import Chart, Line
+from mpifed.report.columns import MEASURES
+from mpifed.report.consensus import DISTANCE, numbers
+from mpifed.report.groups import Curve, Group
+from mpifed.report.labels import method_title
+from mpifed.report.looks import Look, looks
+from mpifed.report.measures import measured
+from mpifed.report.paired import minus
+from mpifed.report.tables import ACCURACY, DECILE
+from mpifed.report.units import bit_prefix
+from mpifed.report.words import in_words
+
+ROUNDS, BITS, SECONDS, CLOCK = "rounds", "bits", "seconds", "simulated-seconds"
+X_LABELS = {
+    ROUNDS: "communication round",
+    SECONDS: "wall time (s)",
+    CLOCK: "time of the simulated federation (s)",
+}
+WIDE = 10.0  # from this ratio of most to fewest bits on, their axis is logarithmic
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """How methods are called and drawn.
+
+    Attributes
+    ----------
+    looks : mapping of str to Look
+        By the label of the method.
+    names : mapping of str to str
+        Names by label, in place of the label in words.
+    """
+
+    looks: Mapping[str, Look]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def name(self, group: Group) -> str:
+        """Return the name of a group beside its line."""
+        name = self.names.get(group.method, in_words(group.method))
+        return name if group.finished else f"{name} (unfinished)"
+
+
+def drawn(groups: Sequence[Group], names: Mapping[str, str] | None = None) -> Drawn:
+    """Return how the methods of all groups are drawn.
+
+    Parameters
+    ----------
+    groups : sequence of Group
+        The groups.
+    names : mapping of str to str, optional
+        Names by the label of the method.
+    """
+    methods = [(method_title(group.runs[0].config), group.method) for group in groups]
+    return Drawn(looks(list(dict.fromkeys(methods))), names or {})
+
+
+def charts(groups: Sequence[Group], how: Drawn, other: Group | None = None) -> list[Chart]:
+    """Return the charts of one data set for which its runs have numbers.
+
+    Parameters
+    ----------
+    groups : sequence of Group
+        The groups, all of one data set.
+    how : Drawn
+        How methods are drawn.
+    other : Group, optional
+        The group whose accuracy is subtracted from the others', seed by seed.
+
+    Returns
+    -------
+    list of Chart
+        Column by column.
+    """
+    titles = {
+        "test-accuracy": (ACCURACY, "Test accuracy, average over clients (%)", 100.0, False),
+        "bottom-decile": (DECILE, "Test accuracy, bottom decile of clients (%)", 100.0, False),
+        "train-loss": ("train_loss", "Training loss, average over clients", 1.0, False),
+    }
+    for column in measured(groups):
+        measure = MEASURES[column]
+        titles[column.replace("_", "-")] = (column, measure.title, 1.0, measure.log)
+    found = []
+    for name, (column, title, factor, log) in titles.items():
+        curves = [(group, group.curve(column, factor)) for group in groups]
+        chart = Chart(
+            name, ROUNDS, title, in_words(groups[0].data), X_LABELS[ROUNDS], (), (), y_log=log
+        )
+        found += _against_all([one for one in curves if _finite(one[1])], how, chart)
+    if other is not None:
+        title = f"Test accuracy minus that of {how.name(other)} (points)"
+        curves = [
+            (group, minus(group, other, ACCURACY, 100)) for group in groups if group is not other
+        ]
+        chart = Chart("difference", ROUNDS, title, in_words(groups[0].data), X_LABELS[ROUNDS], ())
+        lines = [
+            _line(curve.rounds, group, curve, how) for group, curve in curves if _finite(curve)
+        ]
+        found += [replace(chart, lines=tuple(lines))] if lines else []
+    return found + _of_clients(groups, how) + _of_consensus(groups, how)
+
+
+def _finite(curve: Curve) -> bool:
+    return bool(np.isfinite(curve.mean).any())
+
+
+def _against_all(curves: Sequence[tuple[Group, Curve]], how: Drawn, chart: Chart) -> list[Chart]:
+    """The chart against rounds, and against all else of which every curve has numbers."""
+    if not curves:
+        return []
+    found = [_scaled(chart, [_line(curve.rounds, g, curve, how) for g, curve in curves])]
+    counted = [(g, curve) for g, curve in curves if np.isfinite(curve.bits).all()]
+    if any(curve.bits[-1] > 0 for _, curve in counted):
+        found.append(_against_bits(counted, how, chart))
+    for x, column in ((SECONDS, "seconds"), (CLOCK, "simulated_seconds")):
+        if chart.column == CLOCK:
+            continue
+        clocks = [(g, curve, g.curve(column).mean) for g, curve in curves]
+        lines = [_line(s, g, curve, how) for g, curve, s in clocks if np.isfinite(s).all()]
+        if lines:
+            found.append(_scaled(replace(chart, x=x, x_label=X_LABELS[x]), lines))
+    return [one for one in found if one.lines]
+
+
+def _against_bits(counted: Sequence[tuple[Group, Curve]], how: Drawn, chart: Chart) -> Chart:
+    """The chart against the bits sent. A method that sends nothing has only its last value."""
+    last = [curve.bits[-1] for _, curve in counted if curve.bits[-1] > 0]
+    wide = max(last) >= WIDE * min(last)
+    unit, prefix = bit_prefix(max(last))
+    lines = [_line(curve.bits / unit, group, curve, how) for group, curve in counted]
+    if wide:
+        lines = [line if line.x[-1] == 0 else _part(line, line.x > 0) for line in lines]
+    start = min(line.x[0] for line in lines if line.x[-1] > 0)
+    lines = [line if line.x[-1] > 0 else _last_value(line, start) for line in lines]
+    label = f"sent by all clients, up and down ({prefix}bit)"
+    return _scaled(replace(chart, x=BITS, x_label=label, x_log=wide), lines)
+
+
+def _scaled(chart: Chart, lines: Sequence[Line]) -> Chart:
+    """Return the chart with lines; its axis is not logarithmic if one of them is negative."""
+    log = chart.y_log and all((line.y >= 0).all() for line in lines)
+    if log:
+        lines = [line for line in (_part(line, line.y > 0) for line in lines) if len(line.x)]
+        lines = [replace(line, band=np.minimum(line.band, 0.9 * line.y)) for line in lines]
+    return replace(chart, lines=tuple(lines), y_log=log)
+
+
+def _of_clients(groups: Sequence[Group], how: Drawn) -> list[Chart]:
+    """Each method's clients from the least to the most accurate one."""
+    lines = []
+    for group in groups:
+        accuracies = group.client_accuracies()
+        if accuracies is not None:
+            share = 100 * np.arange(1, len(accuracies) + 1) / len(accuracies)
+            none = np.zeros_like(share)
+            curve = Curve(share, none, 100 * np.sort(accuracies), none)
+            lines.append(_line(share, group, curve, how))
+    title, x_label = "Test accuracy of each client (%)", "clients, least accurate first (%)"
+    mark = (10.0, "bottom decile")
+    subtitle = in_words(groups[0].data)
+    return (
+        [Chart("clients", "", title, subtitle, x_label, tuple(lines), mark=mark)] if lines else []
+    )
+
+
+def _of_consensus(groups: Sequence[Group], how: Drawn) -> list[Chart]:
+    """The squared distance from consensus, and the predicted one from its start."""
+    pairs = []
+    for group in groups:
+        curve = group.curve(DISTANCE)
+        if (curve.mean > 0).any():
+            line = _line(curve.rounds, group, curve, how)
+            line = _part(line, line.y > 0)
+            pairs.append((group, replace(line, band=np.minimum(line.band, 0.9 * line.y))))
+    if not pairs:
+        return []
+    floor = min(float(line.y.min()) for _, line in pairs) / 2
+    end = max(float(line.x[-1]) for _, line in pairs)
+    guides = []
+    for group, line in pairs:
+        left = numbers(group)[0]
+        if 0 < left < 1:
+            last = line.x[0] + np.log(floor / line.y[0]) / np.log(left)
+            x = np.linspace(line.x[0], min(last, end), 50)
+            y = line.y[0] * left ** (x - line.x[0])
+            guides.append(Line(x, y, np.zeros_like(x), "", line.look, line.method))
+    subtitle = in_words(groups[0].data)
+    subtitle += "; thin: what averaging alone is predicted to leave" if guides else ""
+    title = "Distance from consensus, (1/n) Σ ‖x − x̄‖²"
+    lines = tuple(line for _, line in pairs)
+    return [
+        Chart("consensus-distance", ROUNDS, title, subtitle, X_LABELS[ROUNDS], lines,
+              tuple(guides), y_log=True)
+    ]  # fmt: skip
+
+
+def _line(x: np.ndarray, group: Group, curve: Curve, how: Drawn) -> Line:
+    look = how.looks[group.method]
+    line = Line(x, curve.mean, curve.deviation, how.name(group), look, group.method)
+    return _part(line, np.isfinite(curve.mean))
+
+
+def _part(line: Line, keep: np.ndarray) -> Line:
+    return replace(line, x=line.x[keep], y=line.y[keep], band=line.band[keep])
+
+
+def _last_value(line: Line, x: float) -> Line:
+    name = f"{line.name} (sends nothing)"
+    return replace(line, x=np.array([x]), y=line.y[-1:], band=line.band[-1:], name=name)

@@ -1,0 +1,247 @@
+"""The options of ``python -m mpifed.report``, and what they ask for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from mpifed.command import Parser, program
+from mpifed.errors import InputError, closest
+from mpifed.report.grid_tables import WantedGrid
+from mpifed.report.groups import Group
+from mpifed.report.pictures import SIZE, Pictures
+from mpifed.report.wanted import Wanted
+
+FORMATS = ("png", "svg", "pdf")
+NO_FORMAT = "none"
+"""The word for no pictures: the page and the tables alone."""
+
+SMALLEST, LARGEST = 1.0, 50.0  # inches of a picture's side
+FONT_SIZES = (4.0, 40.0)  # points
+
+
+def figure_wanted(options: argparse.Namespace) -> Wanted | None:
+    """Return what --figure and its options ask for.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The parsed command line.
+
+    Returns
+    -------
+    Wanted or None
+        The request; None without --figure.
+
+    Raises
+    ------
+    InputError
+        If an option does not fit the others or is out of range.
+    """
+    if options.figure is None and options.grid is None:
+        beside = {"--x": options.x, "--by": options.by, "--aside": options.aside}
+        beside["--linear"] = options.linear or None
+        for name, value in beside.items():
+            if value is not None:
+                raise InputError(f"{name} is for --figure or --grid, and neither is given")
+    if options.figure is None:
+        if options.until is not None:
+            raise InputError("--until is for --figure, which is not given")
+        return None
+    if options.until is not None and not options.until > 0:
+        raise InputError(f"--until is {options.until:g}; it must be above 0")
+    if options.output is None:
+        raise InputError("--figure needs --output, the directory in which it is drawn")
+    by, aside = tuple(options.by or ()), tuple(options.aside or ())
+    x = options.x or "rounds"
+    return Wanted(options.figure, x, by, options.linear, aside, options.until)
+
+
+def grid_wanted(options: argparse.Namespace) -> WantedGrid | None:
+    """Return what --grid and its options ask for.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The parsed command line.
+
+    Returns
+    -------
+    WantedGrid or None
+        The request; None without --grid.
+
+    Raises
+    ------
+    InputError
+        If an option does not fit the others.
+    """
+    if options.grid is None:
+        return None
+    if options.figure is not None:
+        raise InputError("--figure and --grid read --x and --by each in its own way; give one")
+    if options.output is None:
+        raise InputError("--grid needs --output, the directory in which it is drawn")
+    if options.x is None or len(options.by or ()) != 1:
+        raise InputError(
+            "--grid needs one key for its columns, --x KEY, and one for its rows, --by KEY"
+        )
+    return WantedGrid(
+        options.grid, options.x, options.by[0], options.linear, tuple(options.aside or ())
+    )
+
+
+def pictures_wanted(options: argparse.Namespace) -> Pictures:
+    """Return how pictures are to be made.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The parsed command line.
+
+    Returns
+    -------
+    Pictures
+        Formats, size, font and texts.
+
+    Raises
+    ------
+    InputError
+        If an option is out of range, or is given without --output.
+    """
+    given = {name: getattr(options, name) for name in ("format", "size", "font", "font_size")}
+    given |= {name: getattr(options, name) for name in ("title", "x_label", "label")}
+    for name, value in given.items():
+        if value is not None and options.output is None:
+            raise InputError(f"--{name.replace('_', '-')} is for pictures and needs --output")
+    low, high = FONT_SIZES
+    font_size = 11.0 if options.font_size is None else options.font_size
+    if not low <= font_size <= high:
+        raise InputError(
+            f"--font-size is {font_size:g}; it must be from {low:g} to {high:g} points"
+        )
+    if options.font is not None:
+        _check_font(options.font)
+    return Pictures(
+        _formats(options.format or "png"),
+        _size(options.size),
+        options.font,
+        font_size,
+        _texts("--title", options.title),
+        _texts("--x-label", options.x_label),
+    )
+
+
+def names_wanted(options: argparse.Namespace, groups: Sequence[Group]) -> dict[str, str]:
+    """Return names of methods, by the label that the tables have.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The parsed command line.
+    groups : sequence of Group
+        The groups of runs.
+
+    Returns
+    -------
+    dict of str to str
+        What --label says.
+
+    Raises
+    ------
+    InputError
+        For a method that there is not.
+    """
+    names = _texts("--label", options.label)
+    methods = sorted({group.method for group in groups})
+    for method in names:
+        if method not in methods:
+            raise InputError(
+                f"--label is for '{method}', which is none of the methods; "
+                f"{closest(method, methods)}"
+            )
+    return names
+
+
+def _texts(option: str, words: Sequence[str] | None) -> dict[str, str]:
+    """Texts by name. The name ends at the last equals sign, for labels of methods have some."""
+    found = {}
+    for word in words or ():
+        name, equals, text = word.rpartition("=")
+        if not (equals and name and text.strip()):
+            raise InputError(f"{option} is '{word}'; it must be NAME=TEXT")
+        if not text.isprintable():
+            raise InputError(f"{option} has characters that do not print in '{word!a}'")
+        found[name] = text.strip()
+    return found
+
+
+def _formats(words: str) -> tuple[str, ...]:
+    found = () if words == NO_FORMAT else tuple(dict.fromkeys(words.split(",")))
+    for name in found:
+        if name not in FORMATS:
+            known = ", ".join(FORMATS)
+            raise InputError(f"--format is '{words}'; it must be some of {known}, or {NO_FORMAT}")
+    return found
+
+
+def _size(words: str | None) -> tuple[float, float]:
+    if words is None:
+        return SIZE
+    parts = words.split("x")
+    try:
+        width, height = (float(part) for part in parts if part.isascii())
+    except ValueError:
+        raise InputError(f"--size is '{words}'; it must be WIDTHxHEIGHT in inches") from None
+    if not all(SMALLEST <= side <= LARGEST for side in (width, height)):
+        raise InputError(
+            f"--size is '{words}'; both sides must be from {SMALLEST:g} to {LARGEST:g} inches"
+        )
+    return width, height
+
+
+def _check_font(font: str) -> None:
+    from matplotlib.font_manager import get_font_names
+
+    families = [*get_font_names(), "serif", "sans-serif", "monospace"]
+    if font not in families:
+        raise InputError(f"--font is '{font}', which is not installed; {closest(font, families)}")
+
+
+def parser(about: str | None) -> Parser:
+    """Return the parser of the command line, whose help begins with ``about``."""
+    made = Parser(
+        prog=program("report"),
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="a run directory, or one above"
+    )
+    made.add_argument("--output", type=Path, metavar="DIR", help="where tables and plots go")
+    made.add_argument("--against", metavar="METHOD", help="a method as the table names it")
+    made.add_argument("--target", type=float, metavar="FRACTION", help="a test accuracy")
+    made.add_argument("--figure", metavar="COLUMN", help="a column of metrics.csv to draw")
+    made.add_argument("--grid", metavar="COLUMN", help="a column to tabulate over --x and --by")
+    made.add_argument(
+        "--x", metavar="WHAT", help="rounds, bits, floats, simulated_seconds or a key"
+    )
+    made.add_argument("--by", nargs="+", metavar="KEY", help="dotted keys, a line for each value")
+    made.add_argument("--aside", nargs="+", metavar="KEY", help="dotted keys that make no panels")
+    made.add_argument("--until", type=float, metavar="X", help="the largest x of --figure")
+    made.add_argument("--linear", action="store_true", help="no logarithms in --figure or --grid")
+    pictures = made.add_argument_group("pictures")
+    pictures.add_argument("--format", metavar="FORMATS", help="png by default; png,svg,pdf; none")
+    pictures.add_argument(
+        "--size", metavar="WIDTHxHEIGHT", help="inches, without the names: 6.6x4.2"
+    )
+    pictures.add_argument("--font", metavar="FAMILY", help="a font that is installed")
+    pictures.add_argument("--font-size", type=float, metavar="POINTS", help="11 by default")
+    for option, of, about in (
+        ("--title", "PICTURE", "as test-accuracy='Accuracy (%%)'"),
+        ("--x-label", "PICTURE", "as test-accuracy-rounds='rounds of FedEM'"),
+        ("--label", "METHOD", "its name in pictures and on the page; repeatable as these all"),
+    ):
+        pictures.add_argument(option, action="append", metavar=f"{of}=TEXT", help=about)
+    return made

@@ -1,0 +1,1 @@
+"""One self-contained HTML page of a report: no network, no library."""

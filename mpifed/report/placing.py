@@ -1,0 +1,98 @@
+"""Where names, markers and bars of the lines of a panel are, so that none covers another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+LINE_HEIGHT = 15  # points between two names in the margin
+FEW_POINTS = 12  # up to so many points each gets a marker
+MARKED = 6  # markers on a line of more points
+
+
+def marked(points: int, index: int, lines: int) -> list[int]:
+    """Return the points of a line that have markers: all of few, else some, apart from the others'.
+
+    Parameters
+    ----------
+    points : int
+        The points of the line.
+    index, lines : int
+        Its place among the lines of the panel, and their number.
+
+    Examples
+    --------
+    >>> marked(3, 0, 2), marked(121, 1, 2)
+    ([0, 1, 2], [15, 35, 55, 75, 95, 115])
+    """
+    if points <= FEW_POINTS:
+        return list(range(points))
+    shift = (index + 0.5) / lines
+    return [int((k + shift) * (points - 1) / MARKED) for k in range(MARKED)]
+
+
+def beside(
+    x: np.ndarray, moved: Sequence[float], index: int, width: float, ends: tuple[float, float]
+) -> np.ndarray:
+    """Return where the bars of a line are, beside those of the others and within the axes.
+
+    Parameters
+    ----------
+    x : ndarray of float64, shape (n,)
+        The places of its points.
+    moved : sequence of float
+        How far the bars of each line are moved, in widths.
+    index : int
+        The line.
+    width : float
+        The width of a bar.
+    ends : tuple of float
+        The ends of the axis.
+
+    Examples
+    --------
+    >>> beside(np.array([0.0, 50.0]), [-1, 0, 1], 2, 5.0, (0.0, 100.0)).tolist()
+    [12.5, 55.0]
+    """
+    room = width * (max(moved) + 0.5)
+    return np.clip(x, ends[0] + room, ends[1] - room) + width * moved[index]
+
+
+def spread(heights: np.ndarray, gap: float = LINE_HEIGHT) -> np.ndarray:
+    """Return heights moved apart so that neighbours are at least ``gap`` apart.
+
+    Neighbours that are too close form a bundle around their mean; bundles that meet are joined.
+
+    Parameters
+    ----------
+    heights : ndarray of float64, shape (n,)
+        The heights, in any order.
+    gap : float, default LINE_HEIGHT
+        The least distance.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+        The new heights, in the same order.
+
+    Examples
+    --------
+    >>> spread(np.array([0.0, 1.0, 9.0]), gap=2.0)
+    array([-0.5,  1.5,  9. ])
+    """
+    order = np.argsort(heights, kind="stable")
+    bundles: list[list[float]] = []
+    for height in heights[order]:
+        bundles.append([float(height)])
+        while (
+            len(bundles) > 1 and _places(bundles[-2], gap)[-1] + gap > _places(bundles[-1], gap)[0]
+        ):
+            bundles[-2:] = [bundles[-2] + bundles[-1]]
+    placed = np.empty(len(heights))
+    placed[order] = np.concatenate([_places(bundle, gap) for bundle in bundles])
+    return placed
+
+
+def _places(bundle: Sequence[float], gap: float) -> np.ndarray:
+    return np.mean(bundle) + gap * (np.arange(len(bundle)) - (len(bundle) - 1) / 2)

@@ -1,0 +1,214 @@
+"""What a terminal shows of a run: progress, last values, the end of the log."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Group as Lines
+from rich.table import Table
+from rich.text import Text
+
+from mpifed.errors import one_line
+from mpifed.report.columns import MEASURES
+from mpifed.report.labels import data_title, method_title
+from mpifed.report.reading import Run, read_run
+from mpifed.report.words import in_words
+
+GOING, UNKNOWN, ENDED = "going on", "unknown", "not going on"
+SILENCE = 3600.0
+"""Seconds without a written line after which a run whose lock cannot be read counts as ended."""
+
+BAR, CURVE = 40, 32  # letters of the bar and of a curve
+LOG_LINES, LOG_BYTES = 6, 1 << 16
+LEVELS = "▁▂▃▄▅▆▇█"
+SHOWN = {
+    "train_loss": ("training loss", 1.0, "{:.4f}"),
+    "test_accuracy": ("test accuracy (%)", 100.0, "{:.2f}"),
+    "test_accuracy_p10": ("bottom decile (%)", 100.0, "{:.2f}"),
+    "consensus_distance": ("distance from consensus", 1.0, "{:.3g}"),
+    **{column: (measure.short, 1.0, "{:.4g}") for column, measure in MEASURES.items()},
+}
+"""Columns of metrics.csv that are shown where they have numbers: name, factor, form."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A run as it is now.
+
+    Attributes
+    ----------
+    run : Run
+        Its configuration and measurements.
+    state : str
+        'finished', 'diverged', or one of ``GOING``, ``UNKNOWN`` and ``ENDED``.
+    log : list of str
+        The last lines of its log.
+    """
+
+    run: Run
+    state: str
+    log: list[str]
+
+    @property
+    def going(self) -> bool:
+        """Whether the run may write more."""
+        return self.state in (GOING, UNKNOWN)
+
+
+def view(path: Path) -> View:
+    """Return a run as it is now.
+
+    Parameters
+    ----------
+    path : Path
+        The run directory.
+
+    Returns
+    -------
+    View
+        Its measurements, state and log.
+
+    Raises
+    ------
+    InputError
+        If a file is damaged or foreign.
+    """
+    state = _state(path)  # before the measurements: what a run wrote at its end is then read
+    run = read_run(path)
+    if run.finished or run.diverged:
+        state = "finished" if run.finished else "diverged"
+    return View(run, state, _end_of_log(path / "log.txt"))
+
+
+def progress(shown: View) -> str:
+    """Return the line of progress: bar, round, seconds a round, time left.
+
+    Parameters
+    ----------
+    shown : View
+        The run.
+    """
+    run = shown.run
+    planned = run.config.get("rounds")
+    at = run.rounds or 0
+    if not isinstance(planned, int) or planned < 1:
+        return f"round {at}"
+    full = BAR * min(at, planned) // planned
+    parts = [f"{'█' * full}{'░' * (BAR - full)} round {at} of {planned}"]
+    seconds = seconds_a_round(run.metrics["round"], run.metrics["seconds"])
+    if math.isfinite(seconds):
+        parts.append(f"{seconds:.3g} s/round")
+        if shown.going:
+            left = round(seconds * (planned - at))
+            parts.append(f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left")
+    return ", ".join(parts)
+
+
+def seconds_a_round(rounds: np.ndarray, seconds: np.ndarray) -> float:
+    """Return the wall time of a round over the later half of the measurements.
+
+    Parameters
+    ----------
+    rounds, seconds : ndarray of float64, shape (k,)
+        Rounds, and the wall time until then.
+
+    Returns
+    -------
+    float
+        Seconds; NaN before the second measurement.
+
+    Examples
+    --------
+    >>> seconds_a_round(np.array([0.0, 10.0, 20.0]), np.array([0.0, 30.0, 40.0]))
+    1.0
+    """
+    if len(rounds) < 2:
+        return math.nan
+    first = (len(rounds) - 1) // 2
+    return float((seconds[-1] - seconds[first]) / (rounds[-1] - rounds[first]))
+
+
+def curve(values: np.ndarray, width: int = CURVE) -> str:
+    """Return values as a line of blocks from the least to the largest.
+
+    Parameters
+    ----------
+    values : ndarray of float64, shape (n,)
+        The values, finite.
+    width : int
+        Blocks, at most; of more values the last of each part is shown.
+
+    Examples
+    --------
+    >>> curve(np.array([0.0, 1.0, 2.0, 7.0]))
+    '▁▂▃█'
+    """
+    if not len(values):
+        return ""
+    if len(values) > width:
+        values = values[np.linspace(0, len(values) - 1, width).round().astype(int)]
+    spread = float(np.ptp(values))
+    share = (values - values.min()) / spread if spread > 0 else np.zeros(len(values))
+    return "".join(LEVELS[int(one)] for one in np.minimum(share * len(LEVELS), len(LEVELS) - 1))
+
+
+def drawn(shown: View) -> Lines:
+    """Return what a terminal shows of a run."""
+    run = shown.run
+    title = f"{method_title(run.config)} on {in_words(data_title(run.config))}, seed {run.seed}"
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for name in ("first", "before", "last"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for column, (name, factor, form) in SHOWN.items():
+        values = factor * run.metrics[column]
+        values = values[np.isfinite(values)]
+        if len(values):
+            chosen = [values[0], values[-2] if len(values) > 1 else values[-1], values[-1]]
+            table.add_row(name, *map(form.format, chosen), curve(values))
+    parts: list[Any] = [Text(one_line(title), style="bold"), Text(one_line(str(run.path)))]
+    parts += [Text(f"{progress(shown)}, {shown.state}"), Text(""), table, Text("")]
+    return Lines(*parts, *_log_lines(shown.log))
+
+
+def _log_lines(lines: Sequence[str]) -> list[Text]:
+    return [
+        Text(one_line(line, 160), style="yellow" if line.startswith("warning") else "dim")
+        for line in lines
+    ]
+
+
+def _state(path: Path) -> str:
+    """Whether a process holds the lock of the run directory; a run holds its log's to the end."""
+    try:
+        descriptor = os.open(path / "log.txt", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ENDED
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return GOING
+    except OSError:  # a disk without locks
+        silent = time.time() - os.fstat(descriptor).st_mtime
+        return UNKNOWN if silent < SILENCE else ENDED
+    finally:
+        os.close(descriptor)  # and with it the lock
+    return ENDED
+
+
+def _end_of_log(path: Path) -> list[str]:
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+            return file.read(LOG_BYTES).decode("utf-8", "replace").splitlines()[-LOG_LINES:]
+    except OSError:
+        return []
