@@ -14,6 +14,15 @@ Kernel = Literal["paper", "published"]
 DISTANCES = 1 << 22
 """Distances that are held at once."""
 
+CANDIDATES = 4
+"""Keys beyond the k nearest whose distances are computed from differences."""
+
+FEW = 6
+"""Keys are all compared where they are fewer than so many times the candidates."""
+
+COPIED = 1 << 20
+"""Numbers of candidates that are copied at once."""
+
 
 class Neighbours(nn.Module):
     """Label frequencies among the k nearest of a client's samples, weighed by their distance.
@@ -93,16 +102,78 @@ class Neighbours(nn.Module):
 
     def _shares(self, points: Tensor) -> Tensor:
         """The probabilities of the labels, (points, labels)."""
-        # Distances by products would round, and depend on the shape of the block.
-        mode = "donot_use_mm_for_euclid_dist"
-        distances = torch.cdist(points, self.keys, compute_mode=mode)
-        which = nearest_columns(distances, self.k)
-        nearest = distances.gather(1, which)
+        nearest, which = nearest_keys(points, self.keys, self.k)
         if self.kernel == "published":
             nearest = nearest.square() / points.shape[-1]
         weights = torch.softmax(-nearest, -1)
         shares = weights.new_zeros(len(points), self.labels)
         return shares.scatter_add_(1, self.values[which], weights)
+
+
+def nearest_keys(points: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the distances and columns of the k nearest keys of each point.
+
+    Distances come from the differences of two points and not from their products, which round and
+    depend on the shape of the block. Products only choose candidates: a point takes them if the
+    bound on their error shows that no other key can be among its k nearest, and otherwise all keys.
+
+    Parameters
+    ----------
+    points : Tensor
+        (points, d).
+    keys : Tensor
+        (keys, d).
+    k : int
+        At most the number of keys. Of keys at equal distances the first ones are taken.
+
+    Returns
+    -------
+    distances, columns : Tensor
+        (points, k), by ascending column.
+
+    Examples
+    --------
+    >>> keys = torch.tensor([[0.0], [3.0], [1.0]])
+    >>> distances, columns = nearest_keys(torch.tensor([[0.5]]), keys, 2)
+    >>> distances.tolist(), columns.tolist()
+    ([[0.5, 0.5]], [[0, 2]])
+    """
+    count = k + CANDIDATES
+    if len(keys) < FEW * count:
+        distances = _distances(points, keys)
+        columns = nearest_columns(distances, k)
+        return distances.gather(1, columns), columns
+    columns, proven = _candidates(points, keys, k, count)
+    near, which = points.new_empty(len(points), k), columns.new_empty(len(points), k)
+    for part in torch.arange(len(points), device=points.device).split(
+        max(1, COPIED // (count * keys.shape[1]))
+    ):
+        distances = _distances(points[part, None], keys[columns[part]]).squeeze(1)
+        found = nearest_columns(distances, k)
+        near[part], which[part] = distances.gather(1, found), columns[part].gather(1, found)
+    if not proven.all():
+        distances = _distances(points[~proven], keys)
+        found = nearest_columns(distances, k)
+        near[~proven], which[~proven] = distances.gather(1, found), found
+    return near, which
+
+
+def _distances(points: Tensor, keys: Tensor) -> Tensor:
+    return torch.cdist(points, keys, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _candidates(points: Tensor, keys: Tensor, k: int, count: int) -> tuple[Tensor, Tensor]:
+    """``count`` ascending columns of each point, and whether its k nearest keys are among them."""
+    own, others = points.square().sum(1), keys.square().sum(1)
+    squares = torch.addmm(others, points, keys.T, alpha=-2)
+    found, columns = squares.topk(count, dim=1, largest=False)
+    # d terms rounded one by one, times (|x| + |y|)^2 <= 2 |x|^2 + 2 |y|^2; twice that is allowed.
+    unit, terms = torch.finfo(points.dtype), points.shape[1] + 8
+    error = 4 * terms * (unit.eps * (own + others.max()) + unit.tiny)
+    inside = (own + found[:, k - 1] + error).clamp(min=0).sqrt()
+    outside = (own + found[:, -1] - error).clamp(min=0).sqrt()
+    proven = outside * (1 - terms * unit.eps) > inside * (1 + terms * unit.eps)
+    return columns.sort(dim=1).values, proven
 
 
 def nearest_columns(distances: Tensor, k: int) -> Tensor:

@@ -43,7 +43,7 @@ from mpifed.jobs.printing import say
 from mpifed.reading.yaml_files import as_text
 from mpifed.reproduce import page, tuning
 from mpifed.reproduce.running import check_input, run_missing
-from mpifed.reproduce.study import Figure, Planned, Study, Table, having_runs, runs_of
+from mpifed.reproduce.study import Figure, Planned, Study, Table, having_runs, overridden, runs_of
 from mpifed.sweep.plan import check_same_run
 
 PAPERS = ("fedem", "flix", "fedmm")
@@ -115,6 +115,7 @@ def _table(
 ) -> dict[str, str]:
     """Run what a table lacks and write its page; return the runs that failed."""
     seeds = _seeds(more.pop("seed", list(study.seeds)))
+    study = overridden(study, more)
     variants = options.data or list(study.variants)
     for variant in variants:
         if variant not in study.variants:
@@ -148,11 +149,10 @@ def _table(
     parts = {}
     for variant, rows in planned.items():
         shown = having_runs(study, rows) if options.finished else study
-        source, _ = tuning.source_of(options.paper, variant, options.output)
+        source = tuning.source_of(options.paper, variant, options.output)[0]
         text = [page.table_text(shown, page.rows_of(shown, rows))]
         text += [extra(rows) for extra in study.extras]
-        text.append(page.tuned_text(shown, values[variant], source))
-        parts[variant] = "\n\n".join(text)
+        parts[variant] = "\n\n".join([*text, page.tuned_text(shown, values[variant], source)])
     path = options.output / f"{study.name}.md"
     missing = sum(not run.finished for run in every) - len(failed)
     page.write_page(path, study, seeds, parts, command, failed, missing)
@@ -177,8 +177,7 @@ def _check(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:
 def _tune(
     study: Table, variant: str, options: argparse.Namespace, more: dict[str, Any], command: str
 ) -> dict[str, str]:
-    seed = 0
-    trials = tuning.trials_of(study, variant, options.output, seed, more)
+    trials = tuning.trials_of(study, variant, options.output, seed=0, more=more)
     every = [run for tried in trials.values() for _, run in tried]
     if options.dry_run:
         print(f"{len(every)} runs to tune {study.name} on {variant}")

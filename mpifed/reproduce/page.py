@@ -28,6 +28,7 @@ MEASURES = {
     "unseen_train": "unseen, training",
     "bits": "Gbit",
     "seconds": "seconds",
+    "rounds": "rounds",
 }
 """What a run is measured by. Accuracies are in per cent; the average weighs clients by the samples
 that are scored, as the published code does, and ``weighted`` by n_t, as the text says."""
@@ -73,6 +74,7 @@ def measured(run: Planned) -> dict[str, float]:
         "unseen_train": mean(train, n_train, unseen),
         "bits": sum(each or 0 for each in bits) / 1e9,
         "seconds": float(summary["seconds"]["total"]),
+        "rounds": float(summary["rounds"]),
     }
 
 
@@ -96,6 +98,16 @@ class Row:
         found = self.values[measure]
         found = found[np.isfinite(found)]
         return float(found.mean()) if len(found) else math.nan
+
+    @property
+    def runs(self) -> str:
+        """How many seeds finished, and after how many rounds, such as ``3 x 200``."""
+        rounds = self.values["rounds"]
+        rounds = rounds[np.isfinite(rounds)]
+        if not len(rounds):
+            return "0"
+        low, high = rounds.min(), rounds.max()
+        return f"{len(rounds)} x {low:g}" + (f" to {high:g}" if low < high else "")
 
     def half_width(self, measure: str) -> float:
         """Return half the 95 % interval of the mean (Student's t), NaN for fewer than two seeds."""
@@ -157,13 +169,13 @@ def table_text(table: Table, rows: Sequence[Row]) -> str:
         default=None,
     )
     published = max((len(row.entry.published) for row in rows), default=0)
-    heads = ["method"]
+    heads = ["method", "runs"]
     for k, name in enumerate(table.columns):
         heads += [MEASURES[name], *(["paper"] if k < published else [])]
     heads += ["to the best", "p"]
     lines = [f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(heads) - 1)}"]
     for row in rows:
-        cells = [row.entry.label]
+        cells = [row.entry.label, row.runs]
         for k, name in enumerate(table.columns):
             text = _number(row.mean(name), row.half_width(name) if k == 0 else math.nan)
             cells.append(f"**{text}**" if row is bold and k == 0 else text)
@@ -249,11 +261,14 @@ def write_page(
     lines = [f"# {table.title}", "", "```", f"$ {command}", "```", ""]
     for variant, text in parts.items():
         lines += [f"## {variant}", "", text, ""]
-    lines += [
+    said = (
         f"Means over seeds {', '.join(map(str, seeds))}, with half of the 95 % interval of the "
-        "mean. Accuracies in per cent. p: paired t-test against the best row, over seeds. The best "
-        f"number is bold only if every other row differs from it with p below {LEVEL:g}."
-    ]
+        "mean. p: paired t-test against the best row, over seeds. The best number is bold only if "
+        f"every other row differs from it with p below {LEVEL:g}."
+        if len(seeds) > 1
+        else f"One run of each method, with seed {seeds[0]}: neither intervals nor tests."
+    )
+    lines += [f"{said} Accuracies in per cent. runs: seeds x rounds."]
     lines += ["", *(f"* {remark}" for remark in table.remarks)]
     lines += [f"* `{place}` failed: {reason}" for place, reason in failed.items()]
     if missing:

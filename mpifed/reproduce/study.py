@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mpifed.reading.yaml_files import as_text
+
 
 def folder_of(label: str) -> str:
     """Return the name of the folder of a row.
@@ -219,3 +221,24 @@ def having_runs(table: Table, runs: Mapping[str, Sequence[Planned]]) -> Table:
     """
     kept = (row for row in table.entries if any(run.finished for run in runs[row.label]))
     return replace(table, entries=tuple(kept))
+
+
+def overridden(table: Table, more: Mapping[str, Any]) -> Table:
+    """Return a table whose last remark names a user's overrides, if there are any.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    more : mapping
+        The overrides.
+
+    Examples
+    --------
+    >>> overridden(Table("table-9", "A table", {}, ()), {"rounds": 2, "clients": 5}).remarks
+    ('Overrides of all runs: rounds=2, clients=5.',)
+    """
+    if not more:
+        return table
+    given = ", ".join(f"{key}={as_text(value)}" for key, value in more.items())
+    return replace(table, remarks=(*table.remarks, f"Overrides of all runs: {given}."))

@@ -25,7 +25,8 @@ TINY = ["rounds=2", "clients=5", "data.n_test=20", "data.dimension=6", "seed=[0,
 
 
 def row(label, *average, published=()):
-    return Row(Entry(label, {}, published), {"average": np.array(average)})
+    values = {"average": np.array(average), "rounds": np.full(len(average), 200.0)}
+    return Row(Entry(label, {}, published), values)
 
 
 TABLE = Table("table-9", "A table", {}, (), ("average",))
@@ -41,6 +42,15 @@ def test_a_tie_is_not_bold():
     assert best_of([ahead, behind], "average") is ahead
     assert "**" not in table_text(TABLE, [ahead, close, behind])
     assert "| **80.50 ± 1.24** |" in table_text(TABLE, [ahead, behind])
+
+
+def test_a_row_says_how_many_seeds_and_rounds_it_has():
+    found = row("A", 80, math.nan, 80.5)
+    assert found.runs == "3 x 200"
+    found.values["rounds"][1] = math.nan
+    assert "| A | 2 x 200 | 80.25" in table_text(TABLE, [found])
+    found.values["rounds"][2] = 60
+    assert found.runs == "2 x 60 to 200"
 
 
 def test_tests_are_paired_by_seed():
@@ -137,7 +147,7 @@ def test_rows_that_share_runs_have_the_same_settings():
             theirs = runs_of(known[of], variant, Path("out"), [0, 1], tuned, {})[label]
             assert mine == theirs
             shared += 1
-    assert shared == 13
+    assert shared == 14
 
 
 def test_figure_2_has_the_published_numbers_of_unseen_clients():
@@ -210,6 +220,30 @@ def test_data_that_are_not_there_are_refused_before_anything_runs(tmp_path, capf
     assert main([*words, "--output", str(tmp_path / "out")]) == 2
     assert "row 'Local': " in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "emnist", "femnist", "shakespeare"])
+def test_real_data_have_the_setting_of_their_shipped_experiment(name):
+    study = studies("fedem")[f"real-{name}"]
+    run = runs_of(study, name, Path("out"), [0], {}, {})["FedEM"][0]
+    shipped = to_mapping(resolve(read_experiment(f"{name}-fedem")))
+    asked = to_mapping(resolve(apply_overrides(read_experiment(run.experiment), run.overrides)))
+    cut = {"clients", "rounds", "data", "evaluation", "checkpoint"}
+    differing = {key for key in shipped if shipped[key] != asked[key]}
+    assert differing <= cut
+    assert {k: v for k, v in asked["data"].items() if v != shipped["data"][k]}.keys() <= {
+        "fraction",
+        "sequence_length",
+    }
+
+
+def test_a_page_of_one_seed_promises_no_test(tmp_path, capfd):
+    words = ["fedem", "--study", "recovery", *TINY[:-1], "seed=3", "--output", str(tmp_path)]
+    assert main([*words, "--processes", "1"]) == 0
+    text = (tmp_path / "recovery.md").read_text()
+    assert "with seed 3: neither intervals nor tests" in text
+    assert "* Overrides of all runs: rounds=2, clients=5, data.n_test=20" in text
+    assert "| M = 2 | 1 x 2 |" in text
 
 
 def test_overrides_of_a_user_win():

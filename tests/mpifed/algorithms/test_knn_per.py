@@ -28,7 +28,7 @@ from mpifed.models.losses import CROSS_ENTROPY
 from mpifed.models.lstm import lstm
 from mpifed.models.mlp import Mlp, mlp
 from mpifed.models.modules import module_model
-from mpifed.models.neighbours import Neighbours
+from mpifed.models.neighbours import Neighbours, nearest_columns, nearest_keys
 from mpifed.mpi.communicator import Alone
 from mpifed.training.scores import score_clients
 
@@ -74,6 +74,42 @@ def test_blocks_change_no_bit(dtype, monkeypatch):
     monkeypatch.setattr(neighbours, "DISTANCES", 80)
     assert torch.equal(found(points), whole)
     assert torch.equal(torch.cat([found(point[None]) for point in points]), whole)
+
+
+KEYS = {
+    "spread": lambda draw: torch.randn(150, 9, generator=draw),
+    "tied": lambda draw: torch.randint(0, 2, (150, 4), generator=draw).float(),
+    "far from the origin": lambda draw: 1000 + torch.randn(150, 9, generator=draw),
+    "tiny": lambda draw: 1e-30 * torch.randn(150, 9, generator=draw),
+    "huge": lambda draw: 1e25 * torch.randn(150, 9, generator=draw),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KEYS)
+def test_candidates_give_the_bits_of_all_distances(kind, dtype, monkeypatch):
+    draw = torch.Generator().manual_seed(3)
+    keys, points = (KEYS[kind](draw).to(dtype) for _ in range(2))
+    monkeypatch.setattr(neighbours, "COPIED", 999)  # several blocks
+    whole = torch.cdist(points, keys, compute_mode="donot_use_mm_for_euclid_dist")
+    columns = nearest_columns(whole, 7)
+    distances, found = nearest_keys(points, keys, 7)
+    assert torch.equal(found, columns)
+    assert torch.equal(distances, whole.gather(1, columns))
+
+
+def test_candidates_are_few_where_points_are_spread(monkeypatch):
+    draw = torch.Generator().manual_seed(3)
+    keys, points = (torch.randn(150, 9, generator=draw) for _ in range(2))
+    monkeypatch.setattr(neighbours, "COPIED", 1 << 30)  # one block
+    sizes, distances = [], neighbours._distances
+    monkeypatch.setattr(
+        neighbours,
+        "_distances",
+        lambda x, y: sizes.append(len(x) * y.shape[-2]) or distances(x, y),
+    )
+    nearest_keys(points, keys, 7)
+    assert sum(sizes) < len(points) * len(keys) / 5
 
 
 def test_with_fewer_samples_than_neighbours_all_count_and_two_labels_have_one_output():
