@@ -40,10 +40,11 @@ def main(words: Sequence[str] | None = None) -> int:
     from mpifed.supervision.guard import guarded
 
     given = list(sys.argv[1:] if words is None else words)
-    return guarded(lambda: _main(given))
+    return guarded(lambda: verified(given))
 
 
-def _main(words: list[str]) -> int:
+def verified(words: list[str]) -> int:
+    """Run the command in this process without a guard; the words are those of ``main``."""
     from mpifed import launch, reporting
 
     def prepared() -> Callable[[], int]:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from mpifed import launch
+from mpifed.supervision import exit as leaving
 from mpifed.sweep import plan
 
 settings.register_profile("thorough", max_examples=100, deadline=None)  # machines may be busy
@@ -20,6 +22,13 @@ settings.load_profile("quick")  # unless pytest is told --hypothesis-profile=tho
 
 LIMIT = 120
 """Seconds after which a dry run is ended."""
+
+
+@pytest.fixture(autouse=True)
+def no_end() -> Iterator[None]:
+    """A test must not call what is to end its process, which would end that of pytest later."""
+    yield
+    assert leaving._Ending.code is None
 
 
 @pytest.fixture

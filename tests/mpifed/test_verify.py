@@ -17,7 +17,7 @@ from on_ranks import SMALL, folder_of, run
 from mpifed.checkpoint.integrity import seal
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.verification import verify
-from mpifed.verify import main
+from mpifed.verify import verified as main
 
 RUN = {**SMALL, "clients": 5, "rounds": 6, "participation": 0.6, "data.n_test": 10}
 CASES = {
