@@ -11,6 +11,7 @@ is written.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -52,7 +53,9 @@ def verified(words: list[str]) -> int:
         rounds = _rounds(options)
         if options.ranks is not None:
             command = _under_mpirun(options.ranks, words)
-            return lambda: subprocess.run(command, check=False).returncode
+            # Not what an MPI that began in this process has set since, which would mislead mpirun.
+            own = dict(os.environ)
+            return lambda: subprocess.run(command, env=own, check=False).returncode
         communicator = launch.world_of_ranks()
         action = _action(Path(options.run), rounds, communicator, options.quiet)
         return lambda: reporting.reporting(communicator, action)

@@ -128,8 +128,7 @@ class Mocha(Algorithm[ServerChannel]):
 
     def deploy(self, state: MochaState, clients: Clients, draws: Draws) -> Predictor:
         """Client t predicts with w_t."""
-        models = state.models[clients.places][:, None]
-        return Predictor(models.to(clients.shards.train.x))
+        return Predictor(state.models[clients.places][:, None].to(clients.shards.train.x))
 
     def learnt(self, state: MochaState, exchange: Exchange) -> dict[str, Tensor]:
         """``sigma``, how clients are related, (T, T)."""

@@ -31,6 +31,9 @@ from mpifed.training.request import Request, understand
 PATIENCE = 30.0
 """Seconds that an interrupted job has to end before it is killed."""
 
+LAST = 8
+"""Lines of a launcher that are repeated where no rank says why the job failed."""
+
 SAYS = "mpifed: "
 """How a line begins that reports a failure."""
 
@@ -72,7 +75,7 @@ def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
         return task.output, "finished" if code == EXIT_FINISHED else "stopped"
     if code == EXIT_BAD_INPUT:
         raise InputError(said)
-    raise RunError(said or f"the job of {ranks} ranks ended with exit code {code}")
+    raise RunError(said)
 
 
 def refuse_own(overrides: Mapping[str, Any]) -> None:
@@ -130,13 +133,20 @@ def _finished(command: list[str], quiet: bool) -> tuple[int, str]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
     failures: deque[str] = deque(maxlen=1)
+    last: deque[str] = deque(maxlen=LAST)
     try:
         for line in process.stdout or ():
             if line.startswith(SAYS):
                 failures.append(line.removeprefix(SAYS).strip())
+            if line.strip(" -\n"):
+                last.append(" ".join(line.split()))
             if not quiet:
                 print(line, end="", flush=True)  # also where a notebook shows what is printed
-        return process.wait(), failures[-1] if failures else ""
+        code = process.wait()
+        said = " ".join(last) or "nothing"
+        return code, failures[
+            -1
+        ] if failures else f"mpirun ended with exit code {code}; it said: {said}"
     except BaseException:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -7,9 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import user_components
+from commands import environment
 
 import mpifed
 from mpifed.errors import InputError, RunError
+
+LAUNCHER = {
+    name: value for name, value in environment().items() if name.startswith(("OMPI", "PRTE"))
+}
+"""What Open MPI needs where ranks are more than cores, or belong to root."""
 
 TINY = {"clients": 4, "rounds": 2, "data.n_test": 20}
 
@@ -34,7 +40,9 @@ def test_what_ranks_cannot_have_is_refused_before_they_start(tmp_path: Path, mon
 
 
 @pytest.mark.slow
-def test_it_is_the_run_of_one_rank(tmp_path: Path, capfd) -> None:
+def test_it_is_the_run_of_one_rank(tmp_path: Path, capfd, monkeypatch) -> None:
+    for name, value in LAUNCHER.items():
+        monkeypatch.setenv(name, value)
     alone = mpifed.run(**TINY, output=tmp_path / "one")
     several = mpifed.run(**TINY, output=tmp_path / "two", ranks=2)
     assert several.status == "finished" and several.summary["ranks"] == 2
@@ -49,7 +57,8 @@ def test_it_is_the_run_of_one_rank(tmp_path: Path, capfd) -> None:
 
 @pytest.mark.slow
 def test_a_failure_on_a_rank_is_raised(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("FAIL", "mistake:1:2")
+    for name, value in (LAUNCHER | {"FAIL": "mistake:1:2"}).items():
+        monkeypatch.setenv(name, value)
     said = r"^rank 1 on .*: round 2: ValueError: the user's mistake"
     with pytest.raises(RunError, match=said):
         mpifed.run(**TINY, algorithm=user_components.Fails, output=tmp_path / "x", ranks=2)
