@@ -468,6 +468,7 @@ def test_ucx_sets_aside_less_where_hydra_started_all_ranks_on_one_host(place, sp
     assert ("UCX_MM_SEG_SIZE" in os.environ) == spared
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_whether_its_ranks_are_forked(tmp_path):
     """With MPI and torch: from one way to the other, after a stop."""
     words = [*TINY, "rounds=100000", "evaluation.every=50", "checkpoint.every=50", "--quiet"]
