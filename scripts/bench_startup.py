@@ -91,6 +91,8 @@ def started(ranks: int) -> Start:
         [*front, sys.executable, "-m", "mpifed.run", *WORDS, f"{folder}/run"],
         stdout=subprocess.PIPE,
         text=True,
+        # Without it the job would inherit what an MPI that began in this process has set in C.
+        env=dict(os.environ),
     ) as process:
         assert process.stdout is not None
         end = threading.Timer(LONGEST, process.kill)
