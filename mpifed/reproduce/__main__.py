@@ -14,6 +14,8 @@ seeds. --tune first chooses learning rates and penalties on validation data, ove
 and writes OUTPUT/tuned-PAPER-DATA.yaml, which later runs there use; mpifed comes with such files.
 --slurm submits the runs as arrays of jobs instead; the same command without it, once they are
 finished, writes the page. --finished writes it from those that are finished, and runs nothing.
+Of several studies, those that cannot be run, such as those whose data are not there, are left out
+with a line that says why, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -28,8 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser, program
-from mpifed.config.configuration import resolve, to_mapping
-from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
+from mpifed.config.experiment_files import parse_overrides
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -39,21 +40,9 @@ from mpifed.errors import (
     complain,
     text_of,
 )
-from mpifed.jobs.printing import say
-from mpifed.reading.yaml_files import as_text
-from mpifed.reproduce import page, tuning
-from mpifed.reproduce.running import check_input, run_missing
-from mpifed.reproduce.study import (
-    Figure,
-    Planned,
-    Study,
-    Table,
-    having_runs,
-    leaving_out,
-    overridden,
-    runs_of,
-)
-from mpifed.sweep.plan import check_same_run
+from mpifed.reproduce.commands import make_figure
+from mpifed.reproduce.study import Figure, Study, Table
+from mpifed.reproduce.tables import Plan, make_table, plan_of
 
 PAPERS = ("fedem", "flix", "fedmm")
 
@@ -88,13 +77,18 @@ def main(words: Sequence[str] | None = None) -> int:
                     f"{name} is a figure made of sweeps, which take no overrides, --data, "
                     "--without or --tune; python -m mpifed.sweep runs its sweeps with others"
                 )
+        _refuse_unknown(options, chosen)
         command = shlex.join(["python", "-m", "mpifed.reproduce", *given])
-        failed = False
-        for study in chosen.values():
-            if isinstance(study, Table):
-                failed |= bool(_table(study, options, dict(overrides), command))
-            else:
-                failed |= bool(_figure(study, options))
+        planned, left_out = _planned(chosen, options, overrides)
+        for name, reason in left_out.items():
+            complain("mpifed.reproduce", f"{name} is left out: {reason}")
+        failed = bool(left_out)
+        for plan in planned.values():
+            failed |= bool(
+                make_table(plan, options, command)
+                if isinstance(plan, Plan)
+                else make_figure(plan, options)
+            )
         return EXIT_FAILED if failed else EXIT_FINISHED
     except InputError as error:
         complain("mpifed.reproduce", text_of(error))
@@ -120,155 +114,54 @@ def _chosen(options: argparse.Namespace, known: Mapping[str, Study]) -> dict[str
     return found or dict(known)
 
 
-def _table(
-    study: Table, options: argparse.Namespace, more: dict[str, Any], command: str
-) -> dict[str, str]:
-    """Run what a table lacks and write its page; return the runs that failed."""
-    seeds = _seeds(more.pop("seed", list(study.seeds)))
-    study = leaving_out(overridden(study, more), options.without)
-    variants = options.data or list(study.variants)
-    for variant in variants:
-        if variant not in study.variants:
-            raise InputError(
-                f"--data is '{variant}', which {study.name} does not have; "
-                f"{closest(variant, study.variants)}"
-            )
-    failed: dict[str, str] = {}
-    if options.tune and not options.finished:
-        for variant in variants:
-            failed |= _tune(study, variant, options, more, command)
-    planned, values = {}, {}
-    for variant in variants:
-        tuned = tuning.read_tuned(options.paper, variant, options.output)
-        values[variant] = tuned
-        planned[variant] = runs_of(study, variant, options.output, seeds, tuned, more)
-        _check(planned[variant], with_data=not (options.dry_run or options.slurm))
-    every = [run for rows in planned.values() for runs in rows.values() for run in runs]
-    if options.dry_run:
-        for run in every:
-            state = "finished" if run.finished else "missing"
-            say(f"{state}: {shlex.join(_words(run))} --output {run.directory}")
-        return {}
-    if options.slurm:
-        for rows in planned.values():
-            for runs in rows.values():
-                _submit(runs, options.slurm)
-        return {}
-    if not options.finished:
-        failed |= run_missing(every, options.processes, lambda line: print(line, flush=True))
-    parts = {}
-    for variant, rows in planned.items():
-        shown = having_runs(study, rows) if options.finished else study
-        source = tuning.source_of(options.paper, variant, options.output)[0]
-        text = [page.table_text(shown, page.rows_of(shown, rows))]
-        text += [extra(rows) for extra in study.extras]
-        parts[variant] = "\n\n".join([*text, page.tuned_text(shown, values[variant], source)])
-    path = options.output / f"{study.name}.md"
-    missing = sum(not run.finished for run in every) - len(failed)
-    page.write_page(path, study, seeds, parts, command, failed, missing)
-    print(path)
-    return failed
+def _refuse_unknown(options: argparse.Namespace, chosen: Mapping[str, Study]) -> None:
+    """Refuse kinds of data and rows that none of the tables has, and less than one process."""
+    tables = [study for study in chosen.values() if isinstance(study, Table)]
+    whose = tables[0].name if len(tables) == 1 else "any of the tables"
+    kinds = {variant for study in tables for variant in study.variants}
+    labels = {row.label for study in tables for row in study.entries}
+    for option, given, known in (
+        ("--data", options.data, kinds),
+        ("--without", options.without, labels),
+    ):
+        for each in given:
+            if each not in known:
+                raise InputError(
+                    f"{option} is '{each}', which is not in {whose}; {closest(each, known)}"
+                )
+    if options.processes < 1:
+        raise InputError(f"--processes is {options.processes}; it must be a whole number from 1")
 
 
-def _check(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:
-    """Refuse what is wrong before anything runs: all settings, and the data of the first run."""
-    for number, (label, runs) in enumerate(rows.items()):
+def _planned(
+    chosen: Mapping[str, Study], options: argparse.Namespace, overrides: Mapping[str, Any]
+) -> tuple[dict[str, Plan | Figure], dict[str, str]]:
+    """Check all studies before the first run.
+
+    Returns
+    -------
+    planned : dict
+        What is run, by name.
+    left_out : dict of str to str
+        Why a study of several cannot be run, such as missing data.
+
+    Raises
+    ------
+    InputError
+        If none can be run.
+    """
+    planned: dict[str, Plan | Figure] = {}
+    left_out: dict[str, str] = {}
+    for name, study in chosen.items():
         try:
-            for run in runs:
-                asked = resolve(apply_overrides(read_experiment(run.experiment), run.overrides))
-                if run.finished:
-                    check_same_run(run.directory, to_mapping(asked))
-            if with_data and number == 0 and not runs[0].finished:
-                check_input(runs[0])
+            planned[name] = (
+                plan_of(study, options, overrides) if isinstance(study, Table) else study
+            )
         except InputError as error:
-            raise InputError(f"row '{label}': {text_of(error)}") from None
-
-
-def _tune(
-    study: Table, variant: str, options: argparse.Namespace, more: dict[str, Any], command: str
-) -> dict[str, str]:
-    trials = tuning.trials_of(study, variant, options.output, seed=0, more=more)
-    every = [run for tried in trials.values() for _, run in tried]
-    if options.dry_run:
-        print(f"{len(every)} runs to tune {study.name} on {variant}")
-        return {}
-    _check({label: [run for _, run in tried] for label, tried in trials.items()}, with_data=True)
-    failed = run_missing(every, options.processes, lambda line: print(line, flush=True))
-    path = options.output / f"tuned-{options.paper}-{variant}.yaml"
-    values = tuning.read_tuned(options.paper, variant, options.output)
-    for label, tried in trials.items():
-        best = tuning.chosen(tried)
-        if best is not None:
-            values[label] = best
-    tuning.write_tuned(path, values, command)
-    print(path)
-    # A learning rate may be too large: that is an answer, and no failure of the study.
-    return {} if len(failed) < len(every) else failed
-
-
-def _figure(study: Figure, options: argparse.Namespace) -> bool:
-    """Run a figure's sweeps, then its reports; return whether one failed."""
-    output = options.output / study.name
-    commands = [
-        *(["mpifed.sweep", *words, "--output", str(output / "runs")] for words in study.sweeps),
-        *(
-            ["mpifed.report", str(output / "runs"), *words, "--output", str(output)]
-            for words in study.reports
-        ),
-    ]
-    if options.dry_run:
-        for words in commands:
-            say(shlex.join(["python", "-m", *words]))
-        return False
-    if options.slurm:
-        for swept in study.sweeps:
-            place = ["--site", options.slurm, "--output", str(output / "runs")]
-            _call("mpifed.jobs", ["submit", *swept, *place])
-        return False
-    for module, *rest in commands:
-        print(shlex.join(["python", "-m", module, *rest]), flush=True)
-        if _call(module, rest):
-            return True
-    return False
-
-
-def _submit(runs: Sequence[Planned], site: str) -> None:
-    """Submit the runs of a row that are missing as one array over their seeds."""
-    waiting = [run for run in runs if not run.finished]
-    if not waiting:
-        return
-    seeds = [run.overrides["seed"] for run in waiting]
-    fixed = {key: value for key, value in waiting[0].overrides.items() if key != "seed"}
-    words = [waiting[0].experiment, *_settings(fixed), f"seed={as_text(seeds)}"]
-    place = waiting[0].directory.parent
-    _call("mpifed.jobs", ["submit", *words, "--site", site, "--output", str(place)])
-
-
-def _call(module: str, words: Sequence[str]) -> int:
-    code: int = importlib.import_module(f"{module}.__main__").main(list(words))
-    if code == EXIT_BAD_INPUT:
-        raise InputError(f"python -m {module} refused {shlex.join(words)}")
-    return code
-
-
-def _words(run: Planned) -> list[str]:
-    settings = [f"{key}={as_text(value)}" for key, value in run.overrides.items()]
-    return ["python", "-m", "mpifed.run", run.experiment, *settings]
-
-
-def _settings(overrides: Mapping[str, Any]) -> list[str]:
-    """Overrides as words of a sweep. A list is put into a list, which sweeps take as one value."""
-    return [
-        f"{key}={as_text([value] if isinstance(value, list) else value)}"
-        for key, value in overrides.items()
-    ]
-
-
-def _seeds(given: Any) -> list[int]:
-    seeds = given if isinstance(given, list) else [given]
-    if not seeds or not all(isinstance(each, int) and each >= 0 for each in seeds):
-        raise InputError(f"seed is {given}; it must be a whole number, or a list of them")
-    return seeds
+            left_out[name] = text_of(error)
+    if not planned:
+        raise InputError(next(iter(left_out.values())))
+    return planned, left_out
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -46,7 +46,7 @@ MOCHA = Entry(
     "MOCHA",
     {"algorithm": "mocha"},
     (73.4,),
-    grid={"algorithm.mocha_lambda": PENALTIES},
+    grid={"algorithm.mocha_lambda": PENALTIES, "algorithm.sigma_every": (20, 100)},
     learning_rates=False,
 )
 FEDEM_ROW = Entry("FedEM", FEDEM, (74.7, 66.7))
@@ -78,6 +78,9 @@ FEDGMM = Entry("FedGMM", {"algorithm": "fedgmm"})
 FEDALA = Entry("FedALA", {"algorithm": "fedala"})
 FEDROD = Entry("FedRoD", {"algorithm": "fedrod"})
 KNN_PER = Entry("kNN-Per", {"algorithm": "knn_per"}, tuned_as="FedAvg")
+WITHOUT_VALIDATION = (
+    "kNN-Per mixes with lambda = 0.5 for all clients: runs hold out no samples to choose it by."
+)
 
 PAPER = (LOCAL, FEDAVG, FEDPROX, FEDAVG_FT, CLUSTERED, PFEDME, MOCHA, FEDEM_ROW)
 """The rows that the paper has."""

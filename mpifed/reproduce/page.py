@@ -270,6 +270,8 @@ def write_page(
     )
     lines += [f"{said} Accuracies in per cent. runs: seeds x rounds."]
     lines += ["", *(f"* {remark}" for remark in table.remarks)]
+    if "seconds" in table.columns:
+        lines.append("* Seconds are wall time, and depend on what else ran on the machine.")
     lines += [f"* `{place}` failed: {reason}" for place, reason in failed.items()]
     if missing:
         lines.append(f"* Runs that are not finished: {missing}.")

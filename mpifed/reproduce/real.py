@@ -132,7 +132,7 @@ def table(
         entries,
         ("average", "p10", "unseen", "bits", "seconds"),
         COMMON,
-        remarks=remarks,
+        remarks=(*remarks, methods.WITHOUT_VALIDATION),
     )
 
 

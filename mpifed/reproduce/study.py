@@ -52,6 +52,8 @@ class Entry:
         Rounds of the runs from which values are chosen; None is those of the table.
     tuned_as : str, optional
         Label of the row whose tuned values this one takes, instead of being tuned itself.
+    rounds_divisor : int
+        What a user's number of rounds is divided by for this row.
     same_as : (str, str), optional
         The table and the label of the row whose runs these are: they have the same settings.
     """
@@ -64,6 +66,7 @@ class Entry:
     learning_rates: bool = True
     tuning_rounds: int | None = None
     tuned_as: str | None = None
+    rounds_divisor: int = 1
     same_as: tuple[str, str] | None = None
 
     @property
@@ -204,6 +207,8 @@ def runs_of(
         study, row = entry.same_as or (table.name, entry.label)
         place = output / study / variant / folder_of(row)
         whole = {**of_data, **table.common, **entry.chosen(tuned), **entry.overrides, **more}
+        if entry.rounds_divisor > 1 and isinstance(more.get("rounds"), int):
+            whole["rounds"] = max(1, more["rounds"] // entry.rounds_divisor)
         found[entry.label] = [
             Planned(experiment, {**whole, "seed": seed}, place / f"seed={seed}") for seed in seeds
         ]
@@ -272,9 +277,7 @@ def leaving_out(table: Table, labels: Sequence[str]) -> Table:
     known = [row.label for row in table.entries]
     for label in labels:
         if label not in known:
-            raise InputError(
-                f"--without is '{label}', no row of {table.name}; {closest(label, known)}"
-            )
+            raise InputError(f"{table.name} has no row '{label}'; {closest(label, known)}")
     kept = tuple(row for row in table.entries if row.label not in labels)
     if not kept:
         raise InputError(f"--without names all rows of {table.name}; leave at least one")

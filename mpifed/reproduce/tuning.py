@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def trials_of(
     for entry in table.entries:
         if not entry.tuned or entry.tuned_as is not None:
             continue
-        place = output / "tuning" / variant / entry.folder
+        place = output / "tuning" / table.name / variant / entry.folder
         common = {**of_data, **table.common, **VALIDATION, **entry.overrides}
         if entry.tuning_rounds is not None:
             common["rounds"] = entry.tuning_rounds
@@ -103,33 +102,55 @@ def chosen(trials: Sequence[tuple[dict[str, Any], Planned]]) -> dict[str, Any] |
     return None if best is None else best[1]
 
 
-def source_of(paper: str, variant: str, output: Path) -> tuple[str, str]:
-    """Return name and text of the file of tuned values, both '' where there is none.
+def own_file(paper: str, variant: str, output: Path) -> Path:
+    """Return the file of values that were chosen in ``output``."""
+    return output / f"tuned-{paper}-{variant}.yaml"
+
+
+def shipped_file(paper: str, variant: str) -> Path:
+    """Return the file of tuned values that mpifed comes with; there may be none."""
+    return Path(__file__).parent / "tuned" / f"{paper}-{variant}.yaml"
+
+
+def sources_of(table: Table, paper: str, variant: str, output: Path) -> list[str]:
+    """Return the names of the files that tuned values of a table's rows are from.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    paper, variant : str
+        Which study and kind of data.
+    output : Path
+        The folder of all studies.
+    """
+    rows = {row.tuned_as or row.label for row in table.entries if row.tuned}
+    own, shipped = own_file(paper, variant, output), shipped_file(paper, variant)
+    from_own = rows & {*_read(own)}
+    from_shipped = (rows - from_own) & {*_read(shipped)}
+    return [own.name] * bool(from_own) + [shipped.name] * bool(from_shipped)
+
+
+def read_own(paper: str, variant: str, output: Path) -> dict[str, dict[str, Any]]:
+    """Return the values that were chosen in ``output``, by row; none without a file."""
+    return _read(own_file(paper, variant, output))
+
+
+def read_tuned(paper: str, variant: str, output: Path) -> dict[str, dict[str, Any]]:
+    """Return tuned values by row: those chosen in ``output``, then those that mpifed comes with.
 
     Parameters
     ----------
     paper, variant : str
         Which study and kind of data.
     output : Path
-        The folder of all studies. A file there is taken, else the one that mpifed comes with.
+        The folder of all studies.
     """
-    own = output / f"tuned-{paper}-{variant}.yaml"
-    shipped = resources.files("mpifed.reproduce") / "tuned" / f"{paper}-{variant}.yaml"
-    for place in (own, shipped):
-        if place.is_file():
-            return place.name, place.read_text(encoding="utf-8")
-    return "", ""
+    return _read(shipped_file(paper, variant)) | read_own(paper, variant, output)
 
 
-def read_tuned(paper: str, variant: str, output: Path) -> dict[str, dict[str, Any]]:
-    """Return tuned values by row, from the file of ``source_of``; none without one.
-
-    Parameters
-    ----------
-    paper, variant, output
-        As for ``source_of``.
-    """
-    return yaml.safe_load(source_of(paper, variant, output)[1]) or {}
+def _read(place: Path) -> dict[str, dict[str, Any]]:
+    return (yaml.safe_load(place.read_text(encoding="utf-8")) or {}) if place.is_file() else {}
 
 
 def write_tuned(path: Path, values: Mapping[str, Mapping[str, Any]], command: str) -> None:

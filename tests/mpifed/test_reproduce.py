@@ -97,6 +97,7 @@ def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
     assert main(words) == 0
     assert "| share of the data | 0 | 0.1 |" in (tmp_path / "figure-2.md").read_text()
     tuned = yaml.safe_load((tmp_path / "tuned-fedem-released.yaml").read_text())
+    assert {*tuned} == {"FedAvg", "FedAvg+", "FedEM"}
     assert tuned["FedEM"]["local.lr"] in (0.3, 1e-6)
     said = f"Values of tuned-fedem-released.yaml: FedAvg lr {tuned['FedAvg']['local.lr']:g}; "
     assert said in (tmp_path / "figure-2.md").read_text()
@@ -104,7 +105,7 @@ def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
     stored = yaml.safe_load(config.read_text())
     assert stored["local"]["lr"] == tuned["FedEM"]["local.lr"]
     assert stored["evaluation"]["validation_fraction"] == 0
-    trial = next((tmp_path / "tuning" / "released" / "fedem").glob("lr=0.3"))
+    trial = next((tmp_path / "tuning" / "figure-2" / "released" / "fedem").glob("lr=0.3"))
     assert (
         yaml.safe_load((trial / "config.yaml").read_text())["evaluation"]["validation_fraction"]
         == 0.2
@@ -113,12 +114,15 @@ def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
 
 def test_a_finished_run_of_other_settings_is_refused(tmp_path, capfd):
     words = ["fedem", "--table", "7", "--data", "paper", *TINY, "--output", str(tmp_path)]
-    place = tmp_path / "table-7" / "paper" / "fedem-66-rounds" / "seed=1"
+    place = tmp_path / "table-7" / "paper" / "fedem-a-third-of-the-rounds" / "seed=1"
     more = {**parse_overrides(TINY), "seed": 1, "local.lr": 0.05}
     mpifed.run("synthetic-released", output=place, **more)
     assert main(words) == 2
     said = capfd.readouterr().err
-    assert "row 'FedEM, 66 rounds': " in said and "finished run of another configuration" in said
+    assert (
+        "row 'FedEM, a third of the rounds': " in said
+        and "finished run of another configuration" in said
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["table-7"]
 
 
@@ -147,7 +151,7 @@ def test_rows_that_share_runs_have_the_same_settings():
             theirs = runs_of(known[of], variant, Path("out"), [0, 1], tuned, {})[label]
             assert mine == theirs
             shared += 1
-    assert shared == 14
+    assert shared == 16
 
 
 def test_figure_2_has_the_published_numbers_of_unseen_clients():
@@ -209,12 +213,42 @@ def test_every_study_can_be_planned(paper, tmp_path, capfd):
         (["fedem", "--table", "2", "rounds=-1"], "row 'Local': rounds is -1"),
         (["fedem", "--table", "3", "--without", "FedEN"], "did you mean 'FedEM'"),
         (["flix", "--figure", "2", "--without", "DGD"], "take no overrides"),
+        (["fedem", "--table", "3", "--data", "recovered", "--data", "paper"], "not in table-3"),
+        (["fedem", "--data", "papre"], "not in any of the tables; did you mean 'paper'"),
+        (["fedem", "--table", "3", "--processes", "0"], "--processes is 0"),
         (["fedex"], "invalid choice"),
     ],
 )
 def test_mistakes_get_a_sentence(words, said, capfd):
     assert main([*words, "--dry-run"]) == 2
     assert said in capfd.readouterr().err
+
+
+def test_studies_that_cannot_be_run_are_left_out(tmp_path, capfd):
+    words = ["fedem", "--table", "3", "--study", "recovery", "--data", "paper", *TINY]
+    words += ["--without", "FedAvg", "--without", "M = 2"]
+    words += ["--output", str(tmp_path / "out"), "--processes", "1"]
+    assert main(words) == 1
+    said = capfd.readouterr()
+    assert "recovery is left out: recovery has no data 'paper'" in said.err
+    assert (tmp_path / "out" / "table-3.md").exists()
+
+
+def test_a_share_of_the_rounds_is_one_of_those_asked_for(tmp_path, capfd):
+    words = ["fedem", "--table", "7", "--data", "paper", "seed=0", "rounds=30", "--dry-run"]
+    assert main([*words, "--output", str(tmp_path)]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    (third,) = [line for line in lines if "a-third-of-the-rounds" in line]
+    assert " rounds=10 " in third and sum(" rounds=30 " in line for line in lines) == 6
+
+
+def test_figures_of_finished_runs_run_no_sweep(tmp_path, capfd):
+    words = ["flix", "--figure", "2", "--output", str(tmp_path), "--dry-run"]
+    assert main(words) == 0
+    assert "mpifed.sweep" in capfd.readouterr().out
+    assert main([*words, "--finished"]) == 0
+    said = capfd.readouterr().out
+    assert "mpifed.sweep" not in said and "mpifed.report" in said
 
 
 def test_rows_can_be_left_out(tmp_path, capfd):

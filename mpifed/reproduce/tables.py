@@ -1,0 +1,195 @@
+"""Runs what a table lacks, chooses values where that is asked for, and writes the page."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mpifed.config.configuration import resolve, to_mapping
+from mpifed.config.experiment_files import apply_overrides, read_experiment
+from mpifed.errors import InputError, text_of
+from mpifed.jobs.printing import say
+from mpifed.reading.yaml_files import as_text
+from mpifed.reproduce import page, tuning
+from mpifed.reproduce.commands import submit
+from mpifed.reproduce.running import check_input, run_missing
+from mpifed.reproduce.study import (
+    Planned,
+    Table,
+    having_runs,
+    leaving_out,
+    overridden,
+    runs_of,
+)
+from mpifed.sweep.plan import check_same_run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked of a table.
+
+    Attributes
+    ----------
+    study : Table
+        The table, without the rows that are left out.
+    variants : tuple of str
+        The kinds of data.
+    seeds : tuple of int
+        The seeds.
+    more : mapping
+        A user's overrides of all runs.
+    """
+
+    study: Table
+    variants: tuple[str, ...]
+    seeds: tuple[int, ...]
+    more: Mapping[str, Any]
+
+
+def plan_of(study: Table, options: argparse.Namespace, overrides: Mapping[str, Any]) -> Plan:
+    """Return what is asked of a table, once its settings and its data have been checked.
+
+    Parameters
+    ----------
+    study : Table
+        The table.
+    options : Namespace
+        The options of the command. Kinds of data and rows that the table lacks are passed over.
+    overrides : mapping
+        A user's overrides.
+
+    Raises
+    ------
+    InputError
+        For what a run would refuse, and for a table without any of the kinds of data.
+    """
+    more = dict(overrides)
+    seeds = _seeds(more.pop("seed", list(study.seeds)))
+    labels = {row.label for row in study.entries}
+    left_out = [label for label in options.without if label in labels]
+    variants = [each for each in options.data or study.variants if each in study.variants]
+    if not variants:
+        raise InputError(f"{study.name} has no data '{options.data[0]}'")
+    plan = Plan(leaving_out(overridden(study, more), left_out), tuple(variants), seeds, more)
+    for variant in variants:
+        rows = _runs(plan, variant, options)
+        _check(rows, with_data=not (options.dry_run or options.slurm or options.finished))
+    return plan
+
+
+def make_table(plan: Plan, options: argparse.Namespace, command: str) -> dict[str, str]:
+    """Run what a table lacks and write its page.
+
+    Parameters
+    ----------
+    plan : Plan
+        What is asked of it.
+    options : Namespace
+        The options of the command.
+    command : str
+        The command, for the page.
+
+    Returns
+    -------
+    dict of str to str
+        The reason of each run that failed, by its directory.
+
+    Raises
+    ------
+    InputError
+        For finished runs of other settings in the folder.
+    """
+    study = plan.study
+    failed: dict[str, str] = {}
+    if options.tune and not options.finished:
+        for variant in plan.variants:
+            failed |= _tune(plan, variant, options, command)
+    planned = {variant: _runs(plan, variant, options) for variant in plan.variants}
+    for rows in planned.values():
+        _check(rows, with_data=False)
+    every = [run for rows in planned.values() for runs in rows.values() for run in runs]
+    if options.dry_run:
+        for run in every:
+            state = "finished" if run.finished else "missing"
+            say(f"{state}: {shlex.join(_words(run))} --output {run.directory}")
+        return {}
+    if options.slurm:
+        for rows in planned.values():
+            for runs in rows.values():
+                submit(runs, options.slurm)
+        return {}
+    if not options.finished:
+        failed |= run_missing(every, options.processes, _tell)
+    parts = {}
+    for variant, rows in planned.items():
+        shown = having_runs(study, rows) if options.finished else study
+        values = tuning.read_tuned(options.paper, variant, options.output)
+        text = [page.table_text(shown, page.rows_of(shown, rows))]
+        text += [extra(rows) for extra in study.extras]
+        sources = tuning.sources_of(shown, options.paper, variant, options.output)
+        text.append(page.tuned_text(shown, values, " and ".join(sources)))
+        parts[variant] = "\n\n".join(text)
+    path = options.output / f"{study.name}.md"
+    missing = sum(not run.finished for run in every) - len(failed)
+    page.write_page(path, study, plan.seeds, parts, command, failed, missing)
+    print(path)
+    return failed
+
+
+def _runs(plan: Plan, variant: str, options: argparse.Namespace) -> dict[str, list[Planned]]:
+    tuned = tuning.read_tuned(options.paper, variant, options.output)
+    return runs_of(plan.study, variant, options.output, plan.seeds, tuned, plan.more)
+
+
+def _check(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:
+    """Refuse what is wrong before anything runs: all settings, and the data of the first run."""
+    for number, (label, runs) in enumerate(rows.items()):
+        try:
+            for run in runs:
+                asked = resolve(apply_overrides(read_experiment(run.experiment), run.overrides))
+                if run.finished:
+                    check_same_run(run.directory, to_mapping(asked))
+            if with_data and number == 0 and not runs[0].finished:
+                check_input(runs[0])
+        except InputError as error:
+            raise InputError(f"row '{label}': {text_of(error)}") from None
+
+
+def _tune(plan: Plan, variant: str, options: argparse.Namespace, command: str) -> dict[str, str]:
+    """Choose values on validation data, and write those that were found."""
+    trials = tuning.trials_of(plan.study, variant, options.output, seed=0, more=plan.more)
+    every = [run for tried in trials.values() for _, run in tried]
+    if options.dry_run:
+        print(f"{len(every)} runs to tune {plan.study.name} on {variant}")
+        return {}
+    _check({label: [run for _, run in tried] for label, tried in trials.items()}, with_data=True)
+    failed = run_missing(every, options.processes, _tell)
+    path = tuning.own_file(options.paper, variant, options.output)
+    values = tuning.read_own(options.paper, variant, options.output)
+    for label, tried in trials.items():
+        best = tuning.chosen(tried)
+        if best is not None:
+            values[label] = best
+    tuning.write_tuned(path, values, command)
+    print(path)
+    # A learning rate may be too large: that is an answer, and no failure of the study.
+    return {} if len(failed) < len(every) else failed
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
+
+
+def _words(run: Planned) -> list[str]:
+    settings = [f"{key}={as_text(value)}" for key, value in run.overrides.items()]
+    return ["python", "-m", "mpifed.run", run.experiment, *settings]
+
+
+def _seeds(given: Any) -> tuple[int, ...]:
+    seeds = given if isinstance(given, list) else [given]
+    if not seeds or not all(isinstance(each, int) and each >= 0 for each in seeds):
+        raise InputError(f"seed is {given}; it must be a whole number, or a list of them")
+    return tuple(seeds)
