@@ -17,7 +17,6 @@ import io
 import signal
 import socket
 import sys
-import threading
 from typing import Any
 
 from mpifed.supervision import heartbeat
@@ -94,6 +93,8 @@ def keep_operators() -> None:
 
 
 def _give_up() -> None:
+    import threading  # here, since every guard would import it
+
     every, main = threading.enumerate(), threading.main_thread()
     names = [repr(one.name) for one in every if one is not main and not one.daemon]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""

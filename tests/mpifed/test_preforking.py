@@ -543,3 +543,19 @@ def test_the_library_of_mpi_is_loaded_without_beginning_mpi(how, said):
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, said), done
+
+
+def test_a_guard_imports_little():
+    """A job has as many guards as ranks; ``inspect`` alone takes a fifth of one's memory."""
+    words = "import sys; old = {*sys.modules}; import mpifed.supervision.guard; "
+    words += "print(*sys.modules.keys() - old)"
+    done = subprocess.run(
+        [sys.executable, "-c", words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    spared = {"dataclasses", "inspect", "ast", "dis", "threading", "subprocess", "logging", "numpy"}
+    assert not spared & {*done.stdout.split()}
