@@ -1,11 +1,13 @@
 """What all ranks of a run import, imported once for those of a node before they are forked.
 
-No MPI, which must begin in each rank; no user's modules, which may start threads; and nothing that
-computes.
+MPI's library is loaded here, but begins in each rank. No user's modules are imported, which may
+start threads; and nothing computes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import importlib.util
 import sys
@@ -18,7 +20,7 @@ from mpifed.reporting import bound_threads
 
 LIBRARIES = ("numpy", "torch")
 
-RUN = ("h5py", "mpifed.api", "mpifed.training.train")
+RUN = ("h5py", "mpifed.api", "mpifed.training.train", "mpifed.mpi.node", "mpifed.mpi.star")
 
 
 def preload(words: list[str]) -> bool:
@@ -58,6 +60,8 @@ def _import_all(experiment: str | None, overrides: Mapping[str, Any]) -> None:
         importlib.import_module(name)
     _import_components(experiment, overrides)
     del sys.modules["mpi4py"]
+    sys.modules["threadpoolctl"].threadpool_info()  # it remembers where libraries are
+    load_mpi()
 
 
 def _import_components(experiment: str | None, overrides: Mapping[str, Any]) -> None:
@@ -73,6 +77,17 @@ def _import_components(experiment: str | None, overrides: Mapping[str, Any]) -> 
         name, _ = named(mapping.get(section, default), section, default)
         if name in TABLES[section]:
             options_of(find(section, name))
+
+
+def load_mpi() -> None:
+    """Load MPI's library as mpi4py finds it, without importing ``mpi4py.MPI``, which begins MPI.
+
+    What cannot be loaded is left to the ranks, which report it.
+    """
+    with contextlib.suppress(Exception):
+        found = importlib.util.find_spec("mpi4py.MPI")
+        if found is not None and found.origin is not None:
+            ctypes.CDLL(found.origin)
 
 
 def _h5py_needs_mpi() -> bool:

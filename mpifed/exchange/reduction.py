@@ -110,13 +110,39 @@ def weighted_sum(
         own = own.reshape(limbs, width)
         if isinstance(rows, SparseRows):
             _sparse_limbs(rows.columns, terms, part, bits, exponent, own)
-        elif flat.device.type == "cpu":
-            _limbs(flat[:, part], weights, bits, exponent, own)
         else:
-            _limbs_on_gpu(flat[:, part], weights, bits, exponent, own)
+            _dense_limbs(flat[:, part], weights, bits, exponent, own)
         _combine(sums.add(own), bits, exponent, total[part][sums.share(width)])
     sums.filled()
     return total.reshape(shape)
+
+
+def sum_and_mass(
+    communicator: Communicator,
+    rows: Float[Tensor, "clients *shape"],
+    weights: Float64[np.ndarray, " clients"],
+    ids: Int64[np.ndarray, " clients"],
+    n_terms: int,
+    what: str = "update",
+) -> tuple[Float64[np.ndarray, "*shape"], float]:
+    """Return sum_t weights[t] rows[t] and sum_t weights[t], as two ``weighted_sum`` do. Collective.
+
+    Both travel together, so that it costs two small Allreduces in place of four.
+    """
+    flat, ones = rows.detach().flatten(1), torch.ones(len(weights), 1, dtype=torch.float64)
+    bits, moduli = 61 - int(n_terms).bit_length(), np.abs(weights)
+    values = [torch.from_numpy(each[:, None]) for each in (_moduli(flat) * moduli, moduli)]
+    exponents = common_exponents(communicator, values, ids, what)
+    limbs, width = 2 if rows.dtype == torch.float64 else 1, flat.shape[1]
+    own = np.empty(limbs * width + 2, np.int64)
+    parts = own[:-2].reshape(limbs, width), own[-2:].reshape(2, 1)
+    for each, exponent, part in zip((flat, ones), exponents, parts, strict=True):
+        _dense_limbs(each, weights, bits, exponent, part)
+    communicator.total(own)
+    total, mass = np.empty(width), np.empty(1)
+    for made, exponent, part in zip((total, mass), exponents, parts, strict=True):
+        _combine(part, bits, exponent, made)
+    return total.reshape(rows.shape[1:]), float(mass[0])
 
 
 def _combine(limbs: np.ndarray, bits: int, exponent: int, numbers: np.ndarray) -> None:
@@ -142,6 +168,14 @@ def _moduli(flat: Tensor) -> np.ndarray:
     if flat.device.type == "cpu" or not flat.numel():
         return largest_of_rows(on_host(flat))
     return on_host(flat.abs().amax(1).double())
+
+
+def _dense_limbs(
+    rows: Tensor, weights: np.ndarray, bits: int, exponent: int, own: np.ndarray
+) -> None:
+    """``_limbs`` of rows on any device."""
+    make = _limbs if rows.device.type == "cpu" else _limbs_on_gpu
+    make(rows, weights, bits, exponent, own)
 
 
 def _limbs_on_gpu(

@@ -20,10 +20,10 @@ from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.feedback import ErrorFeedback
 from mpifed.exchange.compression.sparse import RandK
-from mpifed.exchange.grouping import Grouping
+from mpifed.exchange.grouping import LARGE, Grouping
 from mpifed.exchange.ledger import bits_of
 from mpifed.exchange.pairs import collected, inner_products
-from mpifed.exchange.reduction import weighted_sum
+from mpifed.exchange.reduction import sum_and_mass, weighted_sum
 from mpifed.exchange.robust import Robust, treatment
 from mpifed.federation.clients import Draws, Federation
 from mpifed.federation.participation import is_unbiased
@@ -172,17 +172,17 @@ class ServerRound(ServerChannel):
         update = rows if self.compressor is None else self._arrived(rows - before)
         if self.compressor is None:
             self._book(before.shape, before.dtype)
-        divisor, absent = self._shares(weights, whole)
+        total, mass = self._total_and_mass(update, weights)
+        divisor, absent = self._shares(mass, whole)
         kept = absent if self.compressor is None else 1.0
-        total = self._total(update, weights)
         return self.server.grouping.average(total, divisor, kept, before)
 
     def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
-        return self.sum(rows, weights) / self._shares(weights, whole)[0]
+        total, mass = self._total_and_mass(rows, weights)
+        return torch.from_numpy(total).to(rows.device) / self._shares(mass, whole)[0]
 
-    def _shares(self, weights: Tensor, whole: float) -> tuple[float, float]:
-        """Divisor of a sum over the participants, and the share of absent clients. Collective."""
-        mass = float(self.sum(torch.ones(len(weights), 1, dtype=torch.float64), weights)[0])
+    def _shares(self, mass: float, whole: float) -> tuple[float, float]:
+        """Divisor of a sum over participants of that mass, and the share of absent clients."""
         federation = self.server.federation
         everyone = bool(self.active[federation.training].all())
         if federation.is_unbiased and not (everyone and federation.inclusion == 1):
@@ -223,6 +223,18 @@ class ServerRound(ServerChannel):
     def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
         total, shared = self._total(rows, weights), self.server.grouping.is_hierarchical
         return torch.from_numpy(total.copy() if shared else total).to(rows.device)
+
+    def _total_and_mass(
+        self, rows: Tensor | SparseRows, weights: Tensor
+    ) -> tuple[np.ndarray, float]:
+        """``_total``, and the sum of the weights, which travel together if they are few numbers."""
+        if isinstance(rows, SparseRows) or math.prod(rows.shape[1:]) >= LARGE:
+            ones = torch.ones(len(weights), 1, dtype=torch.float64)
+            mass = float(self._total(ones, weights)[0])
+            return self._total(rows, weights), mass
+        federation, w = self.server.federation, weights.double().cpu().numpy()
+        many = federation.n_clients
+        return sum_and_mass(federation.communicator, rows, w, self._hosted, many)
 
     def _total(self, rows: Tensor | SparseRows, weights: Tensor) -> np.ndarray:
         """``sum`` as an array that must not be changed: a node may hold it once."""

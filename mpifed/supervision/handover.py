@@ -19,9 +19,8 @@ import stat
 import struct
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpifed.errors import EXIT_FAILED
 from mpifed.supervision.rank_process import PASSED_ON
@@ -38,8 +37,7 @@ _BOUNDARIES = (26, 27, 45, 46, 47, None, 28, 48, 49)
 """Its first numbers as fields of ``/proc/self/stat``; None is the end of the heap."""
 
 
-@dataclass(frozen=True)
-class Belongings:
+class Belongings(NamedTuple):
     """What a launcher gave a process.
 
     Attributes

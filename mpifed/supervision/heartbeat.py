@@ -19,8 +19,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpifed.supervision.launcher import started_at
 
@@ -34,8 +33,7 @@ ORDERLY = "."
 """The line on the pipe that says that what follows is an end in order."""
 
 
-@dataclass(frozen=True)
-class Signs:
+class Signs(NamedTuple):
     """What a rank shows its guard.
 
     Attributes
@@ -82,8 +80,7 @@ def read(board: mmap.mmap) -> Signs:
     return Signs(steps, round, bool(waiting))
 
 
-@dataclass(frozen=True)
-class Ends:
+class Ends(NamedTuple):
     """What connects a rank to its guard.
 
     Attributes

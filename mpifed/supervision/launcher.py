@@ -16,9 +16,8 @@ import signal
 import socket
 import struct
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from mpifed.errors import EXIT_FAILED
 
@@ -32,8 +31,7 @@ CANCELLING = 10.0
 """Seconds that ``scancel`` may take."""
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """The place of a process in its job, from the launcher's environment variables.
 
     Attributes

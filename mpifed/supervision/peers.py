@@ -1,8 +1,8 @@
 """Guards of one job that know each other, and the datagrams between them.
 
-The guard of rank 0 hears from every other once a second and answers; a guard that notices an end
-which was not announced notifies all others, so that the job ends even where the launcher does not
-end it. A rank may crash because one that it communicates with has died; of ranks that die, the
+The guard of rank 0 hears from every other once in some seconds and answers; a guard that notices an
+end which was not announced notifies all others, so that the job ends even where the launcher does
+not end it. A rank may crash because one that it communicates with has died; of ranks that die, the
 guard of the first reports. Datagrams are signed with a key that only this job knows; all others
 are ignored. Only a guard that was heard before can be missed: where hosts cannot reach each
 other, every rank still has its guard.
@@ -19,14 +19,16 @@ import socket
 import struct
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 BEAT = 1.0
-"""Seconds between two signs of life of a guard."""
+"""Seconds between two signs of life of a guard in a small job; see :func:`pause_between_beats`."""
 
 SILENCE = 20.0
 """Seconds without a sign of life after which a rank is taken for lost."""
+
+HEARD = 20.0
+"""Signs of life a second that wake the guard of rank 0, as long as one gives four in SILENCE."""
 
 TURN, LONGEST_TURN = 0.2, 10.0
 """Seconds by which each rank waits longer for rank 0 than the rank before it, and at most."""
@@ -37,6 +39,17 @@ MOST = 1000
 ALIVE, ANSWER, LEAVING, END, DIED = range(5)
 _FORM = struct.Struct("=BIqQ")
 _SIGNATURE = 16
+
+
+def pause_between_beats(size: int) -> float:
+    """Return the seconds between two signs of life of a guard in a job of ``size`` ranks.
+
+    Examples
+    --------
+    >>> [pause_between_beats(size) for size in (4, 60, 10_000)]
+    [1.0, 3.0, 5.0]
+    """
+    return max(BEAT, min(SILENCE / 4, size / HEARD))
 
 
 def listen(on_one_host: bool) -> socket.socket | None:
@@ -61,7 +74,6 @@ def listen(on_one_host: bool) -> socket.socket | None:
         return None
 
 
-@dataclass
 class Peer:
     """What a guard knows of a rank.
 
@@ -87,18 +99,20 @@ class Peer:
         Its last known round, -1 before training.
     """
 
-    host: str
-    port: int | None
-    guard: int
-    clients: str = ""
-    address: str | None = None
-    heard: bool = False
-    gone: bool = False
-    silent: float = 0.0
-    round: int = -1
+    def __init__(
+        self,
+        host: str,
+        port: int | None,
+        guard: int,
+        clients: str = "",
+        address: str | None = None,
+    ) -> None:
+        self.host, self.port, self.guard = host, port, guard
+        self.clients, self.address = clients, address
+        self.heard = self.gone = False
+        self.silent, self.round = 0.0, -1
 
 
-@dataclass
 class Peers:
     """The other guards of a job, as seen by the guard of ``rank``.
 
@@ -118,15 +132,12 @@ class Peers:
         When ranks died unannounced, in nanoseconds since the epoch.
     """
 
-    rank: int
-    key: bytes
-    peers: list[Peer]
-    listening: socket.socket
-    ended: bool = False
-    deaths: dict[int, int] = field(default_factory=dict)
-    _sent: int = 0
-    _latest: dict[int, int] = field(default_factory=dict)
-    _since: float = BEAT
+    def __init__(self, rank: int, key: bytes, peers: list[Peer], listening: socket.socket) -> None:
+        self.rank, self.key, self.peers, self.listening = rank, key, peers, listening
+        self.ended = False
+        self.deaths: dict[int, int] = {}
+        self._sent, self._since = 0, SILENCE
+        self._latest: dict[int, int] = {}
 
     @classmethod
     def of(cls, message: dict[str, Any], listening: socket.socket) -> Peers:
@@ -175,7 +186,7 @@ class Peers:
             A rank that was not heard for ``SILENCE`` seconds or more, if there is one.
         """
         self._since += seconds
-        if self._since >= BEAT and self.rank:
+        if self._since >= pause_between_beats(len(self.peers)) and self.rank:
             self._since = 0.0
             self._send(0, ALIVE, round)
         self._hear(round)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from dataclasses import dataclass, field
 
 from mpifed.supervision.launcher import Launch
 from mpifed.supervision.rendezvous import count_present
@@ -14,7 +13,6 @@ FIRST, LONGEST = 1.3, 60.0
 """Seconds before the first line, and between two lines at most."""
 
 
-@dataclass
 class Starting:
     """The lines of one start.
 
@@ -26,9 +24,9 @@ class Starting:
         When its guard began, by ``time.monotonic``.
     """
 
-    launch: Launch
-    began: float = field(default_factory=time.monotonic)
-    _next: float = FIRST
+    def __init__(self, launch: Launch) -> None:
+        self.launch, self.began = launch, time.monotonic()
+        self._next = FIRST
 
     def line(self, importing: bool, waiting: bool) -> str | None:
         """Return a line if one is due.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mpifed.supervision.exit import PATIENCE
 from mpifed.supervision.heartbeat import STALL_LIMIT, Signs
 
@@ -14,7 +12,6 @@ WAITING = 60.0
 """Seconds that a rank which waits for others has on top of the limit of one that computes."""
 
 
-@dataclass
 class Stillness:
     """How long a rank has made no progress.
 
@@ -28,12 +25,10 @@ class Stillness:
         Whether the process is suspended (SIGSTOP).
     """
 
-    limit: float | None = STALL_LIMIT
-    ending: bool = False
-    stopped: bool = False
-    _stopped_for: float = 0.0
-    _still_for: float = 0.0
-    _seen: tuple[int, bool, bool] = (-1, False, False)
+    def __init__(self, limit: float | None = STALL_LIMIT, ending: bool = False) -> None:
+        self.limit, self.ending, self.stopped = limit, ending, False
+        self._stopped_for = self._still_for = 0.0
+        self._seen = (-1, False, False)
 
     def fault(self, signs: Signs, passed: float) -> str | None:
         """Add the time that has passed and decide whether there is a fault.

@@ -32,7 +32,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from mpifed.errors import EXIT_FAILED
@@ -105,7 +104,7 @@ def join(
         leash, _ = os.pipe()
     except OSError:
         return None
-    said = {"traits": traits, "belongings": asdict(belongings), "ends": ends.said()}
+    said = {"traits": traits, "belongings": belongings._asdict(), "ends": ends.said()}
     request = (json.dumps(said), [ends.memory, ends.pipe, leash, *belongings.descriptors])
     # Both ends of the leash stay open here: the end of this process closes the one that counts.
     return Forked(Line(connection, name, request, forker))

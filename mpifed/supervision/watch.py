@@ -10,7 +10,6 @@ import select
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 from mpifed.errors import EXIT_FAILED, complain
@@ -34,7 +33,6 @@ from mpifed.supervision.starting import Starting
 from mpifed.supervision.stillness import Stillness
 
 
-@dataclass
 class Watch:
     """The guard of one rank.
 
@@ -62,23 +60,27 @@ class Watch:
         The exit code that the rank has announced; None if it has announced none.
     """
 
-    launch: Launch
-    reading: int
-    board: mmap.mmap
-    listening: socket.socket | None
-    starting: Starting | None = None
-    announced: bool = False
-    stillness: Stillness = field(default_factory=Stillness)
-    failure: str | None = None
-    peers: Peers | None = None
-    code: int | None = None
-    _meeting: socket.socket | None = None
-    _launcher_end: int | None = None
-    _signals: Signals = field(default_factory=Signals)
-    _segments: tuple[str, ...] = ()
-    _said: bytes = b""
-    _tick: float = TICK
-    _process: RankProcess = field(init=False)
+    def __init__(
+        self,
+        launch: Launch,
+        reading: int,
+        board: mmap.mmap,
+        listening: socket.socket | None,
+        starting: Starting | None = None,
+    ) -> None:
+        self.launch, self.reading, self.board = launch, reading, board
+        self.listening, self.starting = listening, starting
+        self.announced = False
+        self.stillness = Stillness()
+        self.failure: str | None = None
+        self.peers: Peers | None = None
+        self.code: int | None = None
+        self._meeting: socket.socket | None = None
+        self._launcher_end: int | None = None
+        self._signals = Signals()
+        self._segments: tuple[str, ...] = ()
+        self._said, self._tick = b"", TICK
+        self._process: RankProcess
 
     def wait_for(self, rank: RankProcess) -> int | None:
         """Wait until the rank, its launcher or the job ends, or a fault is found.

@@ -132,7 +132,7 @@ def train(
                 recorder.timing(costs)
             if communicator.size > 1:
                 progress.say(f"local seconds, largest over mean: {summary['imbalance']}")
-            recorder.finish(summary)
+            recorder.finish({**summary, "versions": describe_versions()})
             count = f" ({len(said)} warning{'s' * (len(said) > 1)} in log.txt)" if said else ""
             progress.say(f"{status}: {task.output}{count}")
         communicator.barrier()
@@ -259,7 +259,7 @@ def _diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
 
 
 def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
-    """Return the content of summary.json; collective."""
+    """Return the content of summary.json but the versions; collective."""
     configuration, communicator = setup.configuration, setup.federation.communicator
     seconds = dict(engine.clock.seconds)
     seconds["total"] = seconds["startup"] + seconds["data"] + engine.elapsed
@@ -293,7 +293,6 @@ def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
         **({COLUMN: engine.simulated.seconds} if engine.simulated is not None else {}),
         **({EPSILON: engine.accountant(engine.round)} if engine.accountant is not None else {}),
         "predicted_contraction": _predicted_contraction(setup, engine),
-        "versions": describe_versions(),
     }
 
 

@@ -156,6 +156,23 @@ def test_guards_miss_one_that_falls_silent_and_only_that(lost):
     assert made[1 if lost == 0 else 0].peers[lost].round == 7
 
 
+@pytest.mark.parametrize(("count", "signs"), [(3, 60), (60, 20), (200, 12)])
+def test_guards_of_many_ranks_give_signs_less_often_and_are_missed_as_soon(
+    count, signs, monkeypatch
+):
+    made = guards(3)
+    for guard in made:
+        guard.peers += [Peer("here", None, -1) for _ in range(count - 3)]
+    sent = []
+    monkeypatch.setattr(Peers, "_send", lambda self, *about: sent.append((self.rank, about[0])))
+    beat(made[1:2], 60)
+    assert sent == [(1, 0)] * signs
+    monkeypatch.undo()
+    assert not beat(made, 50)
+    missed = beat(made, int(SILENCE / BEAT) + 4, but=2)
+    assert {number for _, number in missed} == {2}
+
+
 def test_a_guard_that_takes_its_leave_is_not_missed():
     made = guards(3)
     assert not beat(made, 5)

@@ -7,10 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+import weakref
 
 import h5py
 import pytest
+import torch
 from commands import TINY, environment, launch, started
+
+from mpifed.supervision import exit as leaving
 
 ENDINGS = {
     "asked to stop": (75, {"STOP": "1"}, []),
@@ -18,6 +22,22 @@ ENDINGS = {
     "finished": (0, {}, []),
 }
 WORDS = (*TINY, "algorithm=user_endings:Lingers", "--quiet", "--output")
+
+
+REMOVES = """
+import sys, types, weakref
+from mpifed.supervision import exit as leaving
+
+leaving.prepare()
+sys.modules["torch.library"] = types.ModuleType("torch.library")  # which takes seconds to import
+def removes(): print("removes")
+removes.__module__ = "torch.library"
+class Library: pass
+library, other = Library(), Library()
+weakref.finalize(library, removes)
+weakref.finalize(other, print, "ends")
+sys.exit(leaving.leave(7))
+"""
 
 
 def check_code(ending: str, seconds: str, target) -> None:
@@ -128,3 +148,38 @@ def test_a_process_ends_with_its_code_whatever_is_loaded(kind, guarded):
     if kind != "raises":
         assert done.stdout == ("" if kind == "no output" else "said")
         assert done.stderr == "handled\n"
+
+
+def test_torch_keeps_its_operators_at_the_end_and_others_are_finalised():
+    class Held:
+        pass
+
+    held = Held()
+    own = weakref.finalize(held, print)
+    library = torch.library.Library("mpifed_test_leaving", "DEF")
+    library.define("nothing(Tensor x) -> Tensor")
+    every = [one for one in weakref.finalize._registry if one.atexit]
+    removals = [one for one in every if one.peek()[1] is torch.library._del_library]
+    assert any(one.peek()[0] is library for one in removals)
+    try:
+        leaving.keep_operators()
+        assert own.atexit
+        assert not any(one.atexit for one in removals)
+    finally:
+        for one in removals:
+            one.atexit = True
+        own.detach()
+        library._destroy()
+
+
+def test_a_process_that_ends_removes_no_operators():
+    """They are removed one by one where nothing prevents it."""
+    done = subprocess.run(
+        [sys.executable, "-c", REMOVES],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (7, "ends\n"), done

@@ -512,3 +512,50 @@ def test_only_rank_0_says_it_and_not_where_it_is_to_be_quiet(quiet):
     assert (first[0], second[0]) == (0, 0)
     assert ("starting: 2 of 2 ranks are here; " in first[1]) is not quiet
     assert "starting: " not in second[1]
+
+
+LOADS = """
+import sys
+from mpifed.preload import load_mpi
+
+if sys.argv[1] == "no mpi4py":
+    sys.modules["mpi4py"] = None
+load_mpi()
+print("MPI" in open("/proc/self/maps").read(), "mpi4py.MPI" in sys.modules)
+if sys.argv[1] != "no mpi4py":
+    import mpi4py
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+    print(MPI.Is_initialized())
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("as usual", "True False\nFalse\n"), ("no mpi4py", "False False\n")]
+)
+def test_the_library_of_mpi_is_loaded_without_beginning_mpi(how, said):
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, how],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, said), done
+
+
+def test_a_guard_imports_little():
+    """A job has as many guards as ranks; ``inspect`` alone takes a fifth of one's memory."""
+    words = "import sys; old = {*sys.modules}; import mpifed.supervision.guard; "
+    words += "print(*sys.modules.keys() - old)"
+    done = subprocess.run(
+        [sys.executable, "-c", words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    spared = {"dataclasses", "inspect", "ast", "dis", "threading", "subprocess", "logging", "numpy"}
+    assert not spared & {*done.stdout.split()}

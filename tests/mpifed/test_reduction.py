@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mpifed.errors import RunError
+from mpifed.errors import Diverged, RunError
 from mpifed.exchange.mixer import mixer
-from mpifed.exchange.reduction import weighted_sum
+from mpifed.exchange.reduction import sum_and_mass, weighted_sum
 from mpifed.mpi import sums as mpi_sums
 from mpifed.mpi.communicator import Alone
 
@@ -174,3 +174,43 @@ def test_mixing_keeps_constants_and_the_mean_exactly():
     assert np.array_equal(
         mix(x, 1).sum(0) * 2**30, np.rint(mix(x, 1).sum(0) * 2**30)
     ) or np.allclose(mix(x, 1).sum(0), x.sum(0), rtol=0, atol=1e-11)
+
+
+class Counted(Alone):
+    """A process that counts its collectives."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def max(self, values):
+        self.calls += 1
+        return super().max(values)
+
+    def sum(self, values):
+        self.calls += 1
+        return super().sum(values)
+
+
+@settings(max_examples=60)
+@given(st.data(), shapes, st.sampled_from([np.float32, np.float64]))
+def test_a_sum_and_its_mass_are_those_of_two_sums_in_half_the_collectives(data, shape, dtype):
+    rows = torch.from_numpy(data.draw(hnp.arrays(np.float32, shape, elements=finite)).astype(dtype))
+    weights = data.draw(hnp.arrays(np.float64, shape[0], elements=st.floats(0, 1e3)))
+    ids, ones = np.arange(len(rows)), torch.ones(len(rows), 1, dtype=torch.float64)
+    together, apart = Counted(), Counted()
+    total, mass = sum_and_mass(together, rows, weights, ids, len(rows))
+    assert np.array_equal(total, weighted_sum(apart, rows, weights, ids, len(rows)))
+    assert mass == weighted_sum(apart, ones, weights, ids, len(rows))[0]
+    assert (together.calls, apart.calls) == (2, 4)
+
+
+@pytest.mark.parametrize("which", ["row", "weight"])
+def test_a_sum_with_its_mass_refuses_what_is_not_finite_by_name(which):
+    rows, weights = torch.ones(3, 2), np.ones(3)
+    if which == "row":
+        rows[1, 1] = np.nan
+    else:
+        weights[1] = np.inf
+    with pytest.raises(Diverged, match="client 8"):
+        sum_and_mass(Alone(), rows, weights, np.array([7, 8, 9]), 3)
