@@ -74,6 +74,11 @@ class SimulatedClock:
         """Seconds from the start of the run until the last client has finished its rounds."""
         return float(self.start.max(initial=0.0))
 
+    @property
+    def row(self) -> dict[str, float | int | None]:
+        """Columns of metrics.csv."""
+        return {COLUMN: self.seconds}
+
     def stored(self) -> np.ndarray:
         """Return what a checkpoint keeps: ``measured`` (NaN for None), then ``start``."""
         return np.array([np.nan if self.measured is None else self.measured, *self.start])
