@@ -20,6 +20,7 @@ SLOW = {
     **{"network.upload": 1e6, "network.download": 1e6},
 }
 
+CLOCK = "simulated_seconds"
 LEVELS = {0.1: "very unlike (α = 0.1)", 0.4: "unlike (α = 0.4)", 5.0: "alike (α = 5)"}
 CORRECTIONS = {
     "none": "plain gossip",

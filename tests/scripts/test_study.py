@@ -123,7 +123,8 @@ def test_its_tables_say_what_the_runs_say(page, runs, tmp_path):
     row = cells(lines, "ring", "gradient tracking")
     assert row[0] == "2"
     assert row[-2].startswith(f"{apart.mean():+.2f} ± ")
-    assert 2 * float(plain[4]) == pytest.approx(float(row[4]), abs=0.02)
+    assert 2 * float(plain[5]) == pytest.approx(float(row[5]), abs=0.02)
+    assert plain[2] == f"{100 * min(of_seeds[0]):.1f}"
     fast, slow = (part[ring].runs[0].last("simulated_seconds") for part in (study.fast, study.slow))
     assert slow > 2 * 0.05 > fast
     assert cells(lines, "ring", "quasi-global momentum")[:2] == ["0", "diverged"]
