@@ -20,6 +20,7 @@ from mpifed.command import Parser, program
 from mpifed.config.experiment_files import parse_overrides
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
 from mpifed.report.reading import run_directories
+from mpifed.supervision.launcher import launched_rank
 
 if TYPE_CHECKING:
     from mpifed.training.retiming import Retimed
@@ -38,6 +39,8 @@ def main(words: Sequence[str] | None = None) -> int:
     int
         0, or 2 for bad input, for which nothing is written.
     """
+    if launched_rank() not in (None, 0):  # one process does it, whatever started it
+        return EXIT_FINISHED
     try:
         options = _parser().parse_intermixed_args(words)
         places = [word for word in options.words if not _is_override(word)]

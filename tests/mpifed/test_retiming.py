@@ -147,6 +147,12 @@ def test_a_wrong_command_writes_nothing(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_one_process_of_several_writes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PMI_RANK", "1")
+    assert main([str(tmp_path / "no run"), "network.latency=1"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.mpi
 def test_runs_of_any_number_of_ranks_are_retimed(tmp_path):
     folder, options = folder_of(tmp_path), {**SMALL, **HERE, **CASES["ring of participants"]}
