@@ -20,6 +20,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "watch": ("mpifed.watch", "show a running run in a terminal"),
     "jobs": ("mpifed.jobs.__main__", "submit, watch and stop runs as SLURM jobs"),
     "verify": ("mpifed.verify", "repeat rounds of a finished run and compare digests"),
+    "retime": ("mpifed.retime", "say what finished runs would take on another network"),
     "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),
     "reproduce": ("mpifed.reproduce.__main__", "run the tables and figures of the papers"),
     "new": ("mpifed.new.__main__", "write a method, model, data set or schedule to begin with"),

@@ -3,9 +3,10 @@
     python scripts/study_topologies.py [--print] [--output DIRECTORY] [key=value ...]
 
 64 clients, three levels of heterogeneity, twelve topologies and schedules, the corrections that go
-with each, three seeds, on two networks: accuracy, consensus distance, bits and simulated seconds of
-each run. ``--print`` says which sweeps these are, without running any. Other words are
-overrides for all runs. A repeated command skips finished runs and resumes interrupted ones.
+with each, three seeds: accuracy, consensus distance, bits and simulated seconds of each run.
+``--print`` says which sweeps these are, without running any. Other words are overrides for all
+runs. A repeated command skips finished runs and resumes interrupted ones. study_page.py makes
+docs/study_topologies.md of them, and retimes them for a second network.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ FLOORS = (
     {"mpifed"},
     {"launch", "reproduce"},
     {"preload"},
-    {"run", "verify", "watch", "__main__"},
+    {"run", "retime", "verify", "watch", "__main__"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
 

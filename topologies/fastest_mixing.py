@@ -28,14 +28,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
+from topologies.candidates import best_of, formula_rules, slem_of
 from topologies.dual_bound import feasible_bound
 from topologies.edges import at_most_one
-from topologies.formulas import (
-    best_constant_weights,
-    larger_degrees,
-    max_degree_weights,
-    metropolis_hastings_weights,
-)
+from topologies.formulas import metropolis_hastings_weights
 from topologies.graphs import edge_array
 from topologies.parameters import TopologyError
 from topologies.projections import (
@@ -53,6 +49,10 @@ Array = NDArray[np.float64]
 FIRST_ITERATIONS = 60
 OVER_RELAXATION = 1.9
 IMBALANCE = 1.5
+NEARLY, LARGE = 5.0, 500
+"""Within how many times the wanted gap, and from how many nodes on, a look between two checks is
+worth its eigenvalues: iterations cost more than they do.
+"""
 
 GAP_FLOOR = ROW_TOLERANCE
 """The gap slem - lower_bound below which a certificate is rounding: rows of the weights sum to one
@@ -174,7 +174,7 @@ def _solve(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
         if found is not None:
             weights, y, z = found
             weights = at_most_one(pattern.n, pattern.edges, weights)
-            slem = _slem(pattern, weights)
+            slem = slem_of(pattern, weights)
             bound = min(feasible_bound(pattern, y, z), slem)
             if _relative(slem, bound) < 1e-9:
                 return _Part(weights, slem, bound, 0, "closed_form")
@@ -197,8 +197,8 @@ def _check_zero_diagonal(pattern: Pattern) -> None:
 def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
     n = pattern.n
     weights = metropolis_hastings_weights(n, pattern.edges)
-    best, best_weights = _best_rule(pattern) if pattern.self_loops else (np.inf, weights)
-    bound = 0.0
+    rules = formula_rules(pattern) if pattern.self_loops else []
+    best, best_weights, bound, close = np.inf, weights, 0.0, False
 
     z = pattern.dense(weights, 1 - pattern.node_sums(weights)) - 1 / n
     u = np.zeros((n, n))
@@ -211,16 +211,18 @@ def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part
         checking = _is_check(iteration) or iteration == max_iterations
         u, threshold = project_nuclear(relaxed, 1 / penalty, None if checking else threshold)
         previous, z = z, relaxed - u
-        if checking:
+        if checking or (close and n >= LARGE and _is_half_way(iteration)):
             candidate = at_most_one(n, pattern.edges, w)
-            slem = _slem(pattern, candidate)
+            slem = slem_of(pattern, candidate)
             if slem < best:
                 best, best_weights = slem, candidate
+            best, best_weights, rules = best_of(pattern, best, best_weights, rules)
             dual = 2 * penalty * multipliers.values
             bound = min(max(bound, feasible_bound(pattern, penalty * u, dual)), best)
             target = tolerance / 10 if iteration < FIRST_ITERATIONS else tolerance
-            gap = best - bound
-            if gap <= max(GAP_FLOOR, target * min(best, 10 * (1 - bound))):
+            gap, wanted = best - bound, max(GAP_FLOOR, target * min(best, 10 * (1 - bound)))
+            close = gap <= NEARLY * wanted
+            if gap <= wanted:
                 status = "converged" if gap <= tolerance * best else "rounding"
                 return _Part(best_weights, best, bound, iteration, status)
         if iteration in (3, 5, 10, 20):
@@ -236,27 +238,13 @@ def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part
     return _Part(best_weights, best, bound, max_iterations, "max_iterations")
 
 
-def _best_rule(pattern: Pattern) -> tuple[float, Array]:
-    """Return the smallest SLEM that a rule with a formula reaches, and its weights.
-
-    An approximate solution may be slower by less than the tolerance than a rule that is optimal on
-    this graph; with the rules among the candidates the result is never behind any of them.
-    """
-    n, edges = pattern.n, pattern.edges
-    rules = (
-        metropolis_hastings_weights(n, edges),
-        1 / larger_degrees(n, edges),
-        max_degree_weights(n, edges),
-        best_constant_weights(n, edges),
-    )
-    admissible = [at_most_one(n, edges, weights) for weights in rules]
-    slems = [_slem(pattern, weights) for weights in admissible]
-    first = int(np.argmin(slems))
-    return slems[first], admissible[first]
-
-
 def _is_check(iteration: int) -> bool:
     return iteration % (10 if iteration <= FIRST_ITERATIONS else 20) == 0
+
+
+def _is_half_way(iteration: int) -> bool:
+    """Whether a solver that was close at the last check may look before the next one."""
+    return iteration % 10 == 5 if iteration <= FIRST_ITERATIONS else iteration % 20 == 10
 
 
 def _balance(deviation: Array, z: Array, previous: Array, u: Array) -> float:
@@ -264,12 +252,6 @@ def _balance(deviation: Array, z: Array, previous: Array, u: Array) -> float:
     primal = np.linalg.norm(deviation - z) * np.linalg.norm(u)
     dual = np.linalg.norm(z - previous) * np.linalg.norm(deviation)
     return 2.0 if primal > IMBALANCE * dual else 0.5 if dual > IMBALANCE * primal else 1.0
-
-
-def _slem(pattern: Pattern, weights: Array) -> float:
-    matrix = pattern.dense(weights, 1 - pattern.node_sums(weights))
-    value = float(np.abs(np.linalg.eigvalsh(matrix - 1 / pattern.n)).max())
-    return 0.0 if value < pattern.n * np.finfo(float).eps else value
 
 
 def _relative(slem: float, bound: float) -> float:

@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from topologies.edges import node_sums
-
 Array = NDArray[np.float64]
 
 ROW_TOLERANCE = 1e-11
@@ -51,7 +49,13 @@ class Pattern:
 
     def node_sums(self, on_edges: NDArray[Any]) -> Array:
         """Return the sum of the values (m,) on each node's edges, float64 of shape (n,)."""
-        return node_sums(self.n, self.edges, on_edges)
+        both = np.concatenate([on_edges, on_edges])
+        return np.bincount(self._ends, both, self.n).astype(np.float64, copy=False)
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """The nodes of ``node_sums``, which asks for them hundreds of times."""
+        return np.concatenate([self.i, self.j])
 
     def dense(self, on_edges: Array, diagonal: Array) -> Array:
         """Return the symmetric (n, n) with these values on edges (m,) and diagonal (n,)."""

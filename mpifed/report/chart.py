@@ -35,6 +35,8 @@ class Line:
         Colour, dashes and marker.
     method : str
         The label of its method in the tables.
+    panel : str
+        The title of its panel; empty where lines are shared out among panels.
     """
 
     x: np.ndarray
@@ -43,6 +45,7 @@ class Line:
     name: str
     look: Look
     method: str = ""
+    panel: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,10 +91,16 @@ class Chart:
         return f"{self.column}-{self.x}" if self.x else self.column
 
     def panels(self) -> list[tuple[Line, ...]]:
-        """Return the lines of each panel: at most ``LINES``, as evenly as it can be."""
-        count = -(-len(self.lines) // LINES)
-        parts = np.array_split(np.arange(len(self.lines)), count)
-        return [tuple(self.lines[index] for index in part) for part in parts]
+        """Return the lines of each panel: at most ``LINES``, as evenly as it can be.
+
+        Lines that name different panels are not in one, and panels are in the order of the lines.
+        """
+        found = []
+        for panel in dict.fromkeys(line.panel for line in self.lines):
+            lines = [line for line in self.lines if line.panel == panel]
+            parts = np.array_split(np.arange(len(lines)), -(-len(lines) // LINES))
+            found += [tuple(lines[index] for index in part) for part in parts]
+        return found
 
 
 def bars(lines: Sequence[Line]) -> list[float] | None:

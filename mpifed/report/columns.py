@@ -54,6 +54,12 @@ MEASURES = {
     "simulated_seconds": Measure(
         "Seconds of the simulated federation", "Simulated seconds", log=False
     ),
+    "staleness_mean": Measure(
+        "Mean staleness of what was mixed, in computations", "Mean staleness", log=False
+    ),
+    "staleness_max": Measure(
+        "Largest staleness of what was mixed, in computations", "Largest staleness", log=False
+    ),
     "epsilon": Measure("Epsilon of differential privacy", "Epsilon", log=False),
     "l2_uvp": Measure("L2-UVP: unexplained variance of the map (%)", "L2-UVP (%)"),
     "cosine": Measure("Cosine of the map with the optimal one", "Cosine", log=False),

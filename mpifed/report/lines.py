@@ -56,7 +56,11 @@ def figure_of(chart: Chart, made: Pictures) -> Figure:
         part = AXES[2] * width / (wide * across), AXES[3] * height / (high * down)
         axes = figure.add_axes((*place, *part), sharex=first, sharey=first)
         first = first or axes
-        if index == 0:
+        if lines[0].panel:
+            axes.set_title(lines[0].panel, pad=6)
+            if column == 0:
+                axes.set_ylabel(title)
+        elif index == 0:
             axes.set_title(title)
             axes.annotate(chart.subtitle, (0, 1), xycoords="axes fraction", xytext=(0, 7),
                           textcoords="offset points", color=GREY, fontsize="small")  # fmt: skip

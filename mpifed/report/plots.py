@@ -9,6 +9,8 @@ from mpifed.config.filenames import safe
 from mpifed.errors import InputError, closest
 from mpifed.report.chart import Chart
 from mpifed.report.charts import ROUNDS, SECONDS, Drawn, charts, drawn
+from mpifed.report.dots import Dots, differences
+from mpifed.report.dots import figure_of as dots_of
 from mpifed.report.groups import Group
 from mpifed.report.lines import figure_of
 from mpifed.report.paired import partner
@@ -57,11 +59,27 @@ def draw(
     import matplotlib
 
     matplotlib.use("Agg")
+    how = how or drawn(groups)
     with matplotlib.rc_context(made.style()):
-        for prefix, found in by_data(groups, how or drawn(groups), against).items():
+        for prefix, found in by_data(groups, how, against).items():
             for chart in filter(in_a_file, found):
                 files += save(figure_of(chart, made), output, f"{prefix}{chart.name}", made)
+        for prefix, dots in _differences(groups, how, against).items():
+            files += save(dots_of(dots, made), output, f"{prefix}{dots.name}", made)
     return files
+
+
+def _differences(groups: Sequence[Group], how: Drawn, against: str | None) -> dict[str, Dots]:
+    """Return the differences from a method with their intervals, by the prefix of their files."""
+    datas = list(dict.fromkeys(group.data for group in groups))
+    found = {}
+    for data, prefix in zip(datas, prefixes(datas), strict=True):
+        chosen = [group for group in groups if group.data == data]
+        other = None if against is None else partner(groups, data, against)
+        if other is not None and len(chosen) > 1:
+            names = {group.method: how.name(group) for group in chosen}
+            found[prefix] = differences(chosen, other, names)
+    return found
 
 
 def by_data(

@@ -84,14 +84,35 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
     """
     found: dict[Path, Run] = {}
     for place in places:
-        if not os.path.isdir(place):
-            raise InputError(f"'{place}' is not a directory; it must be or contain a run directory")
-        directories = sorted(_run_directories(place))
-        if not directories:
-            raise InputError(f"'{place}' holds no run: there is no config.yaml in it or below it")
-        for directory in directories:
+        for directory in run_directories(place):
             found.setdefault(directory.resolve(), read_run(directory))
     return list(found.values())
+
+
+def run_directories(place: Path) -> list[Path]:
+    """Return the run directories in a place, sorted.
+
+    Parameters
+    ----------
+    place : Path
+        A run directory, or a directory with run directories at any depth.
+
+    Returns
+    -------
+    list of Path
+        The directories, each beginning with ``place``.
+
+    Raises
+    ------
+    InputError
+        If the place is not a directory or has no runs.
+    """
+    if not os.path.isdir(place):
+        raise InputError(f"'{place}' is not a directory; it must be or contain a run directory")
+    found = sorted(_run_directories(place))
+    if not found:
+        raise InputError(f"'{place}' holds no run: there is no config.yaml in it or below it")
+    return found
 
 
 def read_run(path: Path) -> Run:

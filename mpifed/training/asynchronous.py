@@ -14,13 +14,22 @@ from mpifed.exchange.ledger import Ledger
 from mpifed.federation.clients import participants
 from mpifed.federation.links import read_links, step_seconds
 from mpifed.training.build import Setup
-from mpifed.training.simulated import SimulatedClock, is_simulated, local_steps
+from mpifed.training.simulated import COLUMN, SimulatedClock, is_simulated, local_steps
 from topologies.events import Computations, Seconds, Versions
 from topologies.parameters import TopologyError
 from topologies.timing import Links
 
 KEPT = 1 << 21
 """Seconds of computations that are kept until all clients have come to them."""
+
+
+STALENESS = ("staleness_mean", "staleness_max")
+"""Columns of metrics.csv of runs that do not wait."""
+
+
+def waits(setup: Setup) -> bool:
+    """Return whether the clients of a run wait for each other."""
+    return not isinstance(setup.exchange, Gossip) or setup.exchange.asynchrony == "none"
 
 
 class AsynchronousClock:
@@ -39,6 +48,13 @@ class AsynchronousClock:
     def seconds(self) -> float:
         """Seconds from the start of the run until the last computation of the round has ended."""
         return self.timetable.seconds
+
+    @property
+    def row(self) -> dict[str, float | int | None]:
+        """Columns of metrics.csv: the clock, and the staleness of all that has been mixed."""
+        total, number, largest = self.timetable.staleness.tolist()
+        mean = total / number if number else None
+        return {COLUMN: self.seconds, **dict(zip(STALENESS, (mean, largest), strict=True))}
 
     def stored(self) -> np.ndarray:
         """Return what a checkpoint keeps: a NaN, as nothing is measured, and all events."""
@@ -64,7 +80,7 @@ def clock_of(setup: Setup) -> SimulatedClock | AsynchronousClock | None:
     setup : Setup
         The objects of the run. An exchange without waiting gets its timetable.
     """
-    if isinstance(setup.exchange, Gossip) and setup.exchange.asynchrony != "none":
+    if isinstance(setup.exchange, Gossip) and not waits(setup):
         setup.exchange.timetable = timetable_of(setup, setup.exchange)
         return AsynchronousClock(setup.exchange.timetable)
     return SimulatedClock(setup) if is_simulated(setup) else None

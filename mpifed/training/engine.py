@@ -34,7 +34,6 @@ from mpifed.training.rows import rows_of
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples
 from mpifed.training.scores import ClientResults, warn_of_losses
-from mpifed.training.simulated import COLUMN
 
 
 class Engine:
@@ -289,7 +288,7 @@ class Engine:
             **found.row(self.setup.configuration.evaluation.client_weights),
         }
         if self.simulated is not None:
-            row[COLUMN] = self.simulated.seconds
+            row |= self.simulated.row
         if self.accountant is not None:
             row[EPSILON] = self.accountant(self.round)
         return row, found.results, found.learnt

@@ -22,6 +22,7 @@ from mpifed.local.options import unread
 from mpifed.reading.yaml_files import as_text
 from mpifed.theory.accounting import EPSILON
 from mpifed.training import channels
+from mpifed.training.asynchronous import STALENESS, waits
 from mpifed.training.averages import summarise
 from mpifed.training.build import Setup
 from mpifed.training.digest import digest
@@ -54,6 +55,7 @@ def columns_of(setup: Setup) -> list[str]:
     return [
         *COLUMNS,
         *([COLUMN] if is_simulated(setup) else []),
+        *([] if waits(setup) else STALENESS),
         *([EPSILON] if setup.configuration.privacy.is_asked_for else []),
         *unseen,
         *validation,

@@ -70,9 +70,9 @@ def load(run: str | Path, round: int | None = None) -> Trained:
     directory = Path(os.fspath(run))
     path, meta = _checkpoint(directory, round)
     try:
-        configuration, dataset = _described(meta, directory)
+        configuration, dataset = described(meta, directory)
         configuration = replace(
-            _without_files(configuration), device="cpu", placement="contiguous", threads=1
+            without_files(configuration), device="cpu", placement="contiguous", threads=1
         )
         stored = checkpoint.read_arrays(path)
         setup = make(configuration, Alone(), meta.horizon, stored, dataset)
@@ -90,8 +90,16 @@ def load(run: str | Path, round: int | None = None) -> Trained:
     return Trained(directory, meta.round, setup, state, shards)
 
 
-def _described(meta: checkpoint.Meta, directory: Path) -> tuple[Configuration, Dataset | None]:
-    """Return the run's configuration, and its data set where the checkpoint describes it."""
+def described(meta: checkpoint.Meta, directory: Path) -> tuple[Configuration, Dataset | None]:
+    """Return the run's configuration, and its data set where the checkpoint describes it.
+
+    Parameters
+    ----------
+    meta : Meta
+        What the checkpoint records besides the state.
+    directory : Path
+        The run directory.
+    """
     if meta.data is None:
         return resolve(meta.configuration), None
 
@@ -109,8 +117,14 @@ def _described(meta: checkpoint.Meta, directory: Path) -> tuple[Configuration, D
     return configuration, Recorded(meta.data, made)
 
 
-def _without_files(configuration: Configuration) -> Configuration:
-    """Return the configuration without a file of first parameters: the checkpoint has them all."""
+def without_files(configuration: Configuration) -> Configuration:
+    """Return the configuration without a file of first parameters: the checkpoint has them all.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        The configuration of the run.
+    """
     model = configuration.model
     if model.name not in MODELS or not model.options.get("weights"):
         return configuration

@@ -112,7 +112,7 @@ class Recorder:
         for leftover in (*self.directory.glob(".*.partial"), *self._checkpoints_in_writing()):
             leftover.unlink(missing_ok=True)
         replace_bytes(self.directory / "config.yaml", config.encode())
-        text = "".join(_line(row) for row in [self.columns, *self.rows])
+        text = "".join(line_of(row) for row in [self.columns, *self.rows])
         replace_bytes(self.directory / "metrics.csv", text.encode())
 
     def _lock(self, log: io.FileIO) -> None:
@@ -160,7 +160,7 @@ class Recorder:
 
     def _append_row(self, row: list[str]) -> None:
         with _appending(self.directory / "metrics.csv") as file:
-            _append(file, _line(row))
+            _append(file, line_of(row))
 
     def log(self, line: str) -> None:
         """Append a line to log.txt; raise ``ValueError`` after ``close``."""
@@ -220,7 +220,8 @@ def field_of(value: Any) -> str:
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
-def _line(row: list[str]) -> str:
+def line_of(row: list[str]) -> str:
+    """Return a line of metrics.csv."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerow(row)
     return buffer.getvalue()

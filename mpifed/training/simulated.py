@@ -74,6 +74,11 @@ class SimulatedClock:
         """Seconds from the start of the run until the last client has finished its rounds."""
         return float(self.start.max(initial=0.0))
 
+    @property
+    def row(self) -> dict[str, float | int | None]:
+        """Columns of metrics.csv."""
+        return {COLUMN: self.seconds}
+
     def stored(self) -> np.ndarray:
         """Return what a checkpoint keeps: ``measured`` (NaN for None), then ``start``."""
         return np.array([np.nan if self.measured is None else self.measured, *self.start])
@@ -105,17 +110,34 @@ class SimulatedClock:
         local : float
             Seconds that this rank computed in the round.
         """
-        setup, federation = self.setup, self.setup.federation
-        here = np.flatnonzero(active[federation.training])
-        clients = federation.training[here]
-        steps = local_steps(setup, round, clients)
-        if setup.configuration.compute.name == "measured" and self.measured is None:
-            self.measured = self._measure(local, steps)
+        if self.setup.configuration.compute.name == "measured" and self.measured is None:
+            self.measured = self._measure(
+                local, local_steps(self.setup, round, self._among(active))
+            )
+        arcs = self.setup.exchange.arcs(round, active, self.setup.dtype.itemsize)
+        up, down = after.up_bits - before.up_bits, after.down_bits - before.down_bits
+        self.add(round, active, arcs, up, down)
+
+    def add(
+        self, round: int, active: np.ndarray, arcs: np.ndarray | None, up: float, down: float
+    ) -> None:
+        """Add a round whose messages are known.
+
+        Parameters
+        ----------
+        round, active
+            As for ``advance``.
+        arcs : ndarray of int64, shape (messages, 2), or None
+            What ``Exchange.arcs`` returns of the round.
+        up, down : float
+            The bits that all clients send, and that they receive of a server.
+        """
+        clients = self._among(active)
+        here = np.flatnonzero(active[self.setup.federation.training])
+        steps = local_steps(self.setup, round, clients)
         work = np.zeros(len(self.start))
         each = self.step_seconds(round, clients)
         work[here] = steps * (each if self.measured is None else self.measured)
-        up, down = after.up_bits - before.up_bits, after.down_bits - before.down_bits
-        arcs = setup.exchange.arcs(round, active, setup.dtype.itemsize)
         if arcs is None:
             n = max(1, len(here))
             taken = server_round(self.links, here, work[here], down / n, up / n, self.server)
@@ -126,6 +148,11 @@ class SimulatedClock:
         if not up:
             receivers, senders, travel = receivers[:0], senders[:0], travel[:0]
         self.start = after_gossip(self.start, work, receivers, senders, travel)
+
+    def _among(self, active: np.ndarray) -> np.ndarray:
+        """Return the training clients among the active ones."""
+        training = self.setup.federation.training
+        return np.asarray(training[active[training]])
 
     def _measure(self, local: float, steps: np.ndarray) -> float | None:
         """Return the mean seconds of a step over all ranks; None where none was taken."""

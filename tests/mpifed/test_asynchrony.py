@@ -82,7 +82,7 @@ def every_event(table, latency, slots, w, eta, x, horizon, absent=lambda node, p
     heapq.heapify(queue)
     mail = {(j, i): [] for j in range(N) for i in range(N) if i != j and w[j, i]}
     sent = [[] for _ in range(N)]
-    read = {}
+    read, ended, stale = {}, np.zeros(N, int), []
     while queue and queue[0][0] <= horizon:
         at = queue[0][0]
         now = []
@@ -90,6 +90,7 @@ def every_event(table, latency, slots, w, eta, x, horizon, absent=lambda node, p
             now.append(heapq.heappop(queue)[1:])
         moved = {}
         for i, p in now:  # all send before any reads
+            ended[i] = p
             heapq.heappush(queue, (at + table[p % len(table), i], i, p + 1))
             if absent(i, p):
                 continue
@@ -109,8 +110,9 @@ def every_event(table, latency, slots, w, eta, x, horizon, absent=lambda node, p
                     x[j] += w[j, i] * here[-1][2]
                     rest -= w[j, i]
                     read[j, p, i] = here[-1][1]
+                    stale.append(ended[i] - here[-1][1])
             x[j] += rest * moved[j]
-    return x, read
+    return x, read, stale
 
 
 @pytest.mark.parametrize(("latency", "slots"), [(0.0, 2), (0.3, 2), (2.0, 2), (2.0, 5)], ids=str)
@@ -127,12 +129,14 @@ def test_versions_are_those_of_a_simulation_of_every_event(latency, slots):
             if i != j:
                 read[j, counts[j], i] = counts[i] if slot == FRESH else one.kept[i, slot]
                 oldest = max(oldest, counts[i] - read[j, counts[j], i])
-    expected, all_read = every_event(
+    expected, all_read, stale = every_event(
         table, latency, slots, problem.w, problem.eta, start, problem.timetable.seconds
     )
     assert read == all_read
     assert problem.x.numpy() == pytest.approx(expected, abs=1e-12)
     assert oldest > 0 or latency == 0
+    assert problem.timetable.staleness.tolist() == [sum(stale), len(stale), max(stale)]
+    assert (max(stale) > 0) == (latency > 0)
 
 
 def test_who_is_absent_neither_computes_nor_sends():
@@ -145,7 +149,7 @@ def test_who_is_absent_neither_computes_nor_sends():
         nodes = problem.timetable.finished.nodes[away]
         gone |= {(i, problem.timetable.computations.counts[i]) for i in nodes.tolist()}
     assert gone
-    expected, _ = every_event(
+    expected, _, stale = every_event(
         table,
         0.2,
         2,
@@ -155,6 +159,7 @@ def test_who_is_absent_neither_computes_nor_sends():
         problem.timetable.seconds,
         lambda i, p: (i, p) in gone,
     )
+    assert problem.timetable.staleness.tolist() == [sum(stale), len(stale), max(stale)]
     assert problem.x.numpy() == pytest.approx(expected, abs=1e-12)
 
 
@@ -169,6 +174,8 @@ def test_equal_times_and_a_latency_are_gossip_with_a_delay():
         sent.append(x - problem.eta * (x - TARGETS))
         x = own @ sent[k] + (problem.w - own) @ sent[k - 2] if k >= 2 else sent[k]
         assert problem.x.numpy() == pytest.approx(x, abs=1e-12)
+    # All that is mixed from the third computation on is of the last but one: two behind.
+    assert problem.timetable.staleness.tolist() == [2 * 10 * 2 * N, 10 * 2 * N, 2]
 
 
 def test_pairs_are_averaged_one_after_the_other():
@@ -176,6 +183,7 @@ def test_pairs_are_averaged_one_after_the_other():
     problem = Quadratics("pairwise", table, absent=0.2)
     started = problem.x.numpy().copy()
     live, counts = started.copy(), np.zeros(N, int)
+    changed, stale = np.zeros(N, int), []
     w = problem.exchange.routing.weights(1)
     for _ in range(40):
         problem.go()
@@ -187,12 +195,17 @@ def test_pairs_are_averaged_one_after_the_other():
             update = -problem.eta * (started[i] - TARGETS[i])
             (j,) = partners_of(w, np.array([i]), counts[i : i + 1], SEED)
             assert w[i, j] and j != i
+            stale.append(changed[i])
+            changed[i] = 0
             if present[j]:
+                changed[j] += 1
                 live[i] = live[j] = (live[i] + live[j]) / 2
             live[i] += update
             started[i] = live[i]
     assert problem.x.numpy() == pytest.approx(started, abs=1e-12)
     assert problem.memory.kept[:, 0].numpy() == pytest.approx(live, abs=1e-12)
+    assert problem.timetable.staleness.tolist() == [sum(stale), len(stale), max(stale)]
+    assert max(stale) > 1
 
 
 @pytest.mark.slow

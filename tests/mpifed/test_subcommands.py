@@ -11,8 +11,8 @@ from commands import TINY, command, environment, launch, rows, without_start
 from mpifed.__main__ import SUBCOMMANDS, main
 
 NAMES = (
-    *("run", "data", "sweep", "report", "watch", "jobs", "verify", "topologies", "reproduce"),
-    *("new", "theory"),
+    *("run", "data", "sweep", "report", "watch", "jobs", "verify", "retime"),
+    *("topologies", "reproduce", "new", "theory"),
 )
 
 

@@ -12,8 +12,15 @@ from run_directories import write_run
 
 from mpifed.errors import InputError
 from mpifed.report.__main__ import main
+from mpifed.report.chart import Chart, Line
+from mpifed.report.charts import drawn
+from mpifed.report.dots import differences, figure_of
 from mpifed.report.groups import Group, group_runs
+from mpifed.report.intervals import Estimate
+from mpifed.report.looks import look
 from mpifed.report.paired import last_difference, markdown, minus, partner, reached
+from mpifed.report.pictures import Pictures
+from mpifed.report.plots import _differences
 from mpifed.report.reading import find_runs
 
 SERVER = {"name": "server", "average_over": "participants"}
@@ -194,3 +201,36 @@ def test_bad_comparisons_are_one_sentence_and_write_nothing(
         assert not (tmp_path / "report").exists()
     with pytest.raises(InputError, match="none of the methods"):
         partner(groups_in(tmp_path / "runs"), "synthetic-paper", "Local")
+
+
+def test_differences_are_drawn_with_their_intervals(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", seed=seed, final=0.7 + 0.01 * seed)
+        exchange = {"name": "gossip", "topology": {"name": "ring"}}
+        write_run(tmp_path / f"b{seed}", seed=seed, final=0.72 + 0.02 * seed, exchange=exchange)
+    groups, _ = group_runs(find_runs([tmp_path]))
+    other = next(group for group in groups if group.method == "FedEM")
+    names = {group.method: group.method.upper() for group in groups}
+    chart = differences(groups, other, names)
+    assert chart.rows == ("D-FEDEM",)
+    (((row, found),),) = (panel.found.items() for (panel,) in chart.panels)
+    assert isinstance(found, Estimate)
+    assert (row, found.mean, found.count) == ("D-FEDEM", pytest.approx(3.0), 3)
+    # Student's quantile with two degrees of freedom, times the error of 2, 3 and 4 points.
+    assert found.half_width == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)
+    axes = figure_of(chart, Pictures()).axes[0]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["D-FEDEM"]
+    low, high = axes.get_xlim()
+    assert low < 0 < found.mean - found.half_width < found.mean + found.half_width < high
+    assert _differences(groups, drawn(groups), None) == {}
+    (made,) = _differences(groups, drawn(groups), "FedEM").values()
+    assert made.panels[0][0].found["D-FedEM"] == found
+
+
+def test_lines_that_name_panels_are_not_mixed() -> None:
+    one = np.zeros(1)
+    names = ["a"] * 8 + ["b"] * 2 + ["a"]
+    lines = tuple(Line(one, one, one, str(k), look(k), panel=p) for k, p in enumerate(names))
+    panels = Chart("test", "rounds", "", "", "", lines).panels()
+    assert [[line.panel for line in panel] for panel in panels] == [["a"] * 5, ["a"] * 4, ["b"] * 2]
+    assert sorted(line.name for panel in panels for line in panel) == sorted(map(str, range(11)))

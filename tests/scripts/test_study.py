@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import mpifed
 from mpifed.config.experiment_files import split_words
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
@@ -53,7 +55,7 @@ def test_its_sweeps_are_planned(study, tmp_path):
     (*_, last) = study.sweeps(str(tmp_path), ["rounds=3", "seed=[0,1]"])
     experiment, overrides = split_words(last[:-2])
     runs = plan(experiment, overrides, tmp_path, 1)
-    assert len(runs) == 2 * 3 * 2 * 2
+    assert len(runs) == 2 * 3 * 2
     assert all(run.overrides["rounds"] == 3 for run in runs)
 
 
@@ -62,4 +64,104 @@ def test_it_prints_what_it_would_run(study, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5
     assert all(line.startswith("python -m mpifed.sweep synthetic-gossip") for line in lines)
-    assert all("rounds=10" in line and "rounds=600" not in line for line in lines)
+    assert all("rounds=10" in line and "rounds=400" not in line for line in lines)
+
+
+GRAPH = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
+TINY = {
+    **{"clients": 4, "rounds": 2, "data.n_test": 20, "data.dimension": 10, "evaluation.every": 1},
+    **{"network": {"latency": 0.001, "bandwidth": 1e9}, "compute.seconds": 0.001},
+}
+
+
+@pytest.fixture
+def page(study):
+    import study_page
+
+    return study_page
+
+
+@pytest.fixture
+def runs(study, tmp_path):
+    """Plain gossip on a ring with all seeds, tracking with two of them, and a run that diverged."""
+    for seed in study.COMMON["seed"]:
+        for correction in ("none", "tracking")[: 1 if seed == 2 else 2]:
+            exchange = GRAPH | {"correction": correction}
+            output = tmp_path / "runs" / f"{correction}-{seed}"
+            options = TINY | {"data.dirichlet_alpha": 0.1, "seed": seed}
+            mpifed.run("synthetic-gossip", output=output, exchange=exchange, **options)
+    broken = tmp_path / "runs" / "quasi"
+    shutil.copytree(tmp_path / "runs" / "none-0", broken)
+    (broken / "DONE").unlink()
+    (broken / "summary.json").write_text('{"status": "diverged", "rounds": 2}')
+    text = (broken / "config.yaml").read_text()
+    (broken / "config.yaml").write_text(
+        text.replace("exchange:\n", "exchange:\n  correction: {name: quasi_global}\n")
+    )
+    return tmp_path / "runs"
+
+
+def cells(lines, *first):
+    """The cells of the one row that begins with these."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    (found,) = (row for row in rows if row[: len(first)] == list(first))
+    return found[len(first) :]
+
+
+def test_its_tables_say_what_the_runs_say(page, runs, tmp_path):
+    study = page.read_study(runs, tmp_path / "slow")
+    ring, tracked = (0.1, "ring", "none"), (0.1, "ring", "tracking")
+    of_seeds = [
+        [run.last("test_accuracy") for run in study.fast[key].runs] for key in (ring, tracked)
+    ]
+    apart = 100 * (np.array(of_seeds[1]) - np.array(of_seeds[0][:2]))
+    assert study.differences(tracked, "test_accuracy") * 100 == pytest.approx(apart)
+    lines = page.table(study, 0.1)
+    plain = cells(lines, "ring", "plain gossip")
+    assert plain[0] == "3"
+    assert plain[1].startswith(f"{100 * np.mean(of_seeds[0]):.1f} ± ")
+    row = cells(lines, "ring", "gradient tracking")
+    assert row[0] == "2"
+    assert row[-2].startswith(f"{apart.mean():+.2f} ± ")
+    assert 2 * float(plain[5]) == pytest.approx(float(row[5]), abs=0.02)
+    assert plain[2] == f"{100 * min(of_seeds[0]):.1f}"
+    fast, slow = (part[ring].runs[0].last("simulated_seconds") for part in (study.fast, study.slow))
+    assert slow > 2 * 0.05 > fast
+    assert cells(lines, "ring", "quasi-global momentum")[:2] == ["0", "diverged"]
+    assert cells(page.best(study), "ring") == ["–"] * 3  # tracking lacks a seed
+    assert cells(lines, "torus", "plain gossip")[:2] == ["0", "missing"]
+    said = page.counted(study)
+    assert "5 of 423 runs are finished" in said
+    assert "1 diverged" in said
+    assert "1 have all 3 seeds, 1 fewer" in said
+
+
+def test_every_cell_of_the_study_has_a_row(study):
+    import study_cells
+
+    found = study_cells.cells()
+    assert len(found) == 3 * (12 + 12 + 9 + 12 + 2)
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.slow
+def test_the_page_keeps_what_is_not_between_its_marks(page, runs, tmp_path, capsys):
+    place = tmp_path / "docs" / "page.md"
+    place.parent.mkdir()
+    words = [str(runs), "--page", str(place)]
+    place.write_text("# A page\n")
+    assert page.main(words) == 2
+    assert "has no marks" in capsys.readouterr().err
+    place.write_text(f"# A page\n\n{page.BEGIN}\nold\n{page.END}\nits end\n")
+    for _ in range(2):
+        assert page.main(words) == 0
+        text = place.read_text()
+        assert text.startswith(f"# A page\n\n{page.BEGIN}\n5 of 423 runs")
+        assert text.endswith(f"{page.END}\nits end\n")
+        assert "old" not in text
+    pictures = {path.stem for path in place.parent.glob("*.png")}
+    assert pictures == set(page.CAPTIONS)
+    assert all(f"]({name}.png)" in text for name in pictures)
+    assert sorted(path.name for path in runs.with_name("runs-slow").iterdir()) == [
+        *("none-0", "none-1", "none-2", "tracking-0", "tracking-1")
+    ]

@@ -39,6 +39,10 @@ class Plan:
         Whether ``kept`` are rows.
     messages : int
         Messages that are sent.
+    staleness : ndarray of int64, shape (mixed,)
+        Of each value of another node that is mixed: computations that the node has ended since it
+        (``mixed_wait_free``). Of each participant: averages by others that have changed its value
+        while it computed (``mixed_in_pairs``).
     """
 
     weights: scipy.sparse.csr_array
@@ -50,6 +54,7 @@ class Plan:
     into: np.ndarray
     keeps_mixed: bool
     messages: int
+    staleness: np.ndarray
 
     @property
     def participants(self) -> int:
@@ -104,7 +109,12 @@ def arcs_of(weights: scipy.sparse.csr_array, links: Links, bits: float) -> Arcs:
 
 
 def mixed_wait_free(
-    arcs: Arcs, nodes: np.ndarray, times: np.ndarray, numbers: np.ndarray, versions: Versions
+    arcs: Arcs,
+    nodes: np.ndarray,
+    times: np.ndarray,
+    ended: np.ndarray,
+    last: np.ndarray,
+    versions: Versions,
 ) -> Plan:
     """Return what nodes mix of the latest versions that have arrived, and send theirs.
 
@@ -116,14 +126,17 @@ def mixed_wait_free(
         The participants, ascending.
     times : ndarray of float64, shape (m,)
         When their computations end.
-    numbers : ndarray of int64, shape (m,)
-        The numbers of these computations.
+    ended : ndarray of int64, shape (n,)
+        How many computations each node has ended, those of the round included.
+    last : ndarray of float64, shape (n,)
+        When each node ends its computation of the round; -inf for those that end none.
     versions : Versions
         What is kept of earlier rounds; it has the new versions afterwards.
     """
     n, m = len(arcs.reach), len(nodes)
     place = np.full(n, -1)
     place[nodes] = np.arange(m)
+    numbers = ended[nodes]
     into = versions.room(nodes, arcs.reach[nodes], times)
     sends = into >= 0
     mine = place[arcs.receiver] >= 0
@@ -134,6 +147,8 @@ def mixed_wait_free(
     slot = np.where(fresh, FRESH, versions.latest(of, travel, at))
     known = fresh | (slot >= 0)
     to, of, share, slot, fresh = to[known], of[known], share[known], slot[known], fresh[known]
+    newest = ended[of] - (last[of] > at[known])
+    staleness = newest - np.where(fresh, ended[of], versions.number[of, slot])
     slots = versions.sent.shape[1]
     used_slots, place_of_slot = np.unique(of[~fresh] * slots + slot[~fresh], return_inverse=True)
     column = place[of]
@@ -153,10 +168,11 @@ def mixed_wait_free(
         into[sends],
         keeps_mixed=False,
         messages=int(arcs.heard[nodes[sends]].sum()),
+        staleness=staleness,
     )
 
 
-def mixed_in_pairs(nodes: np.ndarray, partners: np.ndarray) -> Plan:
+def mixed_in_pairs(nodes: np.ndarray, partners: np.ndarray, changed: np.ndarray) -> Plan:
     """Return what nodes and partners have after averages that are made one after the other.
 
     The first slot of each node keeps its value, which others may change while it computes.
@@ -167,7 +183,15 @@ def mixed_in_pairs(nodes: np.ndarray, partners: np.ndarray) -> Plan:
         The participants, in order of time.
     partners : ndarray of int64, shape (m,)
         With whom each averages; itself for nobody.
+    changed : ndarray of int64, shape (n,)
+        How often others have changed each node's value since it began to compute; what it is after
+        the round is written here.
     """
+    staleness = np.zeros(len(nodes), np.int64)
+    for k, (i, j) in enumerate(zip(nodes, partners, strict=True)):
+        staleness[k], changed[i] = changed[i], 0
+        if j != i:
+            changed[j] += 1
     m, touched = len(nodes), np.unique(np.concatenate([nodes, partners]))
     t, order = len(touched), np.argsort(nodes)
     values, own = averaged_in_turn(nodes, partners, touched)
@@ -187,4 +211,5 @@ def mixed_in_pairs(nodes: np.ndarray, partners: np.ndarray) -> Plan:
         np.zeros(t, np.int64),
         keeps_mixed=True,
         messages=2 * int((partners != nodes).sum()),
+        staleness=staleness,
     )

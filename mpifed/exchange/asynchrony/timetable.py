@@ -72,6 +72,11 @@ class Timetable:
         Who is there.
     seconds : float
         When the last of them ends.
+    staleness : ndarray of int64, shape (3,)
+        Over all values that have been mixed: the sum of ``Plan.staleness``, their number, and the
+        largest.
+    changed : ndarray of int64, shape (n_training,)
+        Averages by others since each client began to compute; none without pairs.
     """
 
     mixes: Mixes
@@ -84,8 +89,14 @@ class Timetable:
     finished: Finished = field(default_factory=lambda: Finished(np.zeros(0, np.int64), np.zeros(0)))
     present: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     seconds: float = 0.0
+    staleness: np.ndarray = field(default_factory=lambda: np.zeros(3, np.int64))
+    changed: np.ndarray = field(init=False)
     _arcs: tuple[scipy.sparse.csr_array, Arcs] | None = None
     """The matrix of the last round, and its arcs."""
+
+    def __post_init__(self) -> None:
+        pairs = self.mixes == "pairwise"
+        self.changed = np.zeros(len(self.computations.ends) if pairs else 0, np.int64)
 
     def begin(self, round: int, present: np.ndarray) -> Finished:
         """Return whose computations end in a round, the last one or the one after it. Collective.
@@ -121,26 +132,37 @@ class Timetable:
         weights_of_round : callable
             Returns W^k over all training clients.
         """
-        weights, present = weights_of_round(), self.present
+        made = self._made(weights_of_round())
+        stale = made.staleness
+        total, number, largest = self.staleness
+        most = int(stale.max(initial=largest))
+        self.staleness = np.array([total + stale.sum(), number + len(stale), most], np.int64)
+        return made
+
+    def _made(self, weights: scipy.sparse.csr_array) -> Plan:
+        present, counts = self.present, self.computations.counts
         taking_part = present[self.finished.nodes]
         nodes, times = self.finished.nodes[taking_part], self.finished.times[taking_part]
         if self.mixes == "pairwise":
-            partners = partners_of(weights, nodes, self.computations.counts[nodes], self.seed)
-            return mixed_in_pairs(nodes, np.where(present[partners], partners, nodes))
+            partners = partners_of(weights, nodes, counts[nodes], self.seed)
+            partners = np.where(present[partners], partners, nodes)
+            return mixed_in_pairs(nodes, partners, self.changed)
         order = np.argsort(nodes)
         nodes, times = nodes[order], times[order]
-        numbers = self.computations.counts[nodes]
+        last = np.full(len(counts), -np.inf)
+        last[self.finished.nodes] = self.finished.times
         if self._arcs is None or self._arcs[0] is not weights:
             self._arcs = weights, arcs_of(weights, self.links, self.bits)
-        return mixed_wait_free(self._arcs[1], nodes, times, numbers, self.versions)
+        return mixed_wait_free(self._arcs[1], nodes, times, counts, last, self.versions)
 
     def stored(self) -> np.ndarray:
         """Return all that changes from round to round, as numbers of at least 0."""
         here = np.zeros((2, len(self.computations.ends)))
         here[0, self.finished.nodes], here[1, self.finished.nodes] = 1, self.finished.times
         going, kept = self.computations, self.versions
-        parts = (going.ends, going.after, going.counts, here, kept.sent, kept.number)
-        return np.concatenate([[self.round, self.seconds], *(part.ravel() for part in parts)])
+        parts = (going.ends, going.after, going.counts, here, kept.sent, kept.number, self.changed)
+        first = [self.round, self.seconds, *self.staleness]
+        return np.concatenate([first, *(part.ravel() for part in parts)])
 
     def restore(self, stored: np.ndarray) -> None:
         """Continue from what ``stored`` returned.
@@ -156,8 +178,11 @@ class Timetable:
                 f"{len(self.stored())} are needed"
             )
         n, slots = self.versions.sent.shape
-        (self.round, self.seconds), rest = (int(stored[0]), float(stored[1])), stored[2:]
-        clocks, kept = rest[: 5 * n].reshape(5, n), rest[5 * n :].reshape(2, n, slots)
+        (self.round, self.seconds), rest = (int(stored[0]), float(stored[1])), stored[5:]
+        self.staleness = stored[2:5].astype(np.int64)
+        clocks, rest = rest[: 5 * n].reshape(5, n), rest[5 * n :]
+        kept = rest[: 2 * n * slots].reshape(2, n, slots)
+        self.changed = rest[2 * n * slots :].astype(np.int64)
         going = self.computations
         going.ends, going.after = clocks[0].copy(), clocks[1].copy()
         going.counts = clocks[2].astype(np.int64)

@@ -1,0 +1,148 @@
+"""``python -m mpifed.retime RUN ... network.latency=0.05``: finished runs on another network.
+
+    python -m mpifed.retime runs/study network.latency=0.05 network.bandwidth=1e6
+    python -m mpifed.retime runs/study network.latency=0.05 --output runs/study-slow
+    python -m mpifed.report runs/study runs/study-slow --figure test_accuracy --x simulated_seconds
+
+Nothing is trained: the clock of the simulated federation is replayed over the rounds of each run.
+With --output a run directory with other times is written for each, which reports read as a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpifed.command import Parser, program
+from mpifed.config.experiment_files import parse_overrides
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
+from mpifed.report.reading import run_directories
+from mpifed.supervision.launcher import launched_rank
+
+if TYPE_CHECKING:
+    from mpifed.training.retiming import Retimed
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    words : sequence of str, optional
+        Run directories, overrides and options; the arguments of this process by default.
+
+    Returns
+    -------
+    int
+        0, or 2 for bad input, for which nothing is written.
+    """
+    if launched_rank() not in (None, 0):  # one process does it, whatever started it
+        return EXIT_FINISHED
+    try:
+        options = _parser().parse_intermixed_args(words)
+        places = [word for word in options.words if not _is_override(word)]
+        overrides = parse_overrides([word for word in options.words if _is_override(word)])
+        if not places:
+            raise InputError("no run is named; --help shows how the command is used")
+        if not overrides:
+            raise InputError("no other network is named; it is said like network.latency=0.05")
+        targets, unfinished = _targets(places, options.output)
+        found = {run: _retimed(run, overrides) for run in targets}
+        _write(found, targets)
+    except InputError as error:
+        complain("mpifed.retime", text_of(error))
+        return EXIT_BAD_INPUT
+    for run, times in found.items():
+        was = "" if times.before is None else f", was {times.before[-1]:.6g} s"
+        print(f"{run}: {times.seconds[-1]:.6g} s{was}; {times.remark}")
+    for run in unfinished:
+        print(f"* {run} is unfinished and is left out")
+    return EXIT_FINISHED
+
+
+def _is_override(word: str) -> bool:
+    """Whether a word sets a key: names of sweeps' directories have signs of equality, too."""
+    return word.partition("=")[0].partition(".")[0] in ("network", "compute") and "=" in word
+
+
+def _targets(
+    places: Sequence[str], output: Path | None
+) -> tuple[dict[Path, Path | None], list[Path]]:
+    """Return where each finished run goes, and the unfinished runs."""
+    targets: dict[Path, Path | None] = {}
+    unfinished = []
+    for place in map(Path, places):
+        for run in run_directories(place):
+            if not (run / "DONE").exists():
+                unfinished.append(run)
+            elif output is None:
+                targets[run] = None
+            else:
+                name = Path(run.resolve().name) if run == place else run.relative_to(place)
+                targets[run] = output / name
+    if not targets:
+        raise InputError(f"none of the runs in {', '.join(places)} is finished")
+    _check_targets(targets)
+    return targets, unfinished
+
+
+def _check_targets(targets: dict[Path, Path | None]) -> None:
+    from mpifed.training.retiming import is_retimed
+
+    taken: dict[Path, Path] = {}
+    for run, target in targets.items():
+        if target is None:
+            continue
+        other = taken.setdefault(target.resolve(), run)
+        if other != run:
+            raise InputError(f"'{other}' and '{run}' would both be written to {target}")
+        if target.exists() and not is_retimed(target):
+            raise InputError(
+                f"--output: {target} exists and was not written by this command; choose another "
+                "directory"
+            )
+
+
+def _retimed(run: Path, overrides: dict[str, Any]) -> Retimed:
+    from mpifed.training.retiming import retime
+
+    return retime(run, overrides)
+
+
+def _write(found: dict[Path, Retimed], targets: dict[Path, Path | None]) -> None:
+    from mpifed.training.retiming import write
+
+    for run, times in found.items():
+        target = targets[run]
+        if target is not None:
+            write(times, target)
+
+
+def _parser() -> Parser:
+    made = Parser(
+        prog=program("retime"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "words",
+        nargs="*",
+        metavar="RUN | key=value",
+        help="run directories, or directories that hold some; values of the sections network and "
+        "compute (docs/time.md)",
+    )
+    made.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="write a run directory for each run into DIR; without it times are only printed",
+    )
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())
