@@ -24,6 +24,7 @@ from mpifed.supervision.heartbeat import (
     waiting,
 )
 from mpifed.supervision.launcher import launched_rank
+from mpifed.tracking.trackers import TRACKERS
 
 KINDS = (
     *("experiments", "algorithms", "datasets", "models", "exchanges", "participation"),
@@ -78,6 +79,17 @@ def parser() -> Parser:
         "--expect-ranks", type=int, metavar="N", help="stop unless MPI started exactly N ranks"
     )
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    made.add_argument(
+        "--track",
+        choices=TRACKERS,
+        metavar="|".join(TRACKERS),
+        help="send recorded rounds there as well (default: nowhere)",
+    )
+    made.add_argument(
+        "--on-round",
+        metavar="MODULE:FUNCTION",
+        help="a function of your own that rank 0 calls after each recorded round",
+    )
     made.add_argument("--version", action="version", version=f"mpifed {__version__}")
     return made
 
@@ -193,6 +205,8 @@ def _request(options: Any) -> Any:
         options.quiet,
         since_start(),
         early.plan,
+        on_round=options.on_round,
+        track=options.track,
     )
 
 

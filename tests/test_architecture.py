@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"errors", "random", "replacing", "sparse_rows", "staging", "state", "topologies"},
     {"command", "components", "memory", "reading", "supervision"},
-    {"mpi", "reporting"},
+    {"mpi", "reporting", "tracking"},
     {"data"},
     {"federation", "models"},
     {"local", "checkpoint", "exchange", "transport"},
