@@ -20,7 +20,7 @@ from mpifed.tracking.trackers import Tracker
 MOST = 1000
 """Rows that may wait."""
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds that a tracker has after the last round."""
 
 EVERY = 1.0

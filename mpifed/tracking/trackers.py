@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,7 +140,7 @@ class Wandb:
         # Silent also means that a missing login is an error and no question in the terminal.
         settings = wandb.Settings(silent=True, console="off")
         wandb.setup(settings=settings)
-        name = about.known or wandb.util.generate_id()
+        name = about.known or secrets.token_hex(4)
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             id=name,
