@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from mpifed.supervision.heartbeat import (
     waiting,
 )
 from mpifed.supervision.launcher import launched_rank
-from mpifed.tracking.trackers import TRACKERS
+from mpifed.tracking.trackers import TRACK_VARIABLE, TRACKERS
 
 KINDS = (
     *("experiments", "algorithms", "datasets", "models", "exchanges", "participation"),
@@ -83,7 +84,8 @@ def parser() -> Parser:
         "--track",
         choices=TRACKERS,
         metavar="|".join(TRACKERS),
-        help="send recorded rounds there as well (default: nowhere)",
+        default=os.environ.get(TRACK_VARIABLE) or None,
+        help=f"send recorded rounds there as well (default: ${TRACK_VARIABLE}, else nowhere)",
     )
     made.add_argument(
         "--on-round",

@@ -23,7 +23,7 @@ MOST = 1000
 PATIENCE = 30.0
 """Seconds that a tracker has after the last round."""
 
-EVERY = 1.0
+EVERY = 5.0
 """Seconds between two requests to a tracker at least: quick rounds are sent together."""
 
 

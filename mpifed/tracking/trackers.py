@@ -17,14 +17,17 @@ from typing import Any, Protocol
 
 from mpifed.errors import InputError, closest, in_words
 
+TRACK_VARIABLE = "MPIFED_TRACK"
+"""Names the tracker of commands without ``--track``."""
+
 PROJECT = "mpifed"
 """The project, or experiment, of runs where the environment names none."""
 
 LONGEST = 500
 """Characters of a value of the configuration in MLflow, whose older servers take no more."""
 
-AT_ONCE = 100
-"""Values of the configuration in one request to MLflow."""
+AT_ONCE, MOST = 100, 1000
+"""Values of the configuration, and numbers of rows, in one request to MLflow."""
 
 Rows = Sequence[tuple[int, Mapping[str, float]]]
 """Rounds with their numbers by column."""
@@ -123,9 +126,9 @@ class MLflow:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        for round, values in rows:
-            found = [Metric(name, value, now, round) for name, value in values.items()]
-            self._client.log_batch(self._run, metrics=found)
+        found = [Metric(n, value, now, round) for round, row in rows for n, value in row.items()]
+        for start in range(0, len(found), MOST):
+            self._client.log_batch(self._run, metrics=found[start : start + MOST])
 
     def close(self, status: str) -> None:
         self._client.set_terminated(self._run, self.STATUS[status])

@@ -173,9 +173,9 @@ def test_a_notebook_rewrites_a_line_and_covers_the_longer_one_before() -> None:
     assert stream.getvalue() == "\ra long text\rshort      \n"
 
 
-def test_results_as_pandas(tmp_path: Path, monkeypatch) -> None:
-    import pandas
-
+@pytest.mark.slow
+def test_results_as_pandas(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
     result = mpifed.run(**SMALL, output=tmp_path / "run")
     frame = mpifed.read(tmp_path / "run").frame()
     assert list(frame.index) == [0, 2, 4] and frame.index.name == "round"
@@ -184,6 +184,10 @@ def test_results_as_pandas(tmp_path: Path, monkeypatch) -> None:
     for name in ("test_accuracy", "train_loss", "consensus_distance"):
         np.testing.assert_array_equal(frame[name].to_numpy(), result.metrics[name])
     pandas.testing.assert_frame_equal(frame, result.frame())
+
+
+def test_without_pandas_the_message_says_what_to_install(tmp_path: Path, monkeypatch) -> None:
+    result = mpifed.run(**SMALL, output=tmp_path / "run")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match=r"pip install 'mpifed\[pandas\]'"):
         result.frame()

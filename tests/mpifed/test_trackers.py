@@ -13,6 +13,9 @@ from commands import TINY, environment, launch
 
 ROUNDS = [0, 2, 4, 6]
 
+pytestmark = pytest.mark.slow
+"""They import large packages, which scripts/test --all installs."""
+
 
 def rows_of(place: Path) -> dict[str, list[str]]:
     lines = [line.split(",") for line in (place / "metrics.csv").read_text().splitlines()]
@@ -21,6 +24,7 @@ def rows_of(place: Path) -> dict[str, list[str]]:
 
 def tracked(name: str, place: Path, ranks: int = 0, **variables: str) -> None:
     """A run of four rounds, resumed for two more."""
+    pytest.importorskip(name)
     words = [*TINY, "--output", place, "--track", name]
     for more in ([], ["rounds=6", "--resume"]):
         done = launch(ranks, *words, *more, seconds=120, **variables)
@@ -28,7 +32,6 @@ def tracked(name: str, place: Path, ranks: int = 0, **variables: str) -> None:
         assert "warning" not in (place / "log.txt").read_text()
 
 
-@pytest.mark.slow
 def test_tensorboard_reads_back_what_was_recorded(tmp_path: Path) -> None:
     tracked("tensorboard", tmp_path / "run", ranks=2)
     program = (
@@ -50,8 +53,8 @@ def test_tensorboard_reads_back_what_was_recorded(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 2
 
 
-@pytest.mark.slow
 def test_mlflow_keeps_one_run_in_a_local_store(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
     from mlflow.tracking import MlflowClient
 
     store = f"sqlite:///{tmp_path / 'mlflow.db'}"
@@ -67,7 +70,6 @@ def test_mlflow_keeps_one_run_in_a_local_store(tmp_path: Path) -> None:
     assert [metric.value for metric in history] == expected
 
 
-@pytest.mark.slow
 def test_wandb_writes_offline_runs_of_one_id(tmp_path: Path) -> None:
     tracked("wandb", tmp_path / "run", WANDB_MODE="offline", HOME=str(tmp_path))
     (known,) = json.loads((tmp_path / "run" / "tracking.json").read_text()).values()
@@ -77,9 +79,9 @@ def test_wandb_writes_offline_runs_of_one_id(tmp_path: Path) -> None:
         assert b"test_accuracy" in (part / f"run-{known}.wandb").read_bytes()
 
 
-@pytest.mark.slow
 def test_wandb_without_a_login_is_dropped_and_asks_nothing(tmp_path: Path) -> None:
     """Also in a terminal, where it would wait for an answer."""
+    pytest.importorskip("wandb")
     ours, theirs = os.openpty()
     variables = environment(HOME=str(tmp_path), NETRC=str(tmp_path / "netrc"), WANDB_MODE="online")
     variables.pop("WANDB_API_KEY", None)

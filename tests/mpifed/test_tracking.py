@@ -184,6 +184,17 @@ def test_a_wrong_name_or_a_missing_package_is_refused_and_nothing_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_the_environment_names_a_tracker_for_commands(tmp_path: Path, fake, capfd, monkeypatch):
+    monkeypatch.setenv("MPIFED_TRACK", "tensorboard")
+    assert call([*TINY, "--output", tmp_path / "run"], capfd).code == 0
+    assert [round for round, _ in fake[0].rows] == [0, 2, 4]
+    mpifed.run(**SMALL, output=tmp_path / "program")
+    assert len(fake) == 1
+    monkeypatch.setenv("MPIFED_TRACK", "tensorbord")
+    wrong = call([*TINY, "--output", tmp_path / "no"], capfd)
+    assert wrong.code == 2 and "track is 'tensorbord'; did you mean 'tensorboard'" in wrong.err
+
+
 def test_wandb_gets_a_run_of_the_same_id_and_no_questions(tmp_path: Path, monkeypatch) -> None:
     """Against a module with the calls of wandb that are used."""
     calls: list[tuple[str, object]] = []
