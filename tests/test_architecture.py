@@ -25,6 +25,7 @@ FLOORS = (
     {"launch", "reproduce"},
     {"preload"},
     {"run", "verify", "watch", "__main__"},
+    {"completion"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
 

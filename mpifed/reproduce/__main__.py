@@ -64,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if words is None else words)
     try:
-        options = _parser().parse_intermixed_args(given)
+        options = parser().parse_intermixed_args(given)
         known: dict[str, Study] = studies(options.paper)
         if options.list:
             width = max(map(len, known))
@@ -261,38 +261,39 @@ def _seeds(given: Any) -> list[int]:
     return seeds
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    made = Parser(
         prog=program("reproduce"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paper", choices=PAPERS, help="whose tables and figures")
-    parser.add_argument("words", nargs="*", metavar="key=value", help="overrides for all runs")
-    parser.add_argument("--list", action="store_true", help="show names and titles")
-    parser.add_argument("--table", action="append", default=[], metavar="N", help="a table")
-    parser.add_argument("--figure", action="append", default=[], metavar="N", help="a figure")
-    parser.add_argument("--study", action="append", default=[], metavar="NAME", help="by its name")
-    parser.add_argument(
+    made.add_argument("paper", choices=PAPERS, help="whose tables and figures")
+    made.add_argument("words", nargs="*", metavar="key=value", help="overrides for all runs")
+    made.add_argument("--list", action="store_true", help="show names and titles")
+    made.add_argument("--table", action="append", default=[], metavar="N", help="a table")
+    made.add_argument("--figure", action="append", default=[], metavar="N", help="a figure")
+    made.add_argument("--study", action="append", default=[], metavar="NAME", help="by its name")
+    made.add_argument(
         "--data", action="append", default=[], metavar="KIND", help="on this kind of data alone"
     )
-    parser.add_argument("--tune", action="store_true", help="choose learning rates first")
-    parser.add_argument("--slurm", metavar="SITE", help="submit the runs as SLURM arrays")
-    parser.add_argument(
+    made.add_argument("--tune", action="store_true", help="choose learning rates first")
+    made.add_argument("--slurm", metavar="SITE", help="submit the runs as SLURM arrays")
+    made.add_argument(
         "--finished", action="store_true", help="run nothing: pages of what is finished"
     )
-    parser.add_argument("--dry-run", action="store_true", help="show what would be run")
-    parser.add_argument(
+    made.add_argument("--dry-run", action="store_true", help="show what would be run")
+    made.add_argument(
         "--processes",
         type=int,
         default=len(os.sched_getaffinity(0)),
         metavar="N",
         help="runs at once (default: cores)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--output", type=Path, default=Path("reproduced"), metavar="DIR", help="default: reproduced"
     )
-    return parser
+    return made
 
 
 if __name__ == "__main__":
