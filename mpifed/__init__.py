@@ -12,7 +12,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 # pages of 2 MiB that costs a fifth less of a round (docs/benchmarks.md).
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 __all__ = ["__version__", "arrays", "load", "read", "run"]
 

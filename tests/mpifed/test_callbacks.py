@@ -1,4 +1,4 @@
-"""What a program is told while a run goes on, and what it reads afterwards."""
+"""What a program is told while a run goes on, and what it reads afterwards; see docs/tracking.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words that a shell completes, asked of the shell itself."""
+"""The words that a shell completes, asked of the shell itself; see docs/install.md."""
 
 from __future__ import annotations
 

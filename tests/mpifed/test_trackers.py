@@ -1,4 +1,4 @@
-"""Runs that are sent to TensorBoard, MLflow and Weights & Biases themselves, without a network."""
+"""Runs that are sent to TensorBoard, MLflow and Weights & Biases themselves, without a network; see docs/tracking.md."""
 
 from __future__ import annotations
 
