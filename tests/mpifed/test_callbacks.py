@@ -1,4 +1,4 @@
-"""What a program is told while a run goes on, and what it reads afterwards; see docs/tracking.md."""
+"""What a program is told while a run goes on, and what it reads afterwards."""
 
 from __future__ import annotations
 

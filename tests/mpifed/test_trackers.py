@@ -1,4 +1,4 @@
-"""Runs that are sent to TensorBoard, MLflow and Weights & Biases themselves, without a network; see docs/tracking.md."""
+"""Runs that are sent to the trackers of docs/tracking.md themselves, without a network."""
 
 from __future__ import annotations
 

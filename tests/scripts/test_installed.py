@@ -1,4 +1,4 @@
-"""A wheel in a bare environment, used from another directory than the checkout; see docs/install.md."""
+"""A wheel in a bare environment, used outside the checkout, as docs/install.md says."""
 
 from __future__ import annotations
 

@@ -15,6 +15,11 @@ from packaging.version import Version
 
 import mpifed
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CONDA = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
 """Packages that have another name there than on PyPI."""
