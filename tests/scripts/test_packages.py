@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import jinja2
-import tomllib
 import yaml
 from distributions import ROOT
 from packaging.requirements import Requirement
