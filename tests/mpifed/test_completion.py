@@ -22,11 +22,22 @@ from mpifed.components.tables import ALGORITHMS, MODELS
 from mpifed.config.configuration import Configuration
 from mpifed.config.experiment_files import experiment_names
 
+PROGRAM = """
+import sys
+from mpifed.__main__ import main
+assert main(["completion", "bash"]) == 0
+assert "torch" not in sys.modules and "mpi4py" not in sys.modules
+"""
+
 
 @pytest.fixture(scope="module")
 def bash(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the command prints, without torch."""
+    words = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
     path = tmp_path_factory.mktemp("completion") / "mpifed.bash"
-    path.write_text(script("bash"))
+    path.write_text(done.stdout)
     return path
 
 
@@ -111,15 +122,7 @@ def test_every_algorithm_and_every_key_is_offered(bash: Path) -> None:
     assert outer == set(options_of(Configuration))
 
 
-def test_it_is_printed_without_torch_and_other_shells_are_refused(capfd) -> None:
-    program = (
-        "import sys\nfrom mpifed.__main__ import main\nassert main(['completion', 'bash']) == 0\n"
-        "assert 'torch' not in sys.modules and 'mpi4py' not in sys.modules\n"
-    )
-    words = [sys.executable, "-c", program]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == script("bash")
+def test_other_shells_are_refused(capfd) -> None:
     assert main(["completion", "fish"]) == 2
     said = capfd.readouterr()
     assert (
