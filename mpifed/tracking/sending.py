@@ -20,8 +20,8 @@ from mpifed.tracking.trackers import Tracker
 MOST = 1000
 """Rows that may wait."""
 
-PATIENCE = 30.0
-"""Seconds that a tracker has after the last round."""
+PATIENCE, HURRY = 30.0, 5.0
+"""Seconds that a tracker has after the last round, and where a run stops or fails."""
 
 EVERY = 5.0
 """Seconds between two requests to a tracker at least: quick rounds are sent together."""
@@ -77,20 +77,22 @@ class Sending:
         except queue.Full:
             self._drop(f"{self.most} rows wait for it, so it is too slow or does not answer")
 
-    def close(self, status: str, patience: float = PATIENCE) -> None:
+    def close(self, status: str, patience: float | None = None) -> None:
         """Wait, for a bounded time, until everything is sent; only the first call counts.
 
         Parameters
         ----------
         status : str
             'finished', 'stopped' or 'failed'.
-        patience : float
-            Seconds.
+        patience : float, optional
+            Seconds; ``PATIENCE`` or ``HURRY`` by default.
         """
         if self._closed:
             return
         self._closed, self._status = True, status
         self._end.set()
+        if patience is None:
+            patience = PATIENCE if status == "finished" else HURRY
         if self._dropped.is_set():
             return
         with waiting():

@@ -120,9 +120,9 @@ def train(
                 recorder.finish(_diverged(setup, engine))
             more = f"; {advice(setup.algorithm)}" if isinstance(error, Diverged) else ""
             raise RunError(f"round {engine.round}: {_in_words(error)}{more}") from error
-        hearers.close(status)
-        every = communicator.gather_object(heard)
         summary = _summary(setup, engine, status)
+        hearers.close(status)  # whose time is not the run's, and whose warnings are in the log
+        every = communicator.gather_object(heard)
         whose = setup.configuration, setup.dataset.description, setup.federation
         costs = seconds_of_clients(*whose, engine.clock.seconds["local"] / max(1, engine.round))
         if recorder is not None and progress is not None and every is not None:

@@ -99,3 +99,18 @@ def test_wandb_without_a_login_is_dropped_and_asks_nothing(tmp_path: Path) -> No
     lines = (tmp_path / "run" / "log.txt").read_text().splitlines()
     (said,) = [line for line in lines if line.startswith("warning")]
     assert "wandb is not told of the run any more" in said and "API key" in said
+
+
+def test_a_tracker_that_never_answers_ends_neither_late_nor_badly(tmp_path: Path) -> None:
+    """Half a minute later than without: a module in place of wandb, whose threads never end."""
+    (tmp_path / "wandb.py").write_text(
+        "import time\nclass Settings:\n    def __init__(self, **options): pass\n"
+        "def setup(settings): pass\ndef init(**options): time.sleep(10000)\n"
+    )
+    words = [*TINY, "--output", tmp_path / "run", "--track", "wandb"]
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    done = launch(2, *words, seconds=120, PYTHONPATH=path)
+    assert done.code == 0, done.err
+    lines = (tmp_path / "run" / "log.txt").read_text().splitlines()
+    (said,) = [line for line in lines if line.startswith("warning")]
+    assert "has not taken everything 30 s after the last round" in said
