@@ -107,7 +107,7 @@ def read(run: str | Path) -> Result:
     ...     _ = mpifed.run("synthetic-fedem", output=f"{directory}/run", **options)
     ...     result = mpifed.read(f"{directory}/run")
     ...     print(result.status, result.metrics["round"])
-    finished [0. 1. 2.]
+    finished [0. 2.]
     """
     directory = Path(os.fspath(run))
     if not (directory / "config.yaml").is_file():
