@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -56,7 +58,8 @@ def _counts(clients: Clients, labels: int) -> np.ndarray:
     """How often each client has each label, int64 (clients, labels)."""
     train = clients.shards.train
     owner = np.repeat(np.arange(len(train.counts)), train.counts)
-    y = train.y.cpu().numpy().reshape(len(owner), -1)
+    y = train.y.cpu().numpy()
+    y = y.reshape(len(owner), math.prod(y.shape[1:]))
     pairs = (owner[:, None] * labels + y).ravel()
     counts = np.bincount(pairs, minlength=len(train.counts) * labels).reshape(-1, labels)
     return counts[clients.rows]

@@ -5,6 +5,7 @@ All functions but ``columns_of`` are collective, and none changes the run.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from mpifed.algorithms.base import Predictor
 from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import unread
+from mpifed.reading.yaml_files import as_text
 from mpifed.theory.accounting import EPSILON
 from mpifed.training import channels
 from mpifed.training.averages import summarise
@@ -156,7 +158,7 @@ def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]
     training = training_of(setup, samples)
     own = algorithm.remarks(state.algorithm, training, setup.exchange)
     own = returned.checked_remarks(algorithm, own)
-    ours = [*_unread(setup), *_of_sample(setup), *channels.remarks(setup)]
+    ours = [*_unread(setup), *_unread_own(setup), *_of_sample(setup), *channels.remarks(setup)]
     return [*ours, *own, *step_warnings(setup, training)]
 
 
@@ -180,6 +182,18 @@ def _unread(setup: Setup) -> list[str]:
     return [
         f"local.{key}={value} changes nothing: of the section local, {name} reads {what}"
         for key, value in unread(setup.configuration.local, read).items()
+    ]
+
+
+def _unread_own(setup: Setup) -> list[str]:
+    """Return a line for each option of the algorithm that is set but made moot by others."""
+    chosen, name = setup.configuration.algorithm.options, setup.configuration.algorithm.name
+    defaults = inspect.signature(type(setup.algorithm).__init__).parameters
+    return [
+        f"algorithm.{key}={as_text(chosen[key])} changes nothing: {name} reads it with "
+        f"algorithm.{reader}"
+        for key, reader in setup.algorithm.unread_options.items()
+        if key in chosen and chosen[key] != defaults[key].default
     ]
 
 

@@ -176,6 +176,24 @@ def test_an_option_that_the_algorithm_does_not_read_is_named(algorithm, unread, 
     assert said == [f"local.{name}" for name in unread]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "unread"),
+    [
+        ("{name: pfedme, pfedme_variant: prox_to_average, inner_steps: 7}", ["inner_steps=7"]),
+        ("{name: pfedme, inner_steps: 7}", []),
+        ("{name: fedem, warm_start: false}", ["warm_start=false"]),
+        ("{name: fedem, restarts: 2, restart_rounds: 1, warm_start: false}", []),
+    ],
+)
+def test_an_option_that_others_make_moot_is_named(algorithm, unread, tmp_path, capfd):
+    words = [*TINY, f"algorithm={algorithm}", "rounds=1", "--quiet", "--output", tmp_path / "run"]
+    assert call(words, capfd).code == 0
+    log = (tmp_path / "run" / "log.txt").read_text().splitlines()
+    assert [line.split()[0] for line in log if "changes nothing: " in line] == [
+        f"algorithm.{each}" for each in unread
+    ]
+
+
 def test_options_and_overrides_come_in_any_order(tmp_path, capfd):
     mixed = ["--quiet", *TINY[1:4], "--output", tmp_path / "a", "synthetic-fedem", *TINY[4:]]
     assert call(mixed, capfd).code == 0

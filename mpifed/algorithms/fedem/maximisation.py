@@ -10,13 +10,14 @@ where it starts at theta_m and ends at theta_tm, and Phi_tm is the risk weighted
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor
 
 from mpifed.algorithms.fedem.surrogate import PartialSurrogate, Solver
 from mpifed.exchange.measuring import largest
 from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.participation import shortens_rounds
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.local.weighted_optima import WeightedRisks, check_exact
 from mpifed.models.base import Model
@@ -59,6 +60,26 @@ def local_improvement(
     counts = before > SMALLEST_GAP * best.abs().clamp(min=SMALLEST_GAP)
     ratios = (after.clamp(min=0) / before).where(counts, before.new_zeros(()))
     return largest(clients, ratios.flatten())
+
+
+def refuse_steps_of_newton(configuration: Any) -> str | None:
+    """Return why an exact M-step does not fit what asks for local steps, or None."""
+    options = configuration.algorithm.options
+    if options.get("local_solver") != "newton":
+        return None
+    scale = options.get("gossip_step_scale")
+    if configuration.exchange.name == "gossip" and scale != "none":
+        return (
+            f"algorithm.gossip_step_scale is '{scale}', but algorithm.local_solver=newton has no "
+            "learning rate to scale, so that all clients count alike under gossip; allowed with "
+            "it: algorithm.gossip_step_scale=none"
+        )
+    if shortens_rounds(configuration.participation):
+        return (
+            "participation.late is 'partial', but algorithm.local_solver=newton takes no local "
+            "steps that could be cut short; allowed: miss"
+        )
+    return None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mpifed.algorithms.base import Algorithm, StepScale, refuse_per_client
 from mpifed.algorithms.fedem.expectation import check_floor, entropies, log_likelihoods
-from mpifed.algorithms.fedem.maximisation import MStep
+from mpifed.algorithms.fedem.maximisation import MStep, refuse_steps_of_newton
 from mpifed.algorithms.fedem.restarts import Restarts, refuse_remembering
 from mpifed.algorithms.fedem.state import FedEMState
 from mpifed.algorithms.fedem.surrogate import PartialSurrogate
@@ -61,7 +61,7 @@ class Mixtures(Algorithm[Channel]):
     local_solver : {'steps', 'newton'}
         The M-step: local steps, or the exact minimiser by Newton's method, for linear models with
         one output (App. H; weighted least squares for squared losses). The latter reads no option
-        of ``local`` but ``weight_decay``.
+        of ``local`` but ``weight_decay``, and has no learning rate that gossip could scale.
     record_improvement : bool
         Whether evaluations record the factor alpha of Assumption 9 of the local solver, as
         ``local_improvement``. It costs an exact M-step each time.
@@ -96,6 +96,11 @@ class Mixtures(Algorithm[Channel]):
         check_floor(mixture_floor, n_components, "n_components")
         self.model, self.local = model, local
         self.m_step = MStep(model, local, local_solver == "newton", record_improvement)
+        if local_solver == "newton":
+            self.local_options = ("weight_decay",)
+        if restarts == 1:
+            moot = ("restart_rounds", "warm_start")
+            self.unread_options = dict.fromkeys(moot, "restarts above 1")
         self.restarts = Restarts(restarts, restart_rounds, warm_start)
         self.columns = ("mixture_entropy", *["local_improvement"] * record_improvement)
         self.n_components, self.deploys_mixtures = n_components, n_components > 1
@@ -114,8 +119,10 @@ class Mixtures(Algorithm[Channel]):
     @staticmethod
     def refuse(configuration: Any) -> str | None:
         """Return why these options do not fit together, or None."""
-        return refuse_remembering(configuration) or refuse_per_client(
-            configuration, "component_init"
+        return (
+            refuse_remembering(configuration)
+            or refuse_steps_of_newton(configuration)
+            or refuse_per_client(configuration, "component_init")
         )
 
     def prepare(

@@ -115,6 +115,12 @@ CASES = {
 }
 
 
+def named(case):
+    """The name of the algorithm of a case."""
+    algorithm = CASES[case]["algorithm"]
+    return algorithm if isinstance(algorithm, str) else algorithm["name"]
+
+
 @pytest.mark.parametrize("name", ["qffl", "agnostic"])
 def test_more_coordinates_than_the_compressed_message_has_are_refused(name, tmp_path, capfd):
     """What is sent whole beside it does not count."""
@@ -134,3 +140,13 @@ def test_files_do_not_depend_on_the_number_of_ranks(case, tmp_path):
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_is_the_uninterrupted_one(case, tmp_path):
     assert same_after_a_resume({**PLAIN, **CASES[case]}, tmp_path, rounds=5)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("algorithm", sorted({named(case) for case in CASES}))
+def test_a_rank_may_have_no_client(algorithm, tmp_path):
+    case = next(case for case in CASES if named(case) == algorithm)
+    kept = ("algorithm", "exchange", "model")
+    options = {key: value for key, value in CASES[case].items() if key in kept}
+    few = {**PLAIN, **options, "clients": 2}
+    assert unlike_one_rank(few, tmp_path) == []

@@ -241,6 +241,26 @@ def test_trials_of_beginnings_are_not_compressed(tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"exchange": "gossip"}, "allowed with it: algorithm.gossip_step_scale=none"),
+        (
+            {"participation": {"name": "stragglers", "rate": 0.5, "late": "partial"}},
+            "allowed: miss",
+        ),
+    ],
+)
+def test_exact_m_steps_have_no_steps_to_scale_or_to_cut_short(more, said, tmp_path):
+    exact = {"algorithm.local_solver": "newton", "local.weight_decay": 0.1}
+    with pytest.raises(InputError, match=said):
+        run("synthetic-fedem", {**SMALL, **exact, **more}, tmp_path / "run", Alone())
+    allowed = {**SMALL, **exact, "exchange": "gossip", "algorithm.gossip_step_scale": "none"}
+    run("synthetic-fedem", {**allowed, "local.lr": 0.7}, tmp_path / "run", Alone())
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "local.lr=0.7 changes nothing: of the section local, fedem reads weight_decay" in log
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 def test_beginnings_are_the_same_on_these_ranks_as_on_one(exchange, tmp_path):

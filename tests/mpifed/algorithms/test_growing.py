@@ -27,7 +27,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ["fedem", "fedavg", "fedavg_ft"])
+@pytest.mark.parametrize("algorithm", ["fedem", "fedavg", "fedavg_ft", "fedrod_hyper"])
 def test_all_of_the_data_is_what_the_client_has_and_none_needs_no_data(algorithm, tmp_path):
     run("synthetic-fedem", {**SMALL, "algorithm": algorithm}, tmp_path / "run", Alone())
     with h5py.File(tmp_path / "run" / "clients.h5") as file:
