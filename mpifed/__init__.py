@@ -12,9 +12,9 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 # pages of 2 MiB that costs a fifth less of a round (docs/benchmarks.md).
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
-__all__ = ["__version__", "arrays", "load", "run"]
+__all__ = ["__version__", "arrays", "load", "read", "run"]
 
 
 def run(experiment: str | None = None, **overrides: Any) -> Any:
@@ -55,6 +55,24 @@ def load(run: str, round: int | None = None) -> Any:
     from mpifed.api import load as load_run
 
     return load_run(run, round)
+
+
+def read(run: str) -> Any:
+    """Return the results of a run from its directory; see ``mpifed.api.read``.
+
+    Parameters
+    ----------
+    run : str or Path
+        The run directory.
+
+    Returns
+    -------
+    mpifed.api.Result
+        The run directory and its content.
+    """
+    from mpifed.api import read as read_run
+
+    return read_run(run)
 
 
 def arrays(x: Any, y: Any = None, **options: Any) -> dict[str, Any]:

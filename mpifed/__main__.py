@@ -25,6 +25,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "reproduce": ("mpifed.reproduce.__main__", "run the tables and figures of the papers"),
     "new": ("mpifed.new.__main__", "write a method, model, data set or schedule to begin with"),
     "theory": ("mpifed.theory.__main__", "compare a run of FLIX with the paper's theorems"),
+    "completion": ("mpifed.completion.__main__", "print what lets bash or zsh complete words"),
 }
 """Subcommands by name: the module whose ``main`` runs them, and a summary for the help."""
 

@@ -6,8 +6,6 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +22,12 @@ from mpifed.errors import InputError
 from mpifed.exchange.passed import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
-from mpifed.reading.results import DIGEST, Clients, read_clients, read_metrics, read_summary
+from mpifed.reading.result import Result, read
 from mpifed.supervision import heartbeat
+from mpifed.tracking.trackers import check_tracker
 from mpifed.training import resume
 from mpifed.training.build import make
+from mpifed.training.callback import Callback, RecordedRound, callback
 from mpifed.training.clock import Clock
 from mpifed.training.footprint import check_round
 from mpifed.training.forecast import forecast_lines, read_plan
@@ -45,54 +45,16 @@ from mpifed.training.request import (
 from mpifed.training.train import listening, train
 from mpifed.training.trained import Trained
 
-__all__ = ["Request", "Result", "Trained", "execute", "load", "run"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """A run that ended. Its files are read on first access.
-
-    Attributes
-    ----------
-    directory : Path
-        The run directory.
-    status : {'finished', 'stopped', 'dry run'}
-        How the run ended.
-    """
-
-    directory: Path
-    status: str
-
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        """The content of summary.json."""
-        return read_summary(self.directory / "summary.json")
-
-    @cached_property
-    def metrics(self) -> dict[str, np.ndarray]:
-        """The columns of metrics.csv: float64, NaN where empty; ``state_digest`` as text."""
-        found = read_metrics(self.directory / "metrics.csv")
-        return {
-            name: np.array(found.texts(name)) if name == DIGEST else found.numbers(name)
-            for name in found.columns
-        }
-
-    @cached_property
-    def clients(self) -> dict[str, np.ndarray]:
-        """The datasets of clients.h5 by name, each (clients, ...)."""
-        return self._clients_file.results
-
-    @cached_property
-    def learnt(self) -> dict[str, np.ndarray]:
-        """Results that belong to no client, by name: a dictionary, means, potentials.
-
-        The group ``learnt`` of clients.h5; empty for methods whose models are in the checkpoint.
-        """
-        return self._clients_file.learnt
-
-    @cached_property
-    def _clients_file(self) -> Clients:
-        return read_clients(self.directory / "clients.h5")
+__all__ = [
+    "RecordedRound",
+    "Request",
+    "Result",
+    "Trained",
+    "execute",
+    "load",
+    "read",
+    "run",
+]
 
 
 def run(
@@ -105,6 +67,9 @@ def run(
     weights: Any = None,
     schedule: Any = None,
     ranks: int | None = None,
+    progress: bool = False,
+    on_round: Callback | str | None = None,
+    track: str | None = None,
     **overrides: Any,
 ) -> Result:
     """Run an experiment with the same checks and the same run directory as the command.
@@ -138,6 +103,14 @@ def run(
         Start ``mpirun -n RANKS`` with processes of its own and wait for it; not within an MPI job.
         What is passed must then be importable and in files: neither components of the program
         itself nor arrays.
+    progress : bool
+        Whether a quiet run shows its newest round in one line that is replaced in a terminal or a
+        notebook; elsewhere a line for each recorded round.
+    on_round : callable or str, optional
+        Called on rank 0 with a ``RecordedRound`` after each recorded round, or the name of such a
+        function. What it raises ends the run.
+    track : {'tensorboard', 'mlflow', 'wandb'}, optional
+        Where recorded rounds are sent as well; see docs/tracking.md.
     **overrides
         Keys of the configuration. Those with dots are passed in a mapping:
         ``run("synthetic-fedem", **{"exchange.name": "gossip"})``. Classes and functions of the top
@@ -165,6 +138,9 @@ def run(
         Path(output) if output is not None else None,
         Path(resume) if isinstance(resume, (str, Path)) else resume,
         quiet=quiet,
+        progress=progress,
+        on_round=on_round,
+        track=track,
     )
     if ranks is not None:
         return Result(*run_on_ranks(request, ranks))
@@ -221,7 +197,7 @@ def execute(
     with clock.measure("startup"):
         first = communicator.rank == 0
         task = communicator.broadcast_object(
-            agree(communicator, lambda: understand(request) if first else None)
+            agree(communicator, lambda: _understood(request) if first else None)
         )
         configuration = agree(communicator, lambda: resolve(task.mapping, communicator.size))
         # Some options depend on the environment, which may differ between nodes: one rank decides.
@@ -263,7 +239,15 @@ def execute(
                 print(*lines, sep="\n", flush=True)
             return Result(task.output, "dry run")
         clock.seconds["startup"] += request.spent
-        return Result(task.output, train(setup, task, request.quiet, clock, stop_requested))
+        return Result(task.output, train(setup, task, request, clock, stop_requested))
+
+
+def _understood(request: Request) -> Task:
+    """Return the run to carry out, where those who are told of it can be; on one rank."""
+    task = understand(request)
+    callback(request.on_round)
+    check_tracker(request.track)
+    return task
 
 
 def _nothing_left(request: Request, task: Task, rounds: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from mpifed.supervision.heartbeat import (
     waiting,
 )
 from mpifed.supervision.launcher import launched_rank
+from mpifed.tracking.trackers import TRACK_VARIABLE, TRACKERS
 
 KINDS = (
     *("experiments", "algorithms", "datasets", "models", "exchanges", "participation"),
@@ -78,6 +80,18 @@ def parser() -> Parser:
         "--expect-ranks", type=int, metavar="N", help="stop unless MPI started exactly N ranks"
     )
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    made.add_argument(
+        "--track",
+        choices=TRACKERS,
+        metavar="|".join(TRACKERS),
+        default=os.environ.get(TRACK_VARIABLE) or None,
+        help=f"send recorded rounds there as well (default: ${TRACK_VARIABLE}, else nowhere)",
+    )
+    made.add_argument(
+        "--on-round",
+        metavar="MODULE:FUNCTION",
+        help="a function of your own that rank 0 calls after each recorded round",
+    )
     made.add_argument("--version", action="version", version=f"mpifed {__version__}")
     return made
 
@@ -193,6 +207,8 @@ def _request(options: Any) -> Any:
         options.quiet,
         since_start(),
         early.plan,
+        on_round=options.on_round,
+        track=options.track,
     )
 
 

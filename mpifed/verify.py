@@ -49,7 +49,7 @@ def verified(words: list[str]) -> int:
     from mpifed import launch, reporting
 
     def prepared() -> Callable[[], int]:
-        options = _parser().parse_args(words)
+        options = parser().parse_args(words)
         rounds = _rounds(options)
         if options.ranks is not None:
             command = _under_mpirun(options.ranks, words)
@@ -121,7 +121,8 @@ def _under_mpirun(ranks: int, words: list[str]) -> list[str]:
     return [*launch_words(ranks), sys.executable, "-m", "mpifed.verify", *rest]
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Return the parser of the command."""
     made = Parser(
         prog=program("verify"),
         description="Repeat rounds of a finished run, alone or under mpirun, and say whether they "

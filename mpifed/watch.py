@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
         The exit code.
     """
     try:
-        options = _parser().parse_args(words)
+        options = parser().parse_args(words)
         low, high = EVERY
         if not low <= options.every <= high:
             raise InputError(
@@ -133,19 +133,20 @@ def _line_by_line(options: argparse.Namespace) -> View:
     return follow(options.run_dir, options.every, options.once, show)
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser() -> Parser:
+    """Return the parser of the command."""
+    made = Parser(
         prog=program("watch"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="a run directory")
-    parser.add_argument(
+    made.add_argument("run_dir", type=Path, metavar="RUN", help="a run directory")
+    made.add_argument(
         "--every", type=float, default=2.0, metavar="SECONDS", help="between two looks; 2"
     )
-    parser.add_argument("--once", action="store_true", help="show the run as it is now, and end")
-    return parser
+    made.add_argument("--once", action="store_true", help="show the run as it is now, and end")
+    return made
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ import bench_startup
 import bench_suite
 import bench_surrogates
 import bench_topologies
+import bench_tracking
 import bench_transport
 from bench_figures import cpu_seconds, report, run, scores_of
 from bench_figures import engine as engine_of
@@ -232,6 +233,7 @@ for part in (
     bench_exchange,
     bench_suite,
     bench_startup,
+    bench_tracking,
 ):
     BENCHMARKS |= part.BENCHMARKS
 

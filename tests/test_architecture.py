@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"errors", "random", "replacing", "sparse_rows", "staging", "state", "topologies"},
     {"command", "components", "memory", "reading", "supervision"},
-    {"mpi", "reporting"},
+    {"mpi", "reporting", "tracking"},
     {"data"},
     {"federation", "models"},
     {"local", "checkpoint", "exchange", "transport"},
@@ -25,6 +25,7 @@ FLOORS = (
     {"launch", "reproduce"},
     {"preload"},
     {"run", "retime", "verify", "watch", "__main__"},
+    {"completion"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
 

@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         The exit code: 0, or 2 after one sentence on standard error about bad input.
     """
     try:
-        options = _parser().parse_args(arguments)
+        options = parser().parse_args(arguments)
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
         with one_thread():
             options.run(options)
@@ -77,13 +77,14 @@ class _Parser(argparse.ArgumentParser):
         raise TopologyError(f"{message}; --help shows how the command is used")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    made = _Parser(
         prog=_program(),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_subparsers(required=True, metavar="COMMAND").add_parser
+    add = made.add_subparsers(required=True, metavar="COMMAND").add_parser
 
     names = add("list", help="the graph families, weight rules and schedules")
     names.add_argument("what", nargs="?", choices=["families", "weights", "schedules"])
@@ -165,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     throughput.add_argument("--local-steps", type=_count, default=1)
     throughput.add_argument("--csv", metavar="FILE")
     _finish(throughput, tabulating.cycle_times)
-    return parser
+    return made
 
 
 def _program() -> str:

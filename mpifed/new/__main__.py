@@ -74,7 +74,7 @@ def main(words: Sequence[str] | None = None) -> int:
         0, or 2 for bad input, when nothing is written.
     """
     try:
-        options = _parser().parse_args(words)
+        options = parser().parse_args(words)
         lines = write(options.kind, options.name, Path(options.directory))
     except InputError as error:
         complain("mpifed.new", text_of(error))
@@ -157,18 +157,19 @@ def _check_name(name: str) -> None:
         )
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Return the parser of the command."""
     kinds = "\n".join(f"  {name:<9} {kind.about}" for name, kind in KINDS.items())
-    parser = Parser(
+    made = Parser(
         prog=program("new"),
         description=f"{__doc__}\nkinds:\n{kinds}\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("name", metavar="NAME", help="name of the module, as in my_method")
-    parser.add_argument("--directory", default=".", help="where it is written (default: here)")
-    return parser
+    made.add_argument("kind", metavar="KIND", help=", ".join(KINDS))
+    made.add_argument("name", metavar="NAME", help="name of the module, as in my_method")
+    made.add_argument("--directory", default=".", help="where it is written (default: here)")
+    return made
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if words is None else words)
     try:
-        options = _parser().parse_intermixed_args(given)
+        options = parser().parse_intermixed_args(given)
         known: dict[str, Study] = studies(options.paper)
         if options.list:
             width = max(map(len, known))
@@ -164,7 +164,8 @@ def _planned(
     return planned, left_out
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = Parser(
         prog=program("reproduce"),
         description=__doc__,

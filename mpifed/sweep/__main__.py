@@ -56,7 +56,7 @@ def main(words: Sequence[str] | None = None) -> int:
         The exit code.
     """
     try:
-        options = _parser().parse_intermixed_args(words)
+        options = parser().parse_intermixed_args(words)
         if not options.words:
             raise InputError(
                 "the following arguments are required: EXPERIMENT | key=[value, ...]; --help shows "
@@ -99,30 +99,31 @@ def _state(run: Planned) -> str:
     return "to resume" if (run.directory / "config.yaml").exists() else "to run"
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser() -> Parser:
+    """Return the parser of the command."""
+    made = Parser(
         prog=program("sweep"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
+    made.add_argument(
         "words",
         nargs="*",
         metavar="[EXPERIMENT] key=value",
         help=f"as of mpifed.run; without EXPERIMENT: {DEFAULT_EXPERIMENT}",
     )
-    parser.add_argument("--output", type=Path, help="directory of the run directories")
-    parser.add_argument("--ranks", type=int, metavar="N", help="run each under mpirun -n N")
-    parser.add_argument(
+    made.add_argument("--output", type=Path, help="directory of the run directories")
+    made.add_argument("--ranks", type=int, metavar="N", help="run each under mpirun -n N")
+    made.add_argument(
         "--jobs",
         type=int,
         default=1,
         metavar="J",
         help="runs at a time, each bound to processors of its own (default 1)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="check all, print the commands")
-    return parser
+    made.add_argument("--dry-run", action="store_true", help="check all, print the commands")
+    return made
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def main(words: Sequence[str] | None = None) -> int:
         The exit code.
     """
     try:
-        options = _parser().parse_args(words)
+        options = parser().parse_args(words)
         _check(options)
         answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
     except InputError as error:
@@ -193,19 +193,20 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError(f"--alpha is {options.alpha:g}; it must be at least 0 and at most 1")
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser() -> Parser:
+    """Return the parser of the command."""
+    made = Parser(
         prog=program("theory"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("question", choices=list(ANSWERS), help="what is asked")
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a run of FLIX")
-    parser.add_argument("--accuracy", type=float, metavar="E", help="a gap of the objective")
-    parser.add_argument("--rounds", type=int, metavar="R", help="communications")
-    parser.add_argument("--alpha", type=float, metavar="A", help="instead of the run's own")
-    return parser
+    made.add_argument("question", choices=list(ANSWERS), help="what is asked")
+    made.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a run of FLIX")
+    made.add_argument("--accuracy", type=float, metavar="E", help="a gap of the objective")
+    made.add_argument("--rounds", type=int, metavar="R", help="communications")
+    made.add_argument("--alpha", type=float, metavar="A", help="instead of the run's own")
+    return made
 
 
 if __name__ == "__main__":

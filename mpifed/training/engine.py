@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ class Engine:
         Participants of the last round.
     scores : dict
         The last recorded row of metrics.csv, on rank 0.
+    tell : callable
+        Called with ``scores`` after each recorded round; collective.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Engine:
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
+        self.tell: Callable[[Mapping[str, Any]], None] = lambda scores: None
         self.has_infinite_losses = False
         self.writer = Writer(setup.federation)
         self.simulated = clock_of(setup)
@@ -259,17 +262,22 @@ class Engine:
         """Score clients and record a row of metrics.csv and clients.h5."""
         with self.clock.measure("evaluation"):
             found = self.appraised()
-            if recorder is None or found is None:
-                return
-            self.scores, results, learnt = found
-            recorder.row(self.scores)
-            recorder.clients(results, learnt)
-            if not self.has_infinite_losses:
-                self.has_infinite_losses = warn_of_losses(
-                    results, self.round, divergence.advice(self.setup.algorithm)
-                )
+            if recorder is not None and found is not None:
+                self._record(found, recorder)
         if progress is not None:
             progress.scores(self.round, self.scores)
+        self.tell(self.scores)
+
+    def _record(
+        self, found: tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]], recorder: Recorder
+    ) -> None:
+        self.scores, results, learnt = found
+        recorder.row(self.scores)
+        recorder.clients(results, learnt)
+        if not self.has_infinite_losses:
+            self.has_infinite_losses = warn_of_losses(
+                results, self.round, divergence.advice(self.setup.algorithm)
+            )
 
     @torch.no_grad()
     def appraised(self) -> tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]] | None:

@@ -7,7 +7,9 @@ given must be written in a configuration: names of importable components, and fi
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import re
 import subprocess
 import sys
 from collections import deque
@@ -26,13 +28,19 @@ from mpifed.errors import (
 from mpifed.reading.yaml_files import as_text
 from mpifed.supervision.launcher import launched_rank
 from mpifed.sweep.plan import launch_words
+from mpifed.tracking.trackers import check_tracker
+from mpifed.training.callback import importable_name
 from mpifed.training.request import Request, understand
+from mpifed.training.rewritten_line import RewrittenLine
 
 PATIENCE = 30.0
 """Seconds that an interrupted job has to end before it is killed."""
 
 LAST = 8
 """Lines of a launcher that are repeated where no rank says why the job failed."""
+
+ROUND = re.compile(r"round +[0-9]+/")
+"""How a line begins that shows a recorded round."""
 
 SAYS = "mpifed: "
 """How a line begins that reports a failure."""
@@ -68,9 +76,12 @@ def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
             "and the run is on all ranks of the job"
         )
     task = understand(request)
+    check_tracker(request.track)
+    if request.on_round is not None:
+        request = dataclasses.replace(request, on_round=importable_name(request.on_round))
     refuse_own(request.overrides or {})
     resolve(task.mapping, ranks)
-    code, said = _finished(_command(request, ranks, task.output), request.quiet)
+    code, said = _finished(_command(request, ranks, task.output), request)
     if code in (EXIT_FINISHED, EXIT_STOPPED):
         return task.output, "finished" if code == EXIT_FINISHED else "stopped"
     if code == EXIT_BAD_INPUT:
@@ -116,11 +127,27 @@ def _command(request: Request, ranks: int, output: Path) -> list[str]:
         words.append("--resume")
         if isinstance(request.resume, Path):
             words.append(str(request.resume))
-    return [*words, "--quiet"] if request.quiet else words
+    if isinstance(request.on_round, str):
+        words += ["--on-round", request.on_round]
+    if request.track is not None:
+        words += ["--track", request.track]
+    return [*words, "--quiet"] if request.quiet and not request.progress else words
 
 
-def _finished(command: list[str], quiet: bool) -> tuple[int, str]:
+def _shown(request: Request, line: RewrittenLine, text: str) -> None:
+    """Show a line that a run has printed, as far as the request wants it."""
+    if not request.quiet:
+        print(text, end="", flush=True)  # also where a notebook shows what is printed
+    elif request.progress:
+        if ROUND.match(text):
+            line.show(text.rstrip(), keep=True)
+    elif request.on_round is not None and not text.startswith(SAYS):
+        print(text, end="", flush=True)  # what the user's function prints
+
+
+def _finished(command: list[str], request: Request) -> tuple[int, str]:
     """Return the exit code of a command, and what it said of a failure."""
+    shown = RewrittenLine()
     paths = [path for path in sys.path if path]
     process = subprocess.Popen(
         command,
@@ -140,8 +167,7 @@ def _finished(command: list[str], quiet: bool) -> tuple[int, str]:
                 failures.append(line.removeprefix(SAYS).strip())
             if line.strip(" -\n"):
                 last.append(" ".join(line.split()))
-            if not quiet:
-                print(line, end="", flush=True)  # also where a notebook shows what is printed
+            _shown(request, shown, line)
         code = process.wait()
         said = " ".join(last) or "nothing"
         return code, failures[
@@ -153,3 +179,5 @@ def _finished(command: list[str], quiet: bool) -> tuple[int, str]:
             process.wait(PATIENCE)
         process.kill()
         raise
+    finally:
+        shown.close()

@@ -1,4 +1,4 @@
-"""Progress of a run: one live line in a terminal, plain lines anywhere else."""
+"""Progress of a run: a live line in a terminal, plain lines anywhere else, or one line alone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
+
+from mpifed.training.rewritten_line import RewrittenLine
 
 
 class Progress:
@@ -23,15 +25,25 @@ class Progress:
         Whether lines go to the log alone.
     log : callable
         Called with every line that ``say`` prints.
+    one_line : bool
+        Whether a quiet run shows the newest round in one line that is replaced.
     """
 
-    def __init__(self, first: int, last: int, quiet: bool, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        quiet: bool,
+        log: Callable[[str], None],
+        one_line: bool = False,
+    ) -> None:
         """Start the live line where there is a terminal."""
         self._first, self._last, self._quiet, self._log = first, last, quiet, log
         self._console = Console(highlight=False, soft_wrap=True)
         self._scores: Mapping[str, Any] = {}
         self._began = time.monotonic()
         self._live: Live | None = None
+        self._rewritten = RewrittenLine() if quiet and one_line else None
         if not quiet and _has_terminal(self._console):
             self._live = Live(console=self._console, refresh_per_second=8, transient=True)
             self._live.start()
@@ -48,6 +60,8 @@ class Progress:
         """Show that round ``number`` is complete."""
         if self._live is not None:
             self._live.update(Text(self._line(number), overflow="ellipsis", no_wrap=True))
+        if self._rewritten is not None:
+            self._rewritten.show(self._line(number))
 
     def scores(self, number: int, scores: Mapping[str, Any]) -> None:
         """Print the evaluation of a round.
@@ -61,12 +75,16 @@ class Progress:
         """
         self._scores = scores
         self.say(self._line(number))
+        if self._rewritten is not None:
+            self._rewritten.show(self._line(number), keep=True)
 
     def close(self) -> None:
         """End the live line."""
         if self._live is not None:
             self._live.stop()
             self._live = None
+        if self._rewritten is not None:
+            self._rewritten.close()
 
     def _line(self, number: int) -> str:
         parts = [f"round {number:>{len(str(self._last))}}/{self._last}"]

@@ -21,6 +21,7 @@ from mpifed.config.experiment_files import (
 )
 from mpifed.errors import InputError
 from mpifed.training import resume
+from mpifed.training.callback import Callback
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class Request:
         Whether nothing is printed.
     spent : float
         Seconds that the process ran before the request.
+    progress : bool
+        Whether a quiet run shows its newest round in one line that is replaced.
+    on_round : callable, str or None
+        What rank 0 calls after each recorded round, or its name.
+    track : str or None
+        The tracker that recorded rounds are sent to.
     """
 
     experiment: str | None = None
@@ -55,6 +62,9 @@ class Request:
     quiet: bool = False
     spent: float = 0.0
     plan: Mapping[str, Any] | None = None
+    progress: bool = False
+    on_round: Callback | str | None = None
+    track: str | None = None
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,10 @@ from mpifed.training.costs import seconds_of_clients
 from mpifed.training.divergence import advice
 from mpifed.training.engine import Engine
 from mpifed.training.evaluation import columns_of, count_scored
+from mpifed.training.hearers import hearers_of
 from mpifed.training.kernels import smallest_and_largest, warning_of_kernels
 from mpifed.training.progress import Progress
-from mpifed.training.request import Task, refuse_overtaken
+from mpifed.training.request import Request, Task, refuse_overtaken
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples, samples_of
 from mpifed.training.scores import VALIDATION_COLUMNS
@@ -47,7 +48,7 @@ from mpifed.training.versions import describe_versions
 
 
 def train(
-    setup: Setup, task: Task, quiet: bool, clock: Clock, stop_requested: Callable[[], bool]
+    setup: Setup, task: Task, request: Request, clock: Clock, stop_requested: Callable[[], bool]
 ) -> str:
     """Run to the last round, or stop on request; collective.
 
@@ -57,8 +58,8 @@ def train(
         The objects of the run.
     task : Task
         The run directory, and the checkpoint to resume from.
-    quiet : bool
-        Whether nothing is printed.
+    request : Request
+        What is printed, and who is told of recorded rounds.
     clock : Clock
         Seconds by phase, to which those of the run are added.
     stop_requested : callable
@@ -74,7 +75,7 @@ def train(
     RunError
         The message names the round.
     """
-    communicator = setup.federation.communicator
+    communicator, quiet = setup.federation.communicator, request.quiet
     say = partial(print, flush=True) if communicator.rank == 0 and not quiet else None
     with listening(say) as heard, ExitStack() as at_the_end:
         with clock.measure("data"):
@@ -97,10 +98,13 @@ def train(
         progress = None
         if recorder is not None:
             at_the_end.callback(recorder.close)
-            progress = Progress(engine.round + 1, setup.configuration.rounds, quiet, recorder.log)
+            about = engine.round + 1, setup.configuration.rounds, quiet, recorder.log
+            progress = Progress(*about, one_line=request.progress)
             at_the_end.callback(progress.close)
             for line in [*_opening(setup, task), *remarks]:
                 progress.say(line)
+        engine.tell = hearers = hearers_of(setup, task, request, engine.round)
+        at_the_end.callback(hearers.close, "failed")
         try:
             if engine.round == setup.configuration.rounds:
                 _evaluate_again(engine, recorder, progress)
@@ -116,10 +120,11 @@ def train(
                 recorder.finish(_diverged(setup, engine))
             more = f"; {advice(setup.algorithm)}" if isinstance(error, Diverged) else ""
             raise RunError(f"round {engine.round}: {_in_words(error)}{more}") from error
-        every = communicator.gather_object(heard)
         summary = _summary(setup, engine, status)
-        about = setup.configuration, setup.dataset.description, setup.federation
-        costs = seconds_of_clients(*about, engine.clock.seconds["local"] / max(1, engine.round))
+        hearers.close(status)  # whose time is not the run's, and whose warnings are in the log
+        every = communicator.gather_object(heard)
+        whose = setup.configuration, setup.dataset.description, setup.federation
+        costs = seconds_of_clients(*whose, engine.clock.seconds["local"] / max(1, engine.round))
         if recorder is not None and progress is not None and every is not None:
             said = [
                 f"warning on rank {rank}: {line}"

@@ -9,9 +9,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from distributions import ROOT, built, copied
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[2]
 SHELL = [
     *(ROOT / "scripts" / name for name in ("environment.sh", "quickstart", "test")),
     *(ROOT / "scripts" / "slurm" / name for name in ("install", "settings.sh", "start", "stop")),
@@ -52,39 +52,23 @@ def test_metadata(metadata: dict[str, list[str]]) -> None:
 
 
 def shipped_files() -> set[str]:
-    """What the package reads at run time, as the wheel has it."""
-    data = {*ROOT.glob("mpifed/experiments/*.yaml"), *ROOT.glob("mpifed/jobs/*/*")}
-    kept = {str(path.relative_to(ROOT)) for path in data if "__pycache__" not in path.parts}
-    assert {Path(name).parent.name for name in kept} == {
-        "experiments",
-        "templates",
-        "lib",
-        "sites",
-        "examples",
+    """What the packages read at run time beside modules, as the wheel has it."""
+    found = set()
+    for package in ("mpifed", "topologies"):
+        for path in (ROOT / package).rglob("*"):
+            if path.is_file() and path.suffix not in (".py", ".pyc"):
+                found.add(str(path.relative_to(ROOT)))
+    found |= {str(path.relative_to(ROOT)) for path in ROOT.glob("mpifed/jobs/*/*")}
+    folders = {"experiments", "templates", "lib", "sites", "examples", "tuned", "page"}
+    assert folders | {"completion", "mpifed", "topologies"} == {
+        Path(name).parent.name for name in found
     }
-    return kept
-
-
-def built(kind: str, source: Path, target: Path) -> Path:
-    """The sdist or the wheel that setuptools makes of ``source``."""
-    program = f"import setuptools.build_meta as b; print(b.build_{kind}({str(target)!r}))"
-    answer = subprocess.run(
-        [sys.executable, "-c", program], cwd=source, capture_output=True, text=True, timeout=120
-    )
-    assert answer.returncode == 0, answer.stderr
-    return target / answer.stdout.splitlines()[-1]
+    return found
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a distribution is made of, without what earlier builds and runs have left."""
-    place = tmp_path_factory.mktemp("checkout")
-    left = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("mpifed", "topologies", "jobs"):
-        shutil.copytree(ROOT / name, place / name, symlinks=True, ignore=left)
-    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, place / name)
-    return place
+    return copied(tmp_path_factory.mktemp("checkout"))
 
 
 def test_a_wheel_holds_what_is_read_at_run_time(checkout: Path, tmp_path: Path) -> None:

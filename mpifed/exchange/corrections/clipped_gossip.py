@@ -1,26 +1,38 @@
 """Gossip that bounds what each neighbour can do (He, Karimireddy and Jaggi 2022, ClippedGossip).
 
-A client moves towards a neighbour by the weighted distance, or by the weighted radius tau where
-that is shorter; the paper's tau_i are one tau here:
+A client moves towards a neighbour by the weighted distance, or by the weighted radius tau_i where
+that is shorter:
 
-    x_i <- z_i + sum_j W[i, j] clip(z_j - z_i, tau),   clip(v, tau) = min(1, tau / ||v||) v
+    x_i <- z_i + sum_j W[i, j] clip(z_j - z_i, tau_i),   clip(v, tau) = min(1, tau / ||v||) v
 
 where z = x + u is what clients have after their steps. Whatever an attacker sends moves a
-neighbour by at most W[i, j] tau. Honest clients are clipped too: a small tau slows consensus, a
+neighbour by at most W[i, j] tau_i. Honest clients are clipped too: a small tau slows consensus, a
 large one lets attackers through. Where no distance is above tau this is plain gossip, rounded
 otherwise.
+
+The radius is one number for all, or follows distances. The paper's theory has
+
+    tau_i^2 = (1 / delta) sum_{j honest} W[i, j] ||z_j - z_i||^2
+
+with delta the weight of attackers among the neighbours of a client. Who is honest nobody knows, so
+the sum is here over all neighbours but the most distant ones, of which as many are left out as
+weigh delta together, the last of them in part. No other choice of weight delta leaves less, so it
+is at most the sum over honest neighbours, wherever attackers are.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Gt
+from annotated_types import Gt, Lt
 from torch import Tensor
 
+from mpifed.errors import InputError
 from mpifed.exchange.corrections.base import Correction, Neighbours
+from mpifed.exchange.nearby import Nearby
 from mpifed.staging import on_host
 
 
@@ -29,14 +41,28 @@ class ClippedGossip(Correction):
 
     Parameters
     ----------
-    radius : float
+    radius : float or None
         tau, the Euclidean distance beyond which what a neighbour sends is clipped.
+    tolerated : float or None
+        delta, in place of a radius: the weight of attackers among the neighbours of a client, at
+        most; each client's radius then follows its distances in each round.
     """
 
     needs = "positive"
 
-    def __init__(self, *, radius: Annotated[float, Gt(0)]) -> None:
-        self.radius = radius
+    def __init__(
+        self,
+        *,
+        radius: Annotated[float, Gt(0)] | None = None,
+        tolerated: Annotated[float, Gt(0), Lt(1)] | None = None,
+    ) -> None:
+        if (radius is None) == (tolerated is None):
+            given = "both" if radius is not None else "neither"
+            raise InputError(
+                f"exchange.correction is clipped_gossip with {given} of radius and tolerated; name "
+                "one: a distance, or the weight of attackers for radii that follow distances"
+            )
+        self.radius, self.tolerated = radius, tolerated
 
     def width(self, size: int) -> int:
         return 0
@@ -54,7 +80,8 @@ class ClippedGossip(Correction):
             ):
                 squares[arc] += np.square(others[sender] - own[receiver]).sum()
         away = np.sqrt(squares)
-        shares = np.divide(self.radius, away, out=np.ones(len(away)), where=away > self.radius)
+        radius = self._radii(arcs, away)
+        shares = np.divide(radius, away, out=np.ones(len(away)), where=away > radius)
         shares *= arcs.weights
         after = torch.empty_like(moved)
         for part, others in arcs.pieces(moved):
@@ -64,3 +91,19 @@ class ClippedGossip(Correction):
                 made[receiver] += share * (others[sender] - own[receiver])
             after[:, part] = torch.from_numpy(made).to(moved)
         return after, kept
+
+    def _radii(self, arcs: Nearby, away: np.ndarray) -> np.ndarray:
+        """Return the radius of each arc's receiver, from the distances (arcs,)."""
+        if self.radius is not None:
+            return np.full(len(away), self.radius)
+        assert self.tolerated is not None
+        radii = np.zeros(len(away))
+        for receiver in np.unique(arcs.receivers):
+            own = np.flatnonzero(arcs.receivers == receiver)
+            far_first = own[np.argsort(-away[own], kind="stable")]
+            weights = arcs.weights[far_first]
+            # What weighs delta is left out; the neighbour at its end counts in part.
+            counted = np.clip(np.cumsum(weights) - self.tolerated, 0, weights)
+            total = math.fsum(counted * np.square(away[far_first]))
+            radii[own] = math.sqrt(total / self.tolerated)
+        return radii

@@ -1,0 +1,1 @@
+"""Completion of ``mpifed`` in shells: a script of lists, so that no key press starts Python."""

@@ -1,0 +1,1 @@
+"""Sends what a run records to TensorBoard, MLflow or Weights & Biases."""

@@ -1,0 +1,217 @@
+"""The trackers by name: how a run is opened in each, rows are sent to it, and it is closed.
+
+Each is opened and used in one thread of rank 0 (``sending``), with its own settings and variables
+of the environment. Packages are imported when they are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from mpifed.errors import InputError, closest, in_words
+
+TRACK_VARIABLE = "MPIFED_TRACK"
+"""Names the tracker of commands without ``--track``."""
+
+PROJECT = "mpifed"
+"""The project, or experiment, of runs where the environment names none."""
+
+LONGEST = 500
+"""Characters of a value of the configuration in MLflow, whose older servers take no more."""
+
+AT_ONCE, MOST = 100, 1000
+"""Values of the configuration, and numbers of rows, in one request to MLflow."""
+
+Rows = Sequence[tuple[int, Mapping[str, float]]]
+"""Rounds with their numbers by column."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a tracker is told of a run before its first row.
+
+    Attributes
+    ----------
+    directory : Path
+        The run directory.
+    name : str
+        What the run is called.
+    configuration : mapping
+        The complete configuration, nested.
+    first : int
+        The first round that is sent; rows from there on replace those of an earlier part.
+    known : str or None
+        The tracker's name for the run, of its earlier part.
+    remember : callable
+        Takes that name, so that a resumed run continues it.
+    """
+
+    directory: Path
+    name: str
+    configuration: Mapping[str, Any]
+    first: int
+    known: str | None
+    remember: Callable[[str], None]
+
+
+class Tracker(Protocol):
+    """A run as it is open in a tracker."""
+
+    def send(self, rows: Rows) -> None:
+        """Send rows, in their order."""
+
+    def close(self, status: str) -> None:
+        """End with 'finished', 'stopped' or 'failed'."""
+
+
+class TensorBoard:
+    """Event files in the folder ``tensorboard`` of the run directory."""
+
+    def __init__(self, about: About) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        place = about.directory / "tensorboard"
+        # Rows of an earlier part that are recorded again are hidden from the first new one on.
+        again = about.first if place.is_dir() else None
+        self._writer = SummaryWriter(str(place), purge_step=again, flush_secs=10)
+        table = "\n".join(f"| {key} | {value} |" for key, value in flat(about.configuration))
+        self._writer.add_text("configuration", f"| key | value |\n| --- | --- |\n{table}")
+
+    def send(self, rows: Rows) -> None:
+        for round, values in rows:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, round)
+
+    def close(self, status: str) -> None:
+        self._writer.close()
+
+
+class MLflow:
+    """A run of MLflow, where ``MLFLOW_TRACKING_URI`` says."""
+
+    STATUS: Mapping[str, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+
+    def __init__(self, about: About) -> None:
+        from mlflow.tracking import MlflowClient
+
+        self._client = MlflowClient()
+        if about.known is not None:
+            self._run = about.known
+            self._client.update_run(self._run, status="RUNNING")
+            return
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        found = self._client.get_experiment_by_name(name)
+        place = found.experiment_id if found else self._client.create_experiment(name)
+        self._run = self._client.create_run(place, run_name=about.name).info.run_id
+        about.remember(self._run)
+        self._configuration(about)
+
+    def _configuration(self, about: About) -> None:
+        from mlflow.entities import Param, RunTag
+
+        values = [Param(key, value[:LONGEST]) for key, value in flat(about.configuration)]
+        for start in range(0, len(values), AT_ONCE):
+            self._client.log_batch(self._run, params=values[start : start + AT_ONCE])
+        tag = RunTag("mpifed.directory", str(about.directory.resolve()))
+        self._client.log_batch(self._run, tags=[tag])
+
+    def send(self, rows: Rows) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        found = [Metric(n, value, now, round) for round, row in rows for n, value in row.items()]
+        for start in range(0, len(found), MOST):
+            self._client.log_batch(self._run, metrics=found[start : start + MOST])
+
+    def close(self, status: str) -> None:
+        self._client.set_terminated(self._run, self.STATUS[status])
+
+
+class Wandb:
+    """A run of Weights & Biases; its variables, as ``WANDB_MODE``, say where it is sent."""
+
+    def __init__(self, about: About) -> None:
+        import wandb
+
+        # Silent also means that a missing login is an error and no question in the terminal.
+        settings = wandb.Settings(silent=True, console="off")
+        wandb.setup(settings=settings)
+        name = about.known or secrets.token_hex(4)
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            id=name,
+            resume="allow",
+            name=about.name,
+            dir=str(about.directory),
+            config=dict(about.configuration),
+            settings=settings,
+        )
+        about.remember(name)
+        # Repeated rounds may not have the number of an earlier step, so steps are wandb's own.
+        self._run.define_metric("*", step_metric="round")
+
+    def send(self, rows: Rows) -> None:
+        for round, values in rows:
+            self._run.log({**values, "round": round})
+
+    def close(self, status: str) -> None:
+        self._run.finish(exit_code=int(status == "failed"))
+
+
+TRACKERS: Mapping[str, tuple[Callable[[About], Tracker], Sequence[str]]] = {
+    "tensorboard": (TensorBoard, ("tensorboard", "torch.utils.tensorboard")),
+    "mlflow": (MLflow, ("mlflow.tracking",)),
+    "wandb": (Wandb, ("wandb",)),
+}
+"""What opens a run in each tracker, and the modules that it needs."""
+
+
+def check_tracker(name: str | None) -> None:
+    """Import what a tracker needs.
+
+    Parameters
+    ----------
+    name : str or None
+        One of ``TRACKERS``; None is none.
+
+    Raises
+    ------
+    InputError
+        For another name, or a package that cannot be imported.
+    """
+    if name is None:
+        return
+    if not isinstance(name, str) or name not in TRACKERS:
+        raise InputError(f"track is {name!r}; {closest(str(name), TRACKERS)}")
+    for module in TRACKERS[name][1]:
+        try:
+            importlib.import_module(module)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a package may fail to import in any way
+            raise InputError(
+                f"track is '{name}', which cannot be imported: {in_words(error)}; install it with "
+                f"python -m pip install 'mpifed[{name}]', or leave track out"
+            ) from error
+
+
+def flat(configuration: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, str]]:
+    """Yield dotted keys and values of a nested configuration, as text.
+
+    Examples
+    --------
+    >>> list(flat({"rounds": 9, "model": {"name": "mlp", "hidden": [64]}, "attack": {}}))
+    [('rounds', '9'), ('model.name', 'mlp'), ('model.hidden', '[64]')]
+    """
+    for key, value in configuration.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{front}{key}.")
+        else:
+            yield f"{front}{key}", str(value)

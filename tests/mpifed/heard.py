@@ -1,0 +1,17 @@
+"""Functions that runs of several ranks import and call after each recorded round."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write(recorded) -> None:
+    """Appends the round to the file that the environment names."""
+    with Path(os.environ["HEARD"]).open("a") as file:
+        file.write(f"{recorded.round} {recorded.row['test_accuracy']!r} {recorded.last}\n")
+
+
+def fail_at_two(recorded) -> None:
+    if recorded.round == 2:
+        raise ValueError("the plot window was closed")

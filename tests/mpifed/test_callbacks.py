@@ -1,0 +1,204 @@
+"""What a program is told while a run goes on, and what it reads afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import os
+import sys
+from pathlib import Path
+
+import heard
+import numpy as np
+import pytest
+from commands import TINY, call, checkpoints, in_child, launch
+
+import mpifed
+from mpifed.errors import InputError, RunError
+from mpifed.training.rewritten_line import RewrittenLine
+
+SMALL = {"clients": 4, "rounds": 4, "data.n_test": 20, "evaluation.every": 2}
+
+
+def test_the_function_gets_the_rows_of_metrics(tmp_path: Path) -> None:
+    told = []
+    plain = mpifed.run(**SMALL, output=tmp_path / "plain")
+    result = mpifed.run(**SMALL, output=tmp_path / "told", on_round=told.append)
+    assert [(one.round, one.last) for one in told] == [(0, False), (2, False), (4, True)]
+    assert set(told[0].row) == set(result.metrics) - {"state_digest"}
+    for number, one in enumerate(told):
+        for name, value in one.row.items():
+            assert type(value) is float
+            assert value == result.metrics[name][number] or (
+                math.isnan(value) and math.isnan(result.metrics[name][number])
+            )
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        told[0].round = 3
+    # Nothing of it is part of the run.
+    assert result.summary["state_digest"] == plain.summary["state_digest"]
+    stored = [(tmp_path / name / "config.yaml").read_text() for name in ("plain", "told")]
+    assert stored[0] == stored[1]
+
+
+def test_what_the_function_raises_ends_the_run_and_it_can_be_resumed(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    said = r"round 2: on_round, 'heard:fail_at_two', raised ValueError: the plot window was closed"
+    with pytest.raises(RunError, match=said):
+        mpifed.run(**SMALL, **{"checkpoint.every": 1}, output=place, on_round=heard.fail_at_two)
+    assert "round-000001.h5" in checkpoints(place)
+    assert mpifed.read(place).status == "unfinished"
+    assert mpifed.run(output=place, resume=True).status == "finished"
+    with pytest.raises(KeyboardInterrupt):
+        mpifed.run(**SMALL, output=tmp_path / "two", on_round=_interrupt)
+
+
+def _interrupt(recorded) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (3, "on_round is 3; it must be a function of one argument"),
+        ("heard", "on_round is 'heard'; it must be a function of one argument"),
+        ("heard:nothing", "on_round is 'heard:nothing', but 'heard' has no callable 'nothing'"),
+        ("no_such:f", "module 'no_such' is not found"),
+        (lambda: None, "cannot be called with one argument: too many positional arguments"),
+        (Path.replace, "missing a required argument"),
+    ],
+)
+def test_what_is_no_such_function_is_refused_before_round_one(given, words, tmp_path) -> None:
+    with pytest.raises(InputError, match=words):
+        mpifed.run(**SMALL, output=tmp_path / "run", on_round=given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_with_ranks_of_their_own_it_must_be_importable(tmp_path: Path, monkeypatch) -> None:
+    place = tmp_path / "run"
+    with pytest.raises(InputError, match=r"on_round is '.*lambda>', which ranks of their own"):
+        mpifed.run(**SMALL, output=place, ranks=2, on_round=lambda recorded: None)
+    monkeypatch.setattr(sys.modules["__main__"], "mine", heard.write, raising=False)
+    with pytest.raises(InputError, match="'__main__:mine', which ranks of their own cannot"):
+        monkeypatch.setattr(heard.write, "__module__", "__main__")
+        monkeypatch.setattr(heard.write, "__qualname__", "mine")
+        mpifed.run(**SMALL, output=place, ranks=2, on_round=heard.write)
+    assert not place.exists()
+
+
+def test_the_command_calls_a_function_by_name(tmp_path: Path, capfd, monkeypatch) -> None:
+    monkeypatch.setenv("HEARD", str(tmp_path / "heard"))
+    words = [*TINY, "rounds=2", "--output", tmp_path / "run", "--on-round", "heard:write"]
+    assert call(words, capfd).code == 0
+    lines = (tmp_path / "heard").read_text().splitlines()
+    assert [line.split()[::2] for line in lines] == [["0", "False"], ["2", "True"]]
+    wrong = call([*TINY, "--output", tmp_path / "no", "--on-round", "heard:wirte"], capfd)
+    assert wrong.code == 2 and "has no callable 'wirte'" in wrong.err
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.slow
+def test_only_rank_zero_calls_it_and_a_failure_ends_all_ranks(tmp_path: Path) -> None:
+    words = [*TINY, "--output", tmp_path / "run", "--on-round"]
+    done = launch(2, *words, "heard:write", HEARD=str(tmp_path / "heard"))
+    assert done.code == 0, done.err
+    assert [line[0] for line in (tmp_path / "heard").read_text().splitlines()] == ["0", "2", "4"]
+    words[words.index("--output") + 1] = tmp_path / "two"
+    failed = launch(2, *words, "heard:fail_at_two")
+    assert failed.code == 1
+    (line,) = failed.messages
+    assert "rank 0 on" in line and "on_round, 'heard:fail_at_two', raised ValueError" in line
+
+
+@pytest.mark.slow
+def test_ranks_of_their_own_call_it_and_show_one_line(tmp_path: Path, capfd, monkeypatch) -> None:
+    from test_on_ranks import LAUNCHER
+
+    for name, value in (LAUNCHER | {"HEARD": str(tmp_path / "heard")}).items():
+        monkeypatch.setenv(name, value)
+    mpifed.run(**SMALL, output=tmp_path / "run", ranks=2, on_round=heard.write, progress=True)
+    assert len((tmp_path / "heard").read_text().splitlines()) == 3
+    shown = capfd.readouterr().out.splitlines()
+    assert [line[:9] for line in shown] == ["round 0/4", "round 2/4", "round 4/4"]
+
+
+def test_progress_is_a_line_for_each_recorded_round_in_a_pipe(tmp_path: Path, capsys) -> None:
+    mpifed.run(**SMALL, output=tmp_path / "one", progress=True)
+    shown = capsys.readouterr().out.splitlines()
+    assert [line[:9] for line in shown] == ["round 0/4", "round 2/4", "round 4/4"]
+    assert "\r" not in "".join(shown)
+    mpifed.run(**SMALL, output=tmp_path / "two")
+    assert capsys.readouterr().out == ""
+
+
+def test_progress_is_one_line_in_a_terminal(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    os.set_blocking(ours, False)
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
+
+    def action() -> int:
+        os.dup2(theirs, 1)
+        sys.stdout = os.fdopen(1, "w")
+        mpifed.run(**SMALL, output=tmp_path / "run", progress=True)
+        sys.stdout.flush()
+        return 0
+
+    assert in_child(action) == 0
+    text = os.read(ours, 65536).decode()
+    os.close(ours), os.close(theirs)
+    assert text.count("\n") == 1 and text.endswith("\n")
+    lines = text.strip().split("\r")
+    assert lines[-1].startswith("round 4/4")
+    assert all(len(line) < 30 for line in lines)
+
+
+class Notebook(io.StringIO):
+    """A stream as ipykernel has it."""
+
+
+Notebook.__module__ = "ipykernel.iostream"
+
+
+def test_a_notebook_rewrites_a_line_and_covers_the_longer_one_before() -> None:
+    stream = Notebook()
+    line = RewrittenLine(stream)
+    line.show("a long text")
+    line.show("short")
+    line.close()
+    line.close()
+    assert stream.getvalue() == "\ra long text\rshort      \n"
+
+
+@pytest.mark.slow
+def test_results_as_pandas(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    result = mpifed.run(**SMALL, output=tmp_path / "run")
+    frame = mpifed.read(tmp_path / "run").frame()
+    assert list(frame.index) == [0, 2, 4] and frame.index.name == "round"
+    assert frame.index.dtype == np.int64
+    assert list(frame.columns) == [name for name in result.metrics if name != "round"]
+    for name in ("test_accuracy", "train_loss", "consensus_distance"):
+        np.testing.assert_array_equal(frame[name].to_numpy(), result.metrics[name])
+    pandas.testing.assert_frame_equal(frame, result.frame())
+
+
+def test_without_pandas_the_message_says_what_to_install(tmp_path: Path, monkeypatch) -> None:
+    result = mpifed.run(**SMALL, output=tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match=r"pip install 'mpifed\[pandas\]'"):
+        result.frame()
+
+
+def test_a_run_that_goes_on_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+    mpifed.run(**SMALL, output=tmp_path)
+    (tmp_path / "summary.json").unlink()
+    with (tmp_path / "metrics.csv").open("a") as file:
+        file.write("6,0.")
+    going = mpifed.read(tmp_path)
+    assert going.status == "unfinished" and list(going.metrics["round"]) == [0, 2, 4]
+    with pytest.raises(InputError, match="which holds no run"):
+        mpifed.read(tmp_path / "checkpoints")

@@ -1,0 +1,100 @@
+"""The conda recipe and the Apptainer definition, as far as that needs neither conda nor a build."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jinja2
+import yaml
+from distributions import ROOT
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+import mpifed
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CONDA = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
+"""Packages that have another name there than on PyPI."""
+
+DEFINITION = (ROOT / "apptainer" / "mpifed.def").read_text()
+
+
+def recipe() -> dict:
+    text = (ROOT / "conda" / "meta.yaml").read_text()
+    rendered = jinja2.Template(text, undefined=jinja2.StrictUndefined).render(PYTHON="python")
+    return yaml.safe_load(rendered)
+
+
+def test_the_conda_recipe_has_the_dependencies_of_the_package() -> None:
+    made = recipe()
+    assert str(made["package"]["version"]) == mpifed.__version__
+    assert made["package"]["name"] == PROJECT["name"]
+    known = {}
+    for line in made["requirements"]["run"]:
+        name, _, version = line.partition(" ")
+        if not name.startswith("__"):  # a virtual package, which says what system there is
+            known[CONDA.get(name, name)] = Requirement(f"x{version}").specifier
+    python = Requirement(f"x{PROJECT['requires-python']}").specifier
+    assert known.pop("python") == python
+    wanted = map(Requirement, PROJECT["dependencies"])
+    assert known == {each.name.lower(): each.specifier for each in wanted}
+    entries = [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]
+    assert made["build"]["entry_points"] == entries
+    assert made["about"]["license"] == PROJECT["license"]
+    assert made["about"]["summary"] == PROJECT["description"]
+    assert (ROOT / "conda" / made["source"]["path"] / "pyproject.toml").is_file()
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    host = {line.replace(" ", "") for line in made["requirements"]["host"]}
+    assert set(build) <= host
+
+
+def sections() -> dict[str, str]:
+    """The sections of the definition by name, without the header."""
+    parts = re.split(r"^%(\w+)\n", DEFINITION, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_the_apptainer_definition_names_the_wheel_and_files_that_there_are() -> None:
+    wheel = f"mpifed-{mpifed.__version__}-py3-none-any.whl"
+    copied = dict(line.split() for line in sections()["files"].splitlines() if line.strip())
+    assert set(copied.values()) == {"/opt/mpifed/"}
+    assert set(copied) == {f"dist/{wheel}", "constraints.txt"}
+    assert (ROOT / "constraints.txt").is_file()
+    named = set(re.findall(r"mpifed-[0-9][^\s\"\[]*", DEFINITION))
+    assert named == {wheel}
+    post = sections()["post"]
+    assert "--constraint /opt/mpifed/constraints.txt" in post
+    for extra in re.findall(r"\.whl\[([^\]]*)\]", post):
+        assert set(extra.split(",")) <= set(PROJECT["optional-dependencies"])
+    assert f"image.version {mpifed.__version__}\n" in sections()["labels"]
+    version = re.search(r"^From: python:(\S+?)-", DEFINITION, re.MULTILINE)
+    assert version is not None
+    assert Version(version[1]) in Requirement(f"x{PROJECT['requires-python']}").specifier
+
+
+def test_the_scripts_of_the_definition_parse(tmp_path: Path) -> None:
+    for name in ("post", "environment", "runscript", "test"):
+        path = tmp_path / f"{name}.sh"
+        path.write_text(sections()[name])
+        subprocess.run(["sh", "-n", str(path)], check=True, timeout=20)
+
+
+def test_what_the_recipes_run_are_commands_that_there_are() -> None:
+    commands = recipe()["test"]["commands"] + sections()["test"].splitlines()
+    subcommands = {line.split("mpifed ")[1].split()[0] for line in commands if "mpifed " in line}
+    from mpifed.__main__ import SUBCOMMANDS
+
+    assert subcommands - {"--version"} <= set(SUBCOMMANDS)
+
+
+def test_the_change_log_and_the_package_name_one_version() -> None:
+    newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1]
+    assert newest.startswith("[Unreleased]") and mpifed.__version__ in newest.split("\n### ")[0]
