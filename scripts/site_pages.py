@@ -125,5 +125,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Leave out the comments by which blocks are tested."""
+    """Leave out the comments by which blocks are tested; link to pages made of files beside docs/."""
+    for name, here in OUTSIDE.items():
+        markdown = markdown.replace(f"](../{name})", f"]({here})")
     return re.sub(r"^ *<!-- docs: .* -->\n", "", markdown, flags=re.MULTILINE)

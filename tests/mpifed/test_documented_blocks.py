@@ -35,7 +35,7 @@ CHECKED = [block for block in BLOCKS if block.mark and block.mark["check"]]
 PAGES: dict[str, list[Block]] = defaultdict(list)
 for each in BLOCKS:
     PAGES[each.page].append(each)
-RUNNING = [page for page, blocks in PAGES.items() if any(block.runs for block in blocks)]
+RUNNING = [block for block in BLOCKS if block.runs]
 
 
 def test_every_block_has_a_language_and_every_command_a_mark():
@@ -140,21 +140,34 @@ def test_the_words_of_a_block_are_accepted(block, tmp_path, monkeypatch, capsys)
         assert not CHECKS[module](words), shlex.join(words) + capsys.readouterr().err
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Path:
-    """A directory in which blocks run: ``python`` is this one, and activating it does nothing."""
-    for folder in ("bin", "work/.venv/bin"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "work" / ".venv" / "bin" / "activate").touch()
-    (tmp_path / "bin" / "python").write_text(
-        "#!/bin/bash\n"
-        'case "$1 $2" in "-m mpifed.run" | "-m mpifed.sweep") more=$DOCUMENTED_WORDS ;; esac\n'
-        f'exec {shlex.quote(sys.executable)} "$@" $more\n'
-    )
-    (tmp_path / "bin" / "mpifed").write_text('#!/bin/bash\nexec python -m "mpifed.$1" "${@:2}"\n')
-    for name in ("python", "mpifed"):
-        (tmp_path / "bin" / name).chmod(0o755)
-    return tmp_path
+@pytest.fixture(scope="module")
+def desks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The directory of a page: ``python`` is this one, and activating it does nothing."""
+    made: dict[str, Path] = {}
+
+    def desk(page: str) -> Path:
+        if page not in made:
+            made[page] = folder = tmp_path_factory.mktemp("desk")
+            for below in ("bin", "work/.venv/bin"):
+                (folder / below).mkdir(parents=True)
+            (folder / "work" / ".venv" / "bin" / "activate").touch()
+            (folder / "bin" / "python").write_text(PYTHON)
+            (folder / "bin" / "mpifed").write_text(MPIFED)
+            for name in ("python", "mpifed"):
+                (folder / "bin" / name).chmod(0o755)
+            write_files(PAGES[page], folder / "work")
+        return made[page]
+
+    return desk
+
+
+PYTHON = f"""#!/bin/bash
+case "$1 $2" in "-m mpifed.run" | "-m mpifed.sweep") more=$DOCUMENTED_WORDS ;; esac
+exec {shlex.quote(sys.executable)} "$@" $more
+"""
+MPIFED = """#!/bin/bash
+exec python -m "mpifed.$1" "${@:2}"
+"""
 
 
 def run_block(block: Block, desk: Path) -> subprocess.CompletedProcess[str]:
@@ -174,14 +187,13 @@ def run_block(block: Block, desk: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", RUNNING)
-def test_the_commands_of_a_page_work(page, desk):
-    write_files(PAGES[page], desk / "work")
-    for block in filter(lambda block: block.runs, PAGES[page]):
-        assert block.mark is not None
-        done = run_block(block, desk)
-        assert done.returncode == int(block.mark["code"] or 0), f"{block.place}\n{done.stdout}"
-        if block.mark["compare"]:
-            shown = re.sub(r"^\$ .*(?:\\\n.*)*\n", "", block.text, flags=re.MULTILINE)
-            same = doctest.OutputChecker().check_output(shown, done.stdout, doctest.ELLIPSIS)
-            assert same, f"{block.place}\n{done.stdout}"
+@pytest.mark.parametrize("block", RUNNING, ids=lambda block: block.place)
+def test_the_commands_of_a_block_work(block, desks):
+    """In the order of the page, since what one block writes the next may read."""
+    done = run_block(block, desks(block.page))
+    assert done.returncode == int(block.mark["code"] or 0), done.stdout
+    if block.mark["compare"]:
+        shown = re.sub(r"^\$ .*(?:\\\n.*)*\n", "", block.text, flags=re.MULTILINE)
+        assert doctest.OutputChecker().check_output(shown, done.stdout, doctest.ELLIPSIS), (
+            done.stdout
+        )
