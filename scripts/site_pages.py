@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
@@ -68,12 +69,19 @@ def reference() -> dict[str, str]:
     return {f"reference/{name}.md": f"# {name}\n\n::: {name}\n" for name in public_modules()}
 
 
+def with_formulas(text: str) -> str:
+    """Return Markdown with its LaTeX formulas as MathML, which browsers draw themselves."""
+    shown = re.sub(r"\$\$(.+?)\$\$", lambda found: convert(found[1], display="block"), text, flags=re.DOTALL)
+    return re.sub(r"\$([^$]+)\$", lambda found: convert(found[1]), shown)
+
+
 def notebook_page(path: Path) -> str:
     """Return a notebook as Markdown, with the texts and pictures that it keeps."""
     parts = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
-        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        markdown = cell["cell_type"] == "markdown"
+        parts.append(with_formulas(text) if markdown else f"```python\n{text}\n```")
         for output in cell.get("outputs", ()):
             if output["output_type"] == "stream":
                 parts.append(f"```text\n{''.join(output['text'])}```")
