@@ -1,8 +1,8 @@
 """Pages of the site that are made of other files: a hook of mkdocs.
 
-The start is README.md; a page of the reference is made for each public module, by mkdocstrings, which
-reads the code without importing it; notebooks become pages with the outputs that they keep. In
-``nav`` of mkdocs.yml, a folder (``reference/``) stands for all pages in it.
+The start is README.md; a page of the reference is made for each public module, by mkdocstrings,
+which reads the code without importing it; notebooks become pages with the outputs that they keep.
+In ``nav`` of mkdocs.yml, a folder (``reference/``) stands for all pages in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 
 PUBLIC = (
-    *("mpifed", "mpifed.api", "mpifed.training.trained", "mpifed.state", "mpifed.errors"),
+    *(
+        "mpifed.api",
+        "mpifed.training.load",
+        "mpifed.training.trained",
+        "mpifed.state",
+        "mpifed.errors",
+    ),
     *("mpifed.data.arrays", "mpifed.data.base", "mpifed.federation.clients"),
     *("mpifed.models.base", "mpifed.models.losses", "mpifed.reading.weights"),
     *("mpifed.local.options", "mpifed.local.solver", "mpifed.local.adjustments"),
@@ -31,6 +37,19 @@ PUBLIC = (
 
 WHOLE = ("mpifed.algorithms", "mpifed.theory")
 """Packages of which every module has a page: methods, and what papers prove of them."""
+
+PACKAGE = """# mpifed
+
+| | |
+| --- | --- |
+| `mpifed.run` | [mpifed.api.run][] runs an experiment |
+| `mpifed.load` | [mpifed.training.load.load][] loads what was trained |
+| `mpifed.arrays` | [mpifed.data.arrays.arrays][] makes data of arrays |
+| `python -m mpifed.run`, ... | [commands](../running.md) |
+
+`import mpifed` is quick: torch is imported when one of them is called.
+"""
+"""In place of what would be read from the package, whose function ``run`` has a module's name."""
 
 OUTSIDE = {
     "README.md": "index.md",
@@ -50,7 +69,9 @@ def exported_by(package: str) -> list[str]:
     """Return the modules from which a package takes what it exports."""
     tree = ast.parse(module_path(package).read_text(encoding="utf-8"))
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
-    return sorted({node.module or "" for node in imports if (node.module or "").startswith(package)})
+    return sorted(
+        {node.module or "" for node in imports if (node.module or "").startswith(package)}
+    )
 
 
 def public_modules() -> list[str]:
@@ -66,12 +87,15 @@ def public_modules() -> list[str]:
 
 def reference() -> dict[str, str]:
     """Return the pages of the reference: their names and texts."""
-    return {f"reference/{name}.md": f"# {name}\n\n::: {name}\n" for name in public_modules()}
+    pages = {f"reference/{name}.md": f"# {name}\n\n::: {name}\n" for name in public_modules()}
+    return {"reference/mpifed.md": PACKAGE, **pages}
 
 
 def with_formulas(text: str) -> str:
     """Return Markdown with its LaTeX formulas as MathML, which browsers draw themselves."""
-    shown = re.sub(r"\$\$(.+?)\$\$", lambda found: convert(found[1], display="block"), text, flags=re.DOTALL)
+    shown = re.sub(
+        r"\$\$(.+?)\$\$", lambda found: convert(found[1], display="block"), text, flags=re.DOTALL
+    )
     return re.sub(r"\$([^$]+)\$", lambda found: convert(found[1]), shown)
 
 
@@ -133,7 +157,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Leave out the comments by which blocks are tested; link to pages made of files beside docs/."""
+    """Leave out the marks of tests; turn links to files beside docs/ into those to their pages."""
     for name, here in OUTSIDE.items():
         markdown = markdown.replace(f"](../{name})", f"]({here})")
     return re.sub(r"^ *<!-- docs: .* -->\n", "", markdown, flags=re.MULTILINE)

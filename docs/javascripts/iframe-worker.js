@@ -4,13 +4,14 @@ if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(address) {
       super();
+      const worker = new URL(address, location.href);
       const frame = document.createElement("iframe");
       frame.hidden = true;
       frame.srcdoc = "<!doctype html>";
       const load = (source) =>
         new Promise((resolve, reject) => {
           const script = frame.contentDocument.createElement("script");
-          script.src = new URL(source, new URL(address, location.href));
+          script.src = new URL(source, worker);
           script.onload = resolve;
           script.onerror = reject;
           frame.contentDocument.body.append(script);
@@ -22,7 +23,7 @@ if (location.protocol === "file:") {
           inside.importScripts = async (...sources) => {
             for (const source of sources) await load(source);
           };
-          await load(address);
+          await load(worker);
           resolve(inside);
         };
       });

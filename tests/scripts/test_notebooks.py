@@ -37,7 +37,10 @@ def test_the_cells_of_a_notebook_print_what_is_kept(path, capsys, monkeypatch, t
     for number, cell in enumerate(cells_of(path)):
         if cell["cell_type"] != "code":
             continue
-        exec(compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec"), program.__dict__)
+        exec(
+            compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec"),
+            program.__dict__,
+        )
         kept = "".join(
             line
             for output in cell["outputs"]
