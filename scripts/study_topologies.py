@@ -22,10 +22,12 @@ EXPERIMENT, RUNS = "synthetic-gossip", "runs/study"
 
 COMMON = {
     "clients": 64,
-    "rounds": 600,
+    "rounds": 400,
+    "evaluation.every": 20,
+    "data.n_test": 1000,
     "data.dirichlet_alpha": [0.1, 0.4, 5.0],
     "compute": {"name": "lognormal", "seconds": 0.02, "client_sigma": 0.5},
-    "network": [{"latency": 0.001, "bandwidth": 1e9}, {"latency": 0.05, "bandwidth": 1e6}],
+    "network": {"latency": 0.001, "bandwidth": 1e9},
     "seed": [0, 1, 2],
 }
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from topologies.cases import Case, Plan, carry_out, plan
 from topologies.catalogue import parse_spec
-from topologies.consensus import consensus_rate, rounds_to
+from topologies.consensus import consensus_rate
 from topologies.finite_time import prime_factors
 from topologies.grids import torus_shape
 from topologies.matrix import ACTIVE, MixingMatrix
-from topologies.messages import messages_received, sampled_rounds
+from topologies.messages import communication
 from topologies.parameters import TopologyError, closest
 from topologies.sequences import Schedule
 from topologies.timing import Links, after_gossip
@@ -162,18 +162,17 @@ def measure(
     """
     schedule = case.schedule
     rate = consensus_rate(schedule)
-    received = [messages_received(matrix) for matrix in sampled_rounds(schedule)]
-    messages = float(np.mean([counts.sum() for counts in received]))
-    rounds = float(rounds_to(accuracy, rate)) if schedule.n > 1 else 0.0
+    sent = communication(schedule, message_bytes=message_bytes, accuracy=accuracy, rate=rate)
+    rounds = float(sent.rounds)
     return {
         "label": case.plan.label,
         "contraction": rate.contraction,
         "rounds": rounds,
-        "degree": max(int(counts.max()) for counts in received),
-        "messages_per_round": messages,
+        "degree": sent.most_messages,
+        "messages_per_round": sent.messages,
         "keeps_mean": schedule.doubly_stochastic,
-        "messages": messages * rounds,
-        "bytes": messages * message_bytes * rounds,
+        "messages": sent.messages * rounds if sent.messages else 0.0,
+        "bytes": sent.bytes_to_accuracy,
         "seconds": seconds_of(schedule, links, work, message_bytes, rounds),
     }
 

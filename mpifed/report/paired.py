@@ -42,11 +42,10 @@ def minus(group: Group, other: Group, column: str, factor: float = 1.0) -> Curve
         Mean and deviation over the pairs; empty without common rounds.
     """
     pairs = _pairs(group, other)
-    evaluated = [run.metrics["round"] for pair in pairs for run in pair]
-    rounds = reduce(np.intersect1d, evaluated) if evaluated else np.zeros(0)
+    rounds, values = _differences(pairs, column)
     if not len(rounds):
         return Curve(rounds, rounds, rounds, rounds)
-    values = np.array([_at(a, column, rounds) - _at(b, column, rounds) for a, b in pairs]) * factor
+    values = values * factor
     sent = [_at(run, "up_bits", rounds) + _at(run, "down_bits", rounds) for run, _ in pairs]
     deviation = values.std(axis=0, ddof=1) if len(pairs) > 1 else np.zeros(len(rounds))
     return Curve(rounds, np.mean(sent, axis=0), values.mean(axis=0), deviation)
@@ -92,12 +91,8 @@ def last_differences(group: Group, other: Group, column: str) -> np.ndarray:
     ndarray of float64, shape (pairs,)
         One for each seed that both have; empty without a common round.
     """
-    pairs = _pairs(group, other)
-    evaluated = [run.metrics["round"] for pair in pairs for run in pair]
-    rounds = reduce(np.intersect1d, evaluated) if evaluated else np.zeros(0)
-    if not len(rounds):
-        return np.zeros(0)
-    return np.array([(_at(a, column, rounds) - _at(b, column, rounds))[-1] for a, b in pairs])
+    rounds, values = _differences(_pairs(group, other), column)
+    return values[:, -1] if len(rounds) else np.zeros(0)
 
 
 def reached(run: Run, target: float) -> tuple[float, float]:
@@ -241,6 +236,13 @@ def csv_text(groups: Sequence[Group], against: str | None, target: float | None)
 def _pairs(group: Group, other: Group) -> list[tuple[Run, Run]]:
     partners = {str(run.seed): run for run in other.runs}
     return [(run, partners[str(run.seed)]) for run in group.runs if str(run.seed) in partners]
+
+
+def _differences(pairs: Sequence[tuple[Run, Run]], column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rounds that all runs have, and the differences, (pairs, rounds)."""
+    evaluated = [run.metrics["round"] for pair in pairs for run in pair]
+    rounds = reduce(np.intersect1d, evaluated) if evaluated else np.zeros(0)
+    return rounds, np.array([_at(a, column, rounds) - _at(b, column, rounds) for a, b in pairs])
 
 
 def _at(run: Run, column: str, rounds: np.ndarray) -> np.ndarray:

@@ -43,7 +43,16 @@ from mpifed.jobs.printing import say
 from mpifed.reading.yaml_files import as_text
 from mpifed.reproduce import page, tuning
 from mpifed.reproduce.running import check_input, run_missing
-from mpifed.reproduce.study import Figure, Planned, Study, Table, having_runs, overridden, runs_of
+from mpifed.reproduce.study import (
+    Figure,
+    Planned,
+    Study,
+    Table,
+    having_runs,
+    leaving_out,
+    overridden,
+    runs_of,
+)
 from mpifed.sweep.plan import check_same_run
 
 PAPERS = ("fedem", "flix", "fedmm")
@@ -73,10 +82,11 @@ def main(words: Sequence[str] | None = None) -> int:
         chosen = _chosen(options, known)
         overrides = parse_overrides(options.words)
         for name, study in chosen.items():
-            if isinstance(study, Figure) and (overrides or options.tune or options.data):
+            given_more = overrides or options.tune or options.data or options.without
+            if isinstance(study, Figure) and given_more:
                 raise InputError(
-                    f"{name} is a figure made of sweeps, which take no overrides, --data or "
-                    "--tune; python -m mpifed.sweep runs its sweeps with others (--list)"
+                    f"{name} is a figure made of sweeps, which take no overrides, --data, "
+                    "--without or --tune; python -m mpifed.sweep runs its sweeps with others"
                 )
         command = shlex.join(["python", "-m", "mpifed.reproduce", *given])
         failed = False
@@ -115,7 +125,7 @@ def _table(
 ) -> dict[str, str]:
     """Run what a table lacks and write its page; return the runs that failed."""
     seeds = _seeds(more.pop("seed", list(study.seeds)))
-    study = overridden(study, more)
+    study = leaving_out(overridden(study, more), options.without)
     variants = options.data or list(study.variants)
     for variant in variants:
         if variant not in study.variants:
@@ -275,6 +285,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--study", action="append", default=[], metavar="NAME", help="by its name")
     parser.add_argument(
         "--data", action="append", default=[], metavar="KIND", help="on this kind of data alone"
+    )
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="ROW", help="leave out a row of tables"
     )
     parser.add_argument("--tune", action="store_true", help="choose learning rates first")
     parser.add_argument("--slurm", metavar="SITE", help="submit the runs as SLURM arrays")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mpifed.errors import InputError, closest
 from mpifed.reading.yaml_files import as_text
 
 
@@ -242,3 +243,40 @@ def overridden(table: Table, more: Mapping[str, Any]) -> Table:
         return table
     given = ", ".join(f"{key}={as_text(value)}" for key, value in more.items())
     return replace(table, remarks=(*table.remarks, f"Overrides of all runs: {given}."))
+
+
+def leaving_out(table: Table, labels: Sequence[str]) -> Table:
+    """Return a table without some rows, which its last remark names.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    labels : sequence of str
+        What the rows are called.
+
+    Raises
+    ------
+    InputError
+        For a label that no row has.
+
+    Examples
+    --------
+    >>> table = Table("table-9", "A table", {}, (Entry("FedAvg", {}), Entry("FedEM", {})))
+    >>> left = leaving_out(table, ["FedAvg"])
+    >>> [row.label for row in left.entries], left.remarks
+    (['FedEM'], ('Rows left out: FedAvg.',))
+    """
+    if not labels:
+        return table
+    known = [row.label for row in table.entries]
+    for label in labels:
+        if label not in known:
+            raise InputError(
+                f"--without is '{label}', no row of {table.name}; {closest(label, known)}"
+            )
+    kept = tuple(row for row in table.entries if row.label not in labels)
+    if not kept:
+        raise InputError(f"--without names all rows of {table.name}; leave at least one")
+    remark = f"Rows left out: {', '.join(labels)}."
+    return replace(table, entries=kept, remarks=(*table.remarks, remark))

@@ -207,12 +207,22 @@ def test_every_study_can_be_planned(paper, tmp_path, capfd):
         (["flix", "--figure", "2", "rounds=3"], "take no overrides"),
         (["fedem", "--table", "2", "seed=[-1]"], "seed is [-1]; it must be a whole number"),
         (["fedem", "--table", "2", "rounds=-1"], "row 'Local': rounds is -1"),
+        (["fedem", "--table", "3", "--without", "FedEN"], "did you mean 'FedEM'"),
+        (["flix", "--figure", "2", "--without", "DGD"], "take no overrides"),
         (["fedex"], "invalid choice"),
     ],
 )
 def test_mistakes_get_a_sentence(words, said, capfd):
     assert main([*words, "--dry-run"]) == 2
     assert said in capfd.readouterr().err
+
+
+def test_rows_can_be_left_out(tmp_path, capfd):
+    words = ["fedem", "--table", "2", "--data", "paper", "seed=0", "--dry-run"]
+    words += ["--output", str(tmp_path), "--without", "FedAvg", "--without", "Clustered FL"]
+    assert main(words) == 0
+    rows = {line.split("/paper/")[1] for line in capfd.readouterr().out.splitlines()}
+    assert "fedem/seed=0" in rows and not rows & {"fedavg/seed=0", "clustered-fl/seed=0"}
 
 
 def test_data_that_are_not_there_are_refused_before_anything_runs(tmp_path, capfd):
