@@ -195,7 +195,7 @@ def run_block(block: Block, desk: Path) -> subprocess.CompletedProcess[str]:
     else:
         words = ["bash", "-euo", "pipefail", "-c", block.script]
     where = {"cwd": desk / "work", "env": variables, "timeout": SECONDS}
-    return subprocess.run(words, stdout=-1, stderr=subprocess.STDOUT, text=True, **where)
+    return subprocess.run(words, capture_output=True, text=True, **where)
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ def run_block(block: Block, desk: Path) -> subprocess.CompletedProcess[str]:
 def test_the_commands_of_a_block_work(block, desks):
     """In the order of the page, since what one block writes the next may read."""
     done = run_block(block, desks(block.page))
-    assert done.returncode == int(block.mark["code"] or 0), done.stdout
+    assert done.returncode == int(block.mark["code"] or 0), done.stdout + done.stderr
     if block.mark["compare"]:
         shown = re.sub(r"^\$ .*(?:\\\n.*)*\n", "", block.text, flags=re.MULTILINE)
         assert doctest.OutputChecker().check_output(shown, done.stdout, doctest.ELLIPSIS), (
