@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mpifed.components.values import plain_value
 from mpifed.config.configuration import Configuration
 from mpifed.config.experiment_files import PLAN
 from mpifed.errors import InputError
@@ -137,13 +138,20 @@ def read_plan(given: Mapping[str, Any]) -> Plan:
     if named and len(named) < len(parts):
         missing = ", ".join(key for key in parts if key not in values)
         raise InputError(f"--plan gives {', '.join(named)} but not {missing}; give all or none")
-    for key in named:
-        value, bound = values[key], "above" if key == "bandwidth" else "from"
-        allowed = type(value) in (int, float) and 0 <= value <= 1e18
-        if not allowed or (value == 0 and bound == "above"):
-            raise InputError(f"--plan: {key} is {value}; allowed: a number {bound} 0")
-    network = Network(*(float(values[key]) for key in parts)) if named else None
+    network = Network(**{key: _number(key, values[key]) for key in named}) if named else None
     return Plan(tuple(ranks), values.get("ranks_per_node"), values.get("cores"), network)
+
+
+def _number(key: str, value: Any) -> float:
+    """Return a number of the network."""
+    bound = "above" if key == "bandwidth" else "from"
+    try:
+        number: float = plain_value(value, float)
+    except (TypeError, ValueError, OverflowError):
+        number = -1.0
+    if not 0 <= number <= 1e18 or (number == 0 and bound == "above"):
+        raise InputError(f"--plan: {key} is {value}; allowed: a number {bound} 0")
+    return number
 
 
 def _site(path: Any) -> dict[str, Any]:

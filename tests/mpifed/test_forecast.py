@@ -120,6 +120,8 @@ def test_a_plan_is_read():
     found = read_plan({"ranks": [1, 4], "cores": 2, **NETWORK})
     assert found == Plan((1, 4), None, 2, Network(2e-6, 1e-6, 1e9))
     assert read_plan({"ranks": 3}) == Plan((3,))
+    # what YAML 1.1 reads as text, as everywhere on the command line
+    assert read_plan({"ranks": 3, **NETWORK, "latency": "2e-6"}).network == found.network
 
 
 def test_a_site_gives_the_network_and_words_overrule_it(tmp_path):

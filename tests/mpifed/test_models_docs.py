@@ -22,7 +22,7 @@ from mpifed.mpi.communicator import Alone
 from mpifed.training.build import make
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+METHODS = (Path(__file__).parents[2] / "docs" / "what_there_is.md").read_text(encoding="utf-8")
 PROGRAM, MODULES, LOADING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 ROWS = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
 
@@ -82,10 +82,10 @@ def test_the_modules_of_the_page_work(tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "fedmm_ot"])
-def test_methods_that_refuse_dropout_are_in_the_table_and_in_the_readme(name):
+def test_methods_that_refuse_dropout_are_in_the_tables(name):
     (row,) = [line for line in PAGE.splitlines() if line.startswith("| networks without dropout")]
     (any_network,) = [line for line in PAGE.splitlines() if line.startswith("| any network")]
-    (said,) = re.findall(r"\n\n([^\n]*?) compute gradients of whole risks and refuse", README)
+    (said,) = re.findall(r"\n\n([^\n]*?) compute gradients of whole risks and refuse", METHODS)
     found = find_algorithm(name)
     trains = found.uses_model and found.model_type is not Linear
     options = {name: {"step": 0.1} for name in ("flix", "dcgd", "diana")}

@@ -13,7 +13,7 @@ from distributions import ROOT, built, copied
 from packaging.requirements import Requirement
 
 SHELL = [
-    *(ROOT / "scripts" / name for name in ("environment.sh", "quickstart", "test")),
+    *(ROOT / "scripts" / name for name in ("docs", "environment.sh", "quickstart", "test")),
     *(ROOT / "scripts" / "slurm" / name for name in ("install", "settings.sh", "start", "stop")),
     ROOT / ".ci" / "run",
     ROOT / "jobs" / "lib" / "mpifed_job.sh",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import matplotlib
 import pytest
@@ -30,11 +32,15 @@ def test_a_notebook_keeps_its_outputs_and_is_small(path):
 def test_the_cells_of_a_notebook_print_what_is_kept(path, capsys, monkeypatch, tmp_path):
     matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
-    space = {}
+    program = ModuleType("__main__")  # in which functions of the notebook are found by name
+    monkeypatch.setitem(sys.modules, "__main__", program)
     for number, cell in enumerate(cells_of(path)):
         if cell["cell_type"] != "code":
             continue
-        exec(compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec"), space)
+        exec(
+            compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec"),
+            program.__dict__,
+        )
         kept = "".join(
             line
             for output in cell["outputs"]

@@ -1,0 +1,112 @@
+"""The documentation as a site: built with warnings as errors, complete, and opened from disk."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs", reason="needs mkdocs: scripts/docs installs it")
+    folder = tmp_path_factory.mktemp("site") / "site"
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    variables = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, timeout=280, env=variables
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_page_and_every_public_module_has_its_page(site):
+    pages = [path.relative_to(ROOT / "docs") for path in ROOT.glob("docs/**/*.md")]
+    pages += [path.relative_to(ROOT / "docs") for path in ROOT.glob("docs/**/*.ipynb")]
+    assert len(pages) > 60
+    assert [page for page in pages if not (site / page).with_suffix(".html").exists()] == []
+    for name in runpy.run_path(str(ROOT / "scripts" / "site_pages.py"))["public_modules"]():
+        text = (site / "reference" / f"{name}.html").read_text(encoding="utf-8")
+        module = importlib.import_module(name)
+        own = [
+            word
+            for word, value in vars(module).items()
+            if getattr(value, "__module__", None) == name and not word.startswith("_")
+            if inspect.isfunction(value) or inspect.isclass(value)
+        ]
+        assert [word for word in own if f'id="{name}.{word}"' not in text] == []
+
+
+def test_no_page_asks_a_network(site):
+    """For scripts, styles, fonts, pictures: what a browser fetches without being asked."""
+    fetched = re.compile(r"<(?:script|img|link|iframe)[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
+    for page in site.rglob("*.html"):
+        assert fetched.findall(page.read_text(encoding="utf-8")) == [], page
+    for sheet in site.rglob("*.css"):
+        assert "url(http" not in sheet.read_text(encoding="utf-8"), sheet
+
+
+def test_marks_of_tests_and_formulas_are_not_shown(site):
+    for page in site.rglob("*.html"):
+        assert "docs: run" not in page.read_text(encoding="utf-8"), page
+    assert "<math" in (site / "notebooks" / "decentralised.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def opened(site: Path) -> Iterator[Any]:
+    """The start, opened from its file; whatever the console says fails the test."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs playwright: python -m pip install playwright"
+    )
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is installed")
+    with playwright.sync_playwright() as running:
+        # A browser cannot make its own sandbox for root, as in containers.
+        words = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = running.chromium.launch(executable_path=program, args=words, timeout=60_000)
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.set_default_timeout(60_000)
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: said.append(request.url) if is_remote(request) else None)
+        page.goto((site / "index.html").as_uri())
+        yield page
+        browser.close()
+    assert said == []
+
+
+def is_remote(request: Any) -> bool:
+    return not request.url.startswith(("file:", "data:", "about:", "blob:"))
+
+
+def test_search_works_without_a_server_and_leads_to_the_answer(opened):
+    opened.click("input.md-search__input")
+    opened.keyboard.type("ten seeds")
+    first = opened.locator("a.md-search-result__link").first
+    first.wait_for()
+    first.click()
+    opened.wait_for_url("**/how_do_i.html*")
+    assert "range(10)" in opened.inner_text("article")
+
+
+def test_a_question_is_answered_within_three_clicks(opened):
+    opened.locator("nav.md-tabs a", has_text="How do I").click()
+    opened.locator("nav.md-nav--secondary a:visible", has_text="Resume").click()
+    opened.wait_for_url("**/how_do_i.html#resume")
