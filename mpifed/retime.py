@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if launched_rank() not in (None, 0):  # one process does it, whatever started it
         return EXIT_FINISHED
     try:
-        options = _parser().parse_intermixed_args(words)
+        options = parser().parse_intermixed_args(words)
         places = [word for word in options.words if not _is_override(word)]
         overrides = parse_overrides([word for word in options.words if _is_override(word)])
         if not places:
@@ -121,7 +121,8 @@ def _write(found: dict[Path, Retimed], targets: dict[Path, Path | None]) -> None
             write(times, target)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Return the parser of the command."""
     made = Parser(
         prog=program("retime"),
         description=__doc__,

@@ -29,6 +29,7 @@ PARSERS: Mapping[str, str] = {
     "watch": "mpifed.watch",
     "jobs": "mpifed.jobs.arguments",
     "verify": "mpifed.verify",
+    "retime": "mpifed.retime",
     "topologies": "topologies.__main__",
     "reproduce": "mpifed.reproduce.__main__",
     "new": "mpifed.new.__main__",

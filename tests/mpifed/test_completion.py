@@ -64,7 +64,7 @@ def completed(bash: Path, *lines: str, breaks: str = " \t\n=:") -> list[list[str
 def test_bash_offers_what_can_be_typed(bash: Path) -> None:
     lines = {
         "mpifed ": sorted(SUBCOMMANDS),
-        "mpifed r": ["report", "reproduce", "run"],
+        "mpifed r": ["report", "reproduce", "retime", "run"],
         "mpifed run digits-f": ["digits-fedem"],
         "mpifed run --output digits=3 digits-f": ["digits-fedem"],
         "mpifed run --exp": ["--expect-ranks"],

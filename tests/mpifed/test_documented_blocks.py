@@ -112,7 +112,7 @@ def parsed(module: str) -> Callable[[Sequence[str]], None]:
     """The check of a command whose parser refuses what is wrong."""
 
     def check(words: Sequence[str]) -> None:
-        importlib.import_module(module)._parser().parse_args(words)
+        importlib.import_module(module).parser().parse_args(words)
 
     return check
 
@@ -123,6 +123,7 @@ CHECKS = {
     "mpifed.jobs": check_jobs,
     "mpifed.theory": parsed("mpifed.theory.__main__"),
     "mpifed.verify": parsed("mpifed.verify"),
+    "mpifed.retime": parsed("mpifed.retime"),
     "mpifed.watch": parsed("mpifed.watch"),
     "topologies": parsed("topologies.__main__"),
     "mpifed.sweep": lambda words: sweep([*words, "--dry-run"]),
