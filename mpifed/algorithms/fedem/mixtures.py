@@ -60,8 +60,8 @@ class Mixtures(Algorithm[Channel]):
         1 is the paper's; None is until they converge.
     local_solver : {'steps', 'newton'}
         The M-step: local steps, or the exact minimiser by Newton's method, for linear models with
-        one output (Appendix H; weighted least squares for squared losses). The latter reads no option
-        of ``local`` but ``weight_decay``, and has no learning rate that gossip could scale.
+        one output (Appendix H; weighted least squares for squared losses). The latter reads no
+        option of ``local`` but ``weight_decay``, and has no learning rate that gossip could scale.
     record_improvement : bool
         Whether evaluations record the factor alpha of Assumption 9 of the local solver, as
         ``local_improvement``. It costs an exact M-step each time.
