@@ -6,9 +6,10 @@ Marfoq et al. 2021, weigh them by their samples. ``client_weights`` says which.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
 from mpifed.algorithms.base import Algorithm, initial_models
@@ -17,6 +18,7 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 
+Positive = Annotated[float, Gt(0)]
 Weights = Literal["uniform", "samples"]
 
 

@@ -19,20 +19,18 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.personal import Personal, Weights
+from mpifed.algorithms.personal import Personal, Positive, Weights
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Proximal
 from mpifed.local.coupling import Coupling, Minibatch
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
-
-Positive = Annotated[float, Gt(0)]
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,7 @@ class Envelope(Coupling):
 class PFedMe(Personal):
     """pFedMe: a shared model, and personal ones that minimise their own risks near it.
 
-    ``local.steps`` (or ``local.epochs``) has R, the minibatches of a round, and ``local.lr`` is
-    eta_p.
+    ``local.steps`` (or ``local.epochs``) has R, the minibatches of a round; ``local.lr`` is eta_p.
 
     Parameters
     ----------
@@ -107,9 +104,8 @@ class PFedMe(Personal):
     ) -> None:
         super().__init__(model, local, client_weights=client_weights)
         self.strength, self.beta, self.variant = pfedme_lambda, beta, pfedme_variant
-        if pfedme_variant == "prox_to_average":
-            moot = ("pfedme_eta", "inner_steps", "warm_start")
-            self.unread_options = dict.fromkeys(moot, "pfedme_variant=envelope")
+        moot = () if pfedme_variant == "envelope" else ("pfedme_eta", "inner_steps", "warm_start")
+        self.unread_options = dict.fromkeys(moot, "pfedme_variant=envelope")
         self.envelope = Envelope(pfedme_lambda, pfedme_eta, warm_start, inner_steps)
 
     def init(

@@ -144,6 +144,11 @@ def test_the_words_of_a_block_are_accepted(block, tmp_path, monkeypatch, capsys)
     write_files(earlier, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    for other in earlier:  # modules of one name, from other pages or tests
+        if other.mark and other.mark["file"]:
+            stem = Path(other.mark["file"]).stem
+            monkeypatch.setitem(sys.modules, stem, None)  # what is imported is forgotten at the end
+            monkeypatch.delitem(sys.modules, stem)
     # variables that earlier blocks of the page have set
     known = re.findall(r'^\w+=".*"$', "\n".join(other.text for other in earlier), re.MULTILINE)
     found = calls("\n".join([*known, block.script]), tmp_path)

@@ -76,7 +76,7 @@ def test_a_played_rank_asks_for_the_bytes_of_the_plan(exchange):
     numbers = engine.setup.algorithm.payload()
     if exchange == "server":
         largest = max(one.sent for one in operations)
-        assert largest == 8 * numbers
+        assert largest == 8 * (numbers + 2)  # two more for the sum of the clients' weights
     else:
         route = engine.setup.exchange.routing.route(1, np.ones(12, bool), 4)
         rows = sum(len(wanted) for wanted in route.send[1:])

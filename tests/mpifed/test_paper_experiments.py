@@ -12,7 +12,7 @@ from mpifed.reproduce.fedem import STUDIES
     [
         ("synthetic-released", "table-2", "FedEM"),
         ("synthetic-unseen", "figure-2", "FedEM"),
-        ("synthetic-time", "table-7", "FedEM, 66 rounds"),
+        ("synthetic-time", "table-7", "FedEM, a third of the rounds"),
         ("synthetic-sampling", "table-8", "FedEM"),
     ],
 )

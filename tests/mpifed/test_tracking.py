@@ -13,7 +13,6 @@ from commands import TINY, call
 
 import mpifed
 from mpifed.errors import InputError, RunError
-from mpifed.tracking import trackers
 from mpifed.tracking.sending import Sending
 from mpifed.tracking.trackers import TRACKERS, check_tracker
 
@@ -43,9 +42,15 @@ def fake(monkeypatch) -> list[Fake]:
         about.remember(f"name-{len(opened)}")
         return opened[-1]
 
-    monkeypatch.setattr(trackers, "TRACKERS", dict(TRACKERS))
-    monkeypatch.setattr("mpifed.training.hearers.TRACKERS", {"tensorboard": (open, ())})
+    replace(monkeypatch, open)
     return opened
+
+
+def replace(monkeypatch, opening) -> None:
+    """Let the name tensorboard open something that needs no package."""
+    changed = {**TRACKERS, "tensorboard": (opening, ())}
+    for module in ("mpifed.tracking.trackers", "mpifed.training.hearers"):
+        monkeypatch.setattr(f"{module}.TRACKERS", changed)
 
 
 def warnings_of(place: Path) -> list[str]:
@@ -110,7 +115,7 @@ def test_what_a_tracker_raises_is_one_warning(where, tmp_path: Path, monkeypatch
             if at == where:
                 raise SystemExit(f"no disk in {at}")
 
-    monkeypatch.setattr("mpifed.training.hearers.TRACKERS", {"tensorboard": (Failing, ())})
+    replace(monkeypatch, Failing)
     result = mpifed.run(**SMALL, output=tmp_path / "run", track="tensorboard")
     assert result.status == "finished"
     (said,) = warnings_of(result.directory)

@@ -158,7 +158,7 @@ def test_the_page_keeps_what_is_not_between_its_marks(page, runs, tmp_path, caps
         text = place.read_text()
         assert text.startswith(f"# A page\n\n{page.BEGIN}\n5 of 423 runs")
         assert text.endswith(f"{page.END}\nits end\n")
-        assert "old" not in text
+        assert "\nold\n" not in text
     pictures = {path.stem for path in place.parent.glob("*.png")}
     assert pictures == set(page.CAPTIONS)
     assert all(f"]({name}.png)" in text for name in pictures)
