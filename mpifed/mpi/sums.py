@@ -21,7 +21,7 @@ class Sums(Protocol):
     Attributes
     ----------
     columns : int
-        Columns that ``add`` takes at a time, at most; the same on every rank.
+        Columns that ``begin`` takes at a time, at most; the same on every rank.
     under_way : int
         Sums that may have begun and not ended while the next is made.
     shared : bool
