@@ -33,6 +33,7 @@ import bench_flix
 import bench_gossip
 import bench_interruption
 import bench_methods
+import bench_model
 import bench_models
 import bench_networks
 import bench_scale
@@ -229,6 +230,7 @@ for part in (
     bench_networks,
     bench_scale,
     bench_clients,
+    bench_model,
     bench_models,
     bench_methods,
     bench_exchange,
