@@ -7,6 +7,7 @@ the network (``network``). Where a node has more ranks than cores, ranks take tu
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from mpifed.config.experiment_files import PLAN
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.played import Operation, Played
+from mpifed.mpi.polling import LARGE, LONGEST_PAUSE
 from mpifed.state import tensors
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
@@ -32,8 +34,9 @@ from mpifed.training.samples import samples_of
 ROUNDS, PATIENCE = 7, 10.0
 """Rounds that are measured, at most, and seconds after which no other is begun."""
 
-LONGEST_PAUSE = 3e-3
-"""Seconds between two looks for a message where ranks share cores, as ``over_mpi4py`` waits."""
+BUSY_SHARE = 0.5
+"""Share of their cores' idle time in which ranks that share them poll for large messages: fitted to
+rounds on 4, 8 and 16 ranks (docs/performance_model.md)."""
 
 FIRST_LOOKS = 5
 """Looks before a pause is that long: the first is 0.1 ms, and each twice the one before."""
@@ -80,6 +83,8 @@ class Forecast:
         a rank that waits keeps its core.
     look : float
         CPU seconds of a rank that wakes to look for a message.
+    polled : int
+        Cores that ranks share while they poll for large messages; 0 where none are large.
     moved : int
         Bytes that a rank hands to MPI.
     memory : float
@@ -93,6 +98,7 @@ class Forecast:
     work: float
     waits: int
     look: float
+    polled: int
     moved: int
     memory: float
 
@@ -106,7 +112,8 @@ class Forecast:
         if not self.waits:
             return self.ranks * self.work
         looks = self.waits * FIRST_LOOKS + max(0.0, wall - self.work) / LONGEST_PAUSE
-        return self.ranks * (self.work + looks * self.look)
+        spent = self.ranks * (self.work + looks * self.look)
+        return spent + BUSY_SHARE * max(0.0, self.polled * wall - spent)
 
 
 def read_plan(given: Mapping[str, Any]) -> Plan:
@@ -198,6 +205,7 @@ def forecast(
     waited = wall_seconds(network, operations, ranks, per_node)
     compute, network_seconds = max(busiest, average * turns), max(waited, messages * turns)
     waits = len(operations) if turns > 1 else 0
+    large = any(one.sent + one.received >= LARGE for one in operations)
     return Forecast(
         ranks,
         len(federation.hosted),
@@ -206,6 +214,7 @@ def forecast(
         average + messages,
         waits,
         cost_of_a_look() if waits else 0.0,
+        cores * math.ceil(ranks / per_node) if waits and large else 0,
         sum(one.sent for one in operations),
         base + _own_bytes(engine),
     )

@@ -116,6 +116,19 @@ def test_ranks_that_share_cores_take_turns_and_look_for_messages(monkeypatch):
     assert one.cpu(one.work + 3) == pytest.approx(8 * (one.work + 1005 * 1e-5))
 
 
+def test_ranks_that_share_cores_poll_for_large_messages(monkeypatch):
+    monkeypatch.setattr(forecasts, "cost_of_a_look", lambda: 1e-5)
+    for size, polled in ((1 << 10, 0), (1 << 20, 4)):
+        operations = [Operation("reduce", 8, 8), Operation("reduce", size, size)]
+        monkeypatch.setattr(forecasts, "measured", lambda *_, given=operations: (0.5, given))
+        one = forecast(configuration(clients=8), 8, 4, 2, FAST)
+        assert one.polled == polled
+        sleeping = 8 * (one.work + (2 * 5 + 1000) * 1e-5)
+        idle = max(0, 4 * (one.work + 3) - sleeping)
+        expected = sleeping + (forecasts.BUSY_SHARE * idle if polled else 0)
+        assert one.cpu(one.work + 3) == pytest.approx(expected)
+
+
 def test_a_plan_is_read():
     found = read_plan({"ranks": [1, 4], "cores": 2, **NETWORK})
     assert found == Plan((1, 4), None, 2, Network(2e-6, 1e-6, 1e9))
