@@ -54,7 +54,7 @@ WRONG_WORDS = {
     "unknown participation": (["participation.name=some"], "participation is 'some'; "),
     "topology under a server": (
         ["exchange.topology=ring"],
-        "Unknown option 'exchange.topology'; exchange=gossip has it; allowed: ",
+        "Unknown option 'exchange.topology'; set exchange=gossip, which has it; allowed: ",
     ),
     "option of another component": (
         ["algorithm.n_components=2", "algorithm.name=fedavg"],
