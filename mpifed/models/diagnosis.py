@@ -74,7 +74,7 @@ def cause_of_failure(module: nn.Module, x: Tensor) -> str | None:
     Examples
     --------
     >>> cause_of_failure(nn.Conv2d(1, 4, 3), torch.ones(2, 8, 8))
-    "the Conv2d convolves samples without an axis of channels; begin with x.unsqueeze(1)"
+    'the Conv2d convolves samples without an axis of channels; begin with x.unsqueeze(1)'
     """
     found: list[str] = []
 
