@@ -162,7 +162,7 @@ def compared(
     overrides = {"local.batch_size": batch, **overrides}
     fedavg = made(model, data, **overrides)
     fedem = made(model, data, **{**overrides, "algorithm": {"name": "fedem", "n_components": 3}})
-    train = fedavg.shards.train
+    train = fedavg.samples.shards.train
     momentum = {"momentum": overrides.get("local.momentum", 0.0)}
     loop = bare_loop(module, train, batch, **momentum)
     best = best_forward(module, train.x)

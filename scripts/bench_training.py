@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ import bench_flix
 import bench_gossip
 import bench_interruption
 import bench_methods
+import bench_model
 import bench_models
 import bench_networks
 import bench_scale
@@ -91,7 +93,7 @@ def dfedem_round() -> None:
 def scoring() -> None:
     """Scoring every client on its training and its 5000 test samples."""
     made = engine()
-    measured = cpu_seconds(made.score, REPEATS)
+    measured = cpu_seconds(partial(scores_of, made), REPEATS)
     report(
         "scoring",
         round(statistics.median(measured), 3),
@@ -230,6 +232,7 @@ for part in (
     bench_networks,
     bench_scale,
     bench_clients,
+    bench_model,
     bench_models,
     bench_methods,
     bench_exchange,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,12 @@ def test_an_unknown_name_is_refused_with_those_there_are(monkeypatch, capsys):
 
     assert run({"first_one": lambda: None}, ["other"]) == 2
     assert capsys.readouterr().err == "bench: there is no 'other'; there are: first_one\n"
+
+
+def test_every_benchmark_can_be_named(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import bench_training
+
+    for path in SCRIPTS.glob("bench_*.py"):
+        made = getattr(importlib.import_module(path.stem), "BENCHMARKS", {})
+        assert made.keys() <= bench_training.BENCHMARKS.keys(), path.name

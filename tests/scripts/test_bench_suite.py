@@ -8,7 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from mpifed.data.base import Description
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -42,6 +45,21 @@ def test_a_part_prints_its_seconds(part, suite, capsys):
     assert one["unit"].startswith("CPU s ")
     assert 0 <= one["value"] < math.inf and 0 < one["detail"]["wall"] < math.inf
     assert len(one["detail"]["all"]) == one["detail"]["repeats"] == 1
+
+
+@pytest.mark.slow
+def test_a_network_is_compared_with_a_bare_loop(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import bench_networks
+
+    monkeypatch.setattr(bench_networks, "REPEATS", 1)
+    about = {"shape": [28, 28], "samples": 12, "tests": 2}
+    description = Description("random", (28, 28), 10, *[np.zeros(1, np.int64)] * 3)
+    module = bench_networks.perceptron(description)
+    bench_networks.compared("small", module, "mlp", about, 6, clients=2)
+    first, second = figures(capsys.readouterr().out)
+    assert (first["name"], second["name"]) == ("small", "small_fedem")
+    assert first["value"] > 0 and second["detail"]["whole"] > 0
 
 
 @pytest.mark.mpi
