@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from mpifed.errors import InputError
+from mpifed.errors import InputError, closest
 
 N = TypeVar("N", int, float)
+
+INVALID_CHOICE = r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)"
+"""What argparse says, with the argument, the word given, and those allowed."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,8 +37,20 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Raise ``InputError`` with the message of argparse."""
-        raise InputError(f"{message}; --help shows how the command is used")
+        """Raise ``InputError`` with the message of argparse, and with what may be meant."""
+        choice = re.fullmatch(
+            r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message
+        )
+        if choice is not None:
+            place, given, known = choice.groups()
+            names = [name.strip("'") for name in known.split(", ")]
+            raise InputError(f"{place} is {given!r}; {closest(given, names)}")
+        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        from difflib import get_close_matches  # here, since every guard would import it
+
+        near = unknown and get_close_matches(unknown[1], self._option_string_actions, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"{message}; {hint}--help shows how the command is used")
 
 
 def started_as() -> str:

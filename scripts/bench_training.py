@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import bench_aggregators
+import bench_answers
 import bench_asynchrony
 import bench_checkpoint
 import bench_clients
@@ -221,6 +222,7 @@ for part in (
     bench_transport,
     bench_gossip,
     bench_aggregators,
+    bench_answers,
     bench_asynchrony,
     bench_corrections,
     bench_flix,

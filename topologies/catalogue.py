@@ -8,6 +8,7 @@ these tables.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -104,6 +105,59 @@ def load_object(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise TopologyError(f"{name!r} is {found!r}; it must be a function or a class")
     return found
+
+
+def call_own(name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a user's function, and tell a wrong signature and a failure in one sentence.
+
+    Parameters
+    ----------
+    name : str
+        The function, ``package.module:object``.
+    function : Callable[..., Any]
+        The function.
+    *arguments, **options : Any
+        What it is called with.
+
+    Returns
+    -------
+    Any
+        What it returns.
+
+    Raises
+    ------
+    TopologyError
+        If it does not take these arguments, or raises an exception.
+
+    Examples
+    --------
+    >>> def wheel(nodes): ...
+    >>> call_own("mine:wheel", wheel, n=4)
+    Traceback (most recent call last):
+    topologies.parameters.TopologyError: mine:wheel is wheel(nodes), but is called as wheel(n=...)
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a callable whose parameters Python cannot tell
+        signature = None
+    if signature is not None:
+        try:
+            signature.bind(*arguments, **options)
+        except TypeError:
+            short = name.rpartition(":")[2]
+            bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+            given = [type(value).__name__ for value in arguments]
+            given += [f"{key}=..." for key in options]
+            raise TopologyError(
+                f"{name} is {short}({', '.join(map(str, bare))}), but is called as "
+                f"{short}({', '.join(given)})"
+            ) from None
+    try:
+        return function(*arguments, **options)
+    except (TopologyError, MemoryError):
+        raise
+    except Exception as error:
+        raise TopologyError(f"{name} fails: {type(error).__name__}: {error}") from error
 
 
 def read_parameters(owner: str, entry: Entry, given: Mapping[str, Any]) -> dict[str, Any]:

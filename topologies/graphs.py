@@ -14,7 +14,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.catalogue import find, parse_spec, read_parameters
+from topologies.catalogue import call_own, find, parse_spec, read_parameters
 from topologies.families import FAMILIES
 from topologies.family import Family, count_nodes
 from topologies.parameters import Parameter, TopologyError
@@ -235,9 +235,10 @@ def _resolve(name: str, n: int | None, params: Mapping[str, Any]) -> tuple[Famil
 
 def _draw(name: str, family: Family, values: dict[str, Any], generator: random.Random) -> nx.Graph:
     arguments = dict(values, seed=generator) if family.random else values
-    graph = family.build(**arguments)
-    if family.parameters is None:
-        _check_own_graph(name, graph)
+    if family.parameters is not None:
+        return family.build(**arguments)
+    graph = call_own(name, family.build, **arguments)
+    _check_own_graph(name, graph)
     return graph
 
 
@@ -248,9 +249,7 @@ def _check_own_graph(name: str, graph: Any) -> None:
             f"{name} returned {type(graph).__name__}, but must return an undirected networkx.Graph"
         )
     if set(graph) != set(range(len(graph))) or not graph or nx.number_of_selfloops(graph):
-        raise TopologyError(
-            f"{name} returned a graph whose nodes are not 0 .. n-1, or with self-loops"
-        )
+        raise TopologyError(f"{name} returned a graph with self-loops, or on others than 0 .. n-1")
 
 
 def _treat_disconnected(graph: nx.Graph, policy: str) -> nx.Graph:

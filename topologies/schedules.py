@@ -12,7 +12,14 @@ from typing import Any
 
 import networkx as nx
 
-from topologies.catalogue import Entry, find, node_count, parse_spec, read_parameters
+from topologies.catalogue import (
+    Entry,
+    call_own,
+    find,
+    node_count,
+    parse_spec,
+    read_parameters,
+)
 from topologies.own_rounds import OfRounds, takes_round
 from topologies.parameters import TopologyError
 from topologies.schedule_table import AROUND, BURSTS, SCHEDULES, ScheduleEntry
@@ -152,7 +159,7 @@ def restore_schedule(
     if entry.parameters is None and takes_round(entry.build):
         schedule: Schedule = OfRounds(n, entry.build, own, name)
     elif entry.parameters is None:
-        schedule = check_returned(entry.build(n, **own), name, n)
+        schedule = check_returned(call_own(name, entry.build, n, **own), name, n)
     else:
         schedule = entry.build(n, seed, arrays, **own)
     if around["drop_nodes"]:

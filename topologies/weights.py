@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from topologies.catalogue import Entry, find, read_parameters
+from topologies.catalogue import Entry, call_own, find, read_parameters
 from topologies.edges import at_most_one
 from topologies.fastest_mixing import fmmc
 from topologies.formulas import (
@@ -228,7 +228,10 @@ def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> Mix
             "the graph must be undirected with nodes 0 .. n-1, as build_graph makes it"
         )
     start = process_time()
-    matrix = rule.build(graph, **options)
+    if rule.parameters is None:
+        matrix = call_own(weights, rule.build, graph, **options)
+    else:
+        matrix = rule.build(graph, **options)
     if not isinstance(matrix, MixingMatrix):
         raise TopologyError(
             f"{weights} returned {type(matrix).__name__}, but must return a MixingMatrix"

@@ -17,19 +17,26 @@ MOST = 3
 """Components that are named, at most."""
 
 
-def words_of(module: str) -> set[str]:
+def words_of(module: str, entry: str | None = None) -> set[str]:
     """Return the words in the text of a module of this package; none where it cannot be read.
 
     Parameters
     ----------
     module : str
         Its name, with dots.
+    entry : str, optional
+        A key of a table of the module: only words in quotes in its entry count.
     """
     path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
     try:
-        return set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
     except OSError:  # packed, or compiled
         return set()
+    if entry is not None:
+        key = re.escape(entry)
+        found = re.search(rf'^    "{key}": .*?(?=^    "|^}})', text, re.DOTALL | re.MULTILINE)
+        return set(re.findall(r'"(\w+)"', found.group())) if found else set()
+    return set(re.findall(r"\w+", text))
 
 
 def said_elsewhere(kind: str, section: str, option: str, find: Find) -> str:
@@ -50,7 +57,7 @@ def said_elsewhere(kind: str, section: str, option: str, find: Find) -> str:
     --------
     >>> from mpifed.components.registry import find
     >>> said_elsewhere("exchange", "exchange", "topology", find)
-    'exchange=gossip has it; '
+    'set exchange=gossip, which has it; '
     """
     owners = [
         name
@@ -59,8 +66,10 @@ def said_elsewhere(kind: str, section: str, option: str, find: Find) -> str:
     ]
     if not 0 < len(owners) <= MOST:
         return ""
-    every = " and ".join(f"{section}={name}" for name in owners)
-    return f"{every} {'has' if len(owners) == 1 else 'have'} it; "
+    if len(owners) == 1:
+        return f"set {section}={owners[0]}, which has it; "
+    every = [f"{section}={name}" for name in owners]
+    return f"{', '.join(every[:-1])} and {every[-1]} have it; "
 
 
 def _has(find: Find, kind: str, name: str, option: str) -> bool:

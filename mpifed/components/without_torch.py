@@ -3,7 +3,8 @@
 Their modules import torch for what they compute and use it in declarations alone: in annotations,
 as a base class, as a default. While ``without_torch`` lasts, ``import torch`` gives a stand-in that
 serves for these; whatever is called on it raises. The modules that were imported meanwhile are
-dropped at the end, so that they are imported again with torch itself.
+dropped at the end, so that they are imported again with torch itself. ``stand_ins`` does the same
+for other large libraries.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import contextlib
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-LIBRARY, OURS = "torch", "mpifed"
+OURS = ("mpifed", "topologies")
+"""Packages whose modules are dropped."""
 
 
 class _Named:
-    """Something of torch, of which only the name is there."""
+    """Something of a library, of which only the name is there."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -33,7 +35,9 @@ class _Named:
         return _Named(f"{self._name}.{name}")
 
     def __call__(self, *words: Any, **options: Any) -> Any:
-        raise RuntimeError(f"{self._name} is called by a command that does not import torch")
+        _finder.called = True
+        library = _package(self._name)
+        raise RuntimeError(f"{self._name} is called by a command that does not import {library}")
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
         return ()
@@ -48,7 +52,7 @@ class _Named:
 
 
 class _Module(types.ModuleType):
-    """A module of torch, of which only the name is there."""
+    """A module of a library, of which only the name is there."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -57,12 +61,15 @@ class _Module(types.ModuleType):
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds the stand-in for every module of torch."""
+    """Finds the stand-in for every module of ``libraries``; ``called`` says that one was used."""
+
+    libraries: frozenset[str] = frozenset()
+    called = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        if _package(fullname) != LIBRARY:
+        if _package(fullname) not in self.libraries:
             return None
         return ModuleSpec(fullname, self, is_package=True)
 
@@ -81,25 +88,53 @@ _finder = _Finder()
 @contextlib.contextmanager
 def without_torch() -> Iterator[None]:
     """Give a stand-in to what imports torch in the context, unless it is imported already."""
-    if LIBRARY in sys.modules:
+    with stand_ins("torch"):
         yield
+
+
+@contextlib.contextmanager
+def stand_ins(*libraries: str) -> Iterator[Callable[[], bool]]:
+    """Give stand-ins to what imports these libraries in the context.
+
+    A library that is imported already is used itself; without another one nothing is done.
+
+    Parameters
+    ----------
+    *libraries : str
+        Names of packages.
+
+    Yields
+    ------
+    callable
+        Returns whether something of a stand-in was called, which has raised.
+    """
+    absent = frozenset(libraries) - set(sys.modules)
+    if not absent or _finder in sys.meta_path:
+        yield lambda: False
         return
     before = set(sys.modules)
+    contents = {name: set(vars(sys.modules[name])) for name in before if _package(name) in OURS}
+    _finder.libraries, _finder.called = absent, False
     sys.meta_path.insert(0, _finder)
     try:
-        yield
+        yield lambda: _finder.called
     finally:
         with_torch()
         for name in set(sys.modules) - before:
-            if _package(name) == OURS:
+            if _package(name) in OURS:
                 del sys.modules[name]
+        # A package that stays has its dropped modules, and what it took from them, as attributes.
+        for name, had in contents.items():
+            kept = vars(sys.modules[name])
+            for added in set(kept) - had if hasattr(sys.modules[name], "__path__") else ():
+                del kept[added]
 
 
 def with_torch() -> None:
     """Let what is imported from here on have torch itself, as a user's own component needs."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
-        for name in [name for name in sys.modules if _package(name) == LIBRARY]:
+        for name in [name for name in sys.modules if _package(name) in _finder.libraries]:
             del sys.modules[name]
 
 

@@ -67,6 +67,7 @@ __all__ = [
     "resolve",
     "to_mapping",
     "to_yaml",
+    "with_name",
 ]
 
 T = TypeVar("T")
@@ -207,7 +208,7 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     return configuration
 
 
-def check_names(mapping: Mapping[str, Any]) -> None:
+def check_names(mapping: Mapping[str, Any]) -> Configuration:
     """Refuse what can be refused before components are imported, which takes torch and seconds.
 
     Keys, types and bounds outside of components are checked, and that components have known names.
@@ -218,15 +219,21 @@ def check_names(mapping: Mapping[str, Any]) -> None:
     mapping : mapping
         Keys and values as in a configuration file.
 
+    Returns
+    -------
+    Configuration
+        What ``mapping`` says outside of components; ``clients: ranks`` counts as one.
+
     Raises
     ------
     InputError
         In the words of ``resolve``.
     """
-    _without_components(mapping, 1)
+    settled = _without_components(mapping, 1)
     for key, default in DEFAULTS.items():
-        given = _with_name(key, mapping.get(key, default))
+        given = with_name(key, mapping.get(key, default))
         check_name(key, named(given, key, default)[0])
+    return settled
 
 
 def _without_components(mapping: Mapping[str, Any], ranks: int) -> Configuration:
@@ -308,12 +315,25 @@ def _participation(value: Any) -> Participation:
 
 
 def _component(section: str, given: Any, n_training: int) -> Section:
-    asked = _with_name(section, given)
+    asked = with_name(section, given)
     return complete(section, asked, section, DEFAULTS[section], n_training)
 
 
-def _with_name(section: str, given: Any) -> Any:
-    """Return what is given for a component, with a data file as the data set that reads it."""
+def with_name(section: str, given: Any) -> Any:
+    """Return what is given for a component, with a data file as the data set that reads it.
+
+    Parameters
+    ----------
+    section : str
+        The section of the component.
+    given : Any
+        What the configuration has there, or the default.
+
+    Raises
+    ------
+    InputError
+        Where it is empty.
+    """
     if given is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
     return as_data_file(given) if section == "data" else given

@@ -6,14 +6,16 @@ again on one of them and fail together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mpifed.components.elsewhere import words_of
-from mpifed.components.registry import checked_options, find, named
+from mpifed.components.registry import checked_options, complete, find, load, named
 from mpifed.components.tables import TABLES
-from mpifed.components.without_torch import without_torch
-from mpifed.config.configuration import check_names
+from mpifed.components.without_torch import stand_ins
+from mpifed.config.configuration import check_names, with_name
 from mpifed.config.experiment_files import (
     DEFAULT_EXPERIMENT,
     DEFAULTS,
@@ -23,6 +25,17 @@ from mpifed.config.experiment_files import (
 )
 from mpifed.errors import InputError
 from mpifed.supervision.heartbeat import STALL_LIMIT
+from mpifed.supervision.launcher import launched_rank
+
+LARGE = ("torch", "scipy", "networkx", "h5py", "sklearn")
+"""Libraries that take long to import and that no declaration needs."""
+
+TOPOLOGIES = {
+    "topology": "topologies.families",
+    "weights": "topologies.weights",
+    "schedule": "topologies.schedule_table",
+}
+"""Modules that have the names of graphs, weights and schedules in a table, by option."""
 
 
 def check_early(experiment: str | None, overrides: Mapping[str, Any]) -> None:
@@ -44,23 +57,98 @@ def check_early(experiment: str | None, overrides: Mapping[str, Any]) -> None:
         read_experiment(experiment)  # refuses an unknown name, for which no file is read
     mapping = written(experiment)
     if mapping is not None:
-        mapping = apply_overrides(mapping, overrides)
-        check_names(mapping)
-        _check_options(mapping)
+        shipped = {} if experiment is not None and experiment.endswith(YAML_FILES) else mapping
+        with stand_ins(*LARGE):
+            mapping = apply_overrides(mapping, overrides)
+        n_training = check_names(mapping).n_training
+        _check_components(mapping, shipped, n_training)
 
 
-def _check_options(mapping: Mapping[str, Any]) -> None:
-    """Refuse options of components that these do not have.
+def _check_components(
+    mapping: Mapping[str, Any], shipped: Mapping[str, Any], n_training: int
+) -> None:
+    """Refuse options of components that these do not have, and values that are no word of theirs.
 
-    An option is looked for in the text of the module. Where it is not there, which it need not be
-    if it is inherited, the component's declaration is read, without torch.
+    A word is looked for in the text of the component's module. Where it is not there, which it
+    need not be if it is inherited or is a user's, the section is completed, with stand-ins for
+    large libraries. What that cannot tell is left to ``configuration.resolve``, and values that an
+    experiment was shipped with are right.
     """
     for section, default in DEFAULTS.items():
-        name, given = named(mapping.get(section, default), section, default)
-        path = TABLES[section].get(name)
-        if path is not None and not set(map(str, given)) <= words_of(path.partition(":")[0]):
-            with without_torch():
-                checked_options(section, find(section, name), given, section)
+        given = with_name(section, mapping.get(section, default))
+        name, options = named(given, section, default)
+        if ":" in name:
+            _refuse_missing_module(name, section)
+        elif _is_doubtful(section, name, options, shipped.get(section)):
+            with stand_ins(*LARGE) as were_called:
+                try:
+                    checked_options(section, find(section, name), options, section)
+                    if _is_settled(mapping, options):
+                        complete(section, given, section, default, n_training)
+                except InputError as error:
+                    # One with a cause is about a failure, for which a stand-in may be the reason.
+                    if error.__cause__ is None and not were_called():
+                        raise
+                except Exception:
+                    continue
+        if section == "data" and launched_rank() is None:
+            _refuse_missing_file(name, options)
+
+
+def _is_settled(mapping: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+    """Return whether a section can be completed: clients are counted, and no module is a user's."""
+    return mapping.get("clients") != "ranks" and not any(":" in text for text in _texts(options))
+
+
+def _is_doubtful(section: str, name: str, options: Mapping[str, Any], shipped: Any) -> bool:
+    """Return whether a word of the options is none of the component's module."""
+    known = words_of(TABLES[section][name].partition(":")[0])
+    before, right = named(shipped, section, DEFAULTS[section])
+    if not set(map(str, options)) <= known | (set(right) if before == name else set()):
+        return True
+    for option, value in options.items():
+        inner = value.get("name") if isinstance(value, Mapping) else value
+        if not isinstance(inner, str):
+            continue
+        if option in TOPOLOGIES:
+            entry = words_of(TOPOLOGIES[option], inner)
+            if not set(map(str, value if isinstance(value, Mapping) else ())) <= entry | {"name"}:
+                return True
+            known |= entry
+        elif inner in TABLES.get(option, ()):
+            known |= words_of(TABLES[option][inner].partition(":")[0]) | {inner}
+    return not set(_texts(list(options.values()))) <= known | {"name", *_texts(right)}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a value: keys of mappings, items of lists, and texts."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, str):
+        yield value
+
+
+def _refuse_missing_module(name: str, section: str) -> None:
+    """Refuse a user's component whose module is nowhere; it is not imported where it is there."""
+    module = name.partition(":")[0]
+    package = module.partition(".")[0]
+    is_sought = package.isidentifier() and package not in sys.modules
+    if "/" in module or (is_sought and importlib.util.find_spec(package) is None):
+        load(name, f"{section}.name")
+
+
+def _refuse_missing_file(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a table that does not exist; ranks may see other files, and look together."""
+    path = options.get("path")
+    if name in ("csv", "npz") and isinstance(path, str):
+        from mpifed.data.compressed import located
+
+        located(path, name)
 
 
 def written_stall_limit(experiment: str | None, overrides: Mapping[str, Any]) -> float | None:

@@ -74,13 +74,14 @@ def cause_of_failure(module: nn.Module, x: Tensor) -> str | None:
     Examples
     --------
     >>> cause_of_failure(nn.Conv2d(1, 4, 3), torch.ones(2, 8, 8))
-    "layer '' convolves samples without an axis of channels; begin with x.unsqueeze(1)"
+    'the Conv2d convolves samples without an axis of channels; begin with x.unsqueeze(1)'
     """
     found: list[str] = []
 
     def looks_at(name: str) -> Any:
         def look(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-            found.extend(_misfits(layer, f"layer '{name}'", inputs, x.dtype))
+            said = f"layer '{name}'" if name else f"the {type(layer).__name__}"
+            found.extend(_misfits(layer, said, inputs, x.dtype))
 
         return look
 
@@ -163,6 +164,8 @@ def _wrong_width(layer: nn.Module, said: str, x: Tensor) -> Iterator[str]:
         remedy = "begin with nn.Flatten()"
     else:
         remedy = f"make it nn.{type(layer).__name__}({given}, ...)"
+        if isinstance(layer, nn.Linear) and x.dim() > 2:
+            remedy += f", or begin with nn.Flatten() and nn.Linear({x[0].numel()}, ...)"
     yield f"{said} takes {takes} {what} and is given {given}; {remedy}"
 
 

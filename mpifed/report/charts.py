@@ -87,7 +87,7 @@ def charts(groups: Sequence[Group], how: Drawn, other: Group | None = None) -> l
     }
     for column in measured(groups):
         measure = MEASURES[column]
-        titles[column.replace("_", "-")] = (column, measure.title, 1.0, measure.log)
+        titles[column.replace("_", "-")] = (column, measure.title, measure.factor, measure.log)
     found = []
     for name, (column, title, factor, log) in titles.items():
         curves = [(group, group.curve(column, factor)) for group in groups]

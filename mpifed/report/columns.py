@@ -29,20 +29,23 @@ class Measure:
         Its header in a table.
     log : bool
         Whether the axis of its figure is logarithmic.
+    factor : float
+        What values are multiplied with; 100 shows shares in per cent.
     """
 
     title: str
     short: str
     log: bool = True
+    factor: float = 1.0
 
 
 MEASURES = {
     "validation_loss": Measure("Validation loss, average over clients", "Validation loss"),
     "validation_accuracy": Measure(
-        "Validation accuracy, average over clients", "Validation accuracy", log=False
+        "Validation accuracy, average over clients (%)", "Validation accuracy (%)", False, 100.0
     ),
     "validation_recall_at_5": Measure(
-        "Validation recall at 5, over all clients", "Validation recall at 5", log=False
+        "Validation recall at 5, over all clients (%)", "Validation recall at 5 (%)", False, 100.0
     ),
     "train_nll": Measure("Training negative log-likelihood", "Train NLL", log=False),
     "test_nll": Measure("Test negative log-likelihood", "Test NLL", log=False),

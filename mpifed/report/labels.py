@@ -16,19 +16,31 @@ TITLES = {
     "ditto": "Ditto",
     "fedadam": "FedAdam",
     "fedavg": "FedAvg",
+    "fedala": "FedALA",
     "fedavg_ft": "FedAvg+",
+    "fedbabu": "FedBABU",
+    "fedbn": "FedBN",
     "fedem": "FedEM",
+    "fedgmm": "FedGMM",
     "fedmgs": "FedMGS",
     "fedmm": "FedMM",
     "fedmm_ot": "FedMM-OT",
     "fedmm_theta": "FedMM-Θ",
     "d_admm": "ADMM",
+    "fedper": "FedPer",
     "fedprox": "FedProx",
+    "fedrep": "FedRep",
+    "fedrod": "FedRoD",
+    "fedrod_hyper": "FedRoD (hyper)",
     "flix": "FLIX",
     "fomaml": "FO-MAML",
+    "ifca": "IFCA",
     "kgt": "K-GT",
+    "knn_per": "kNN-Per",
     "l2gd": "L2GD",
+    "l2sgd": "L2SGD+",
     "local": "Local",
+    "maml": "MAML",
     "mocha": "MOCHA",
     "pfedme": "pFedMe",
     "qffl": "q-FFL",
@@ -37,7 +49,7 @@ TITLES = {
     "scaffnew": "Scaffnew",
     "scaffold": "SCAFFOLD",
 }
-"""Algorithms as the papers print them; any other keeps its name."""
+"""Algorithms as the papers print them; a user's keeps its name."""
 
 # Values that a label leaves out because they are the usual ones.
 USUAL = {"exchange.schedule.name": "static"}

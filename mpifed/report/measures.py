@@ -49,6 +49,8 @@ def cell(group: Group, column: str) -> str:
     mean, deviation = group.mean_and_deviation(column)
     if np.isnan(mean):
         return "–"
+    if MEASURES[column].factor == 100:
+        return f"{100 * mean:.2f}" + ("" if np.isnan(deviation) else f" ± {100 * deviation:.2f}")
     return f"{mean:.4g}" + ("" if np.isnan(deviation) else f" ± {deviation:.2g}")
 
 

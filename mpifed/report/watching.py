@@ -34,7 +34,10 @@ SHOWN = {
     "test_accuracy": ("test accuracy (%)", 100.0, "{:.2f}"),
     "test_accuracy_p10": ("bottom decile (%)", 100.0, "{:.2f}"),
     "consensus_distance": ("distance from consensus", 1.0, "{:.3g}"),
-    **{column: (measure.short, 1.0, "{:.4g}") for column, measure in MEASURES.items()},
+    **{
+        column: (measure.short, measure.factor, "{:.2f}" if measure.factor == 100 else "{:.4g}")
+        for column, measure in MEASURES.items()
+    },
 }
 """Columns of metrics.csv that are shown where they have numbers: name, factor, form."""
 

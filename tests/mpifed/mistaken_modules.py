@@ -161,6 +161,10 @@ def not_flattened(data) -> nn.Module:
     return nn.Sequential(nn.Linear(64, data.n_outputs))
 
 
+def one_layer_of_a_column(data) -> nn.Module:
+    return nn.Linear(11, data.n_outputs)
+
+
 def of_pictures_in_colour(data) -> nn.Module:
     layers = (nn.Unflatten(1, (1, 8)), nn.Conv2d(3, 4, 3), nn.Flatten())
     return nn.Sequential(*layers, nn.LazyLinear(data.n_outputs))

@@ -54,7 +54,7 @@ WRONG_WORDS = {
     "unknown participation": (["participation.name=some"], "participation is 'some'; "),
     "topology under a server": (
         ["exchange.topology=ring"],
-        "Unknown option 'exchange.topology'; exchange=gossip has it; allowed: ",
+        "Unknown option 'exchange.topology'; set exchange=gossip, which has it; allowed: ",
     ),
     "option of another component": (
         ["algorithm.n_components=2", "algorithm.name=fedavg"],
@@ -154,7 +154,8 @@ WRONG_WORDS = {
         ["data=user_components:FailingData", "data.variant=2024-01-01"],
         "data.variant is",
     ),
-    "unknown flag": (["--nope"], "unrecognized arguments: --nope"),
+    "unknown flag": (["--nope"], "unrecognized arguments: --nope; --help"),
+    "misspelt flag": (["--trakc", "wandb"], "did you mean --track? "),
     "no ranks": (["--expect-ranks", "many"], "invalid int value: 'many'"),
     "other ranks": (["--expect-ranks", "77"], "--expect-ranks says 77, but MPI started"),
     "unknown list": (["--list", "algoritms"], "did you mean 'algorithms'?"),

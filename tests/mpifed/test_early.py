@@ -8,6 +8,7 @@ import sys
 import pytest
 from commands import environment
 
+from mpifed.config import early
 from mpifed.config.configuration import apply_overrides, parse_overrides, read_experiment, resolve
 from mpifed.config.early import check_early
 from mpifed.errors import InputError
@@ -27,6 +28,20 @@ WRONG = (
     "algorithm.foo=3",
     "model={name: mlp, hiden: [3]}",
     "data.n_tets=20",
+    "exchange.topology=ring",
+    "exchange.aggregator=meddian",
+    "exchange={name: gossip, topology: rign}",
+    "exchange={name: gossip, topology: {name: ring, p: 0.2}}",
+    "exchange={name: gossip, topology: {name: torus, sides: 3}}",
+    "exchange={name: gossip, weights: metropolis}",
+    "exchange={name: gossip, schedule: onepeer}",
+    "exchange={name: gossip, correction: gradient_tracking}",
+    "exchange={name: gossip, transport: colective}",
+    "compression={name: top_k, k: lots}",
+    "algorithm.mixture_init=unifrom",
+    "algorithm={name: fedmm, surrogate: quadrtic}",
+    "algorithm=nowhere_to_be_found:Method",
+    "model=not/a/module.py:net",
 )
 
 
@@ -44,7 +59,7 @@ def test_torch_is_not_imported_for_it():
     program = (
         "import sys; from mpifed.launch import main\n"
         f"codes = [main([word]) for word in {WRONG}]\n"
-        "print(set(codes), {'torch', 'mpi4py.MPI', 'networkx'} & set(sys.modules))"
+        "print(set(codes), {'torch', 'mpi4py.MPI', 'networkx', 'scipy'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -77,6 +92,34 @@ def test_a_word_outside_of_components_is_refused_without_large_libraries():
 def test_what_only_the_whole_check_knows_passes(word):
     check_early(None, parse_overrides([word]))
     check_early("not-there.yaml", parse_overrides([word]))
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "exchange={name: gossip, topology: {name: erdos_renyi, p: 0.3, on_disconnected: keep}}",
+        "exchange={name: gossip, schedule: {name: static, drop_edges: 0.1}}",
+        "exchange={name: gossip, topology: 'edges:links=0-1, 1-2'}",
+        "exchange={name: gossip, topology: {name: hypercube, dimension: 3}}",
+        "exchange={name: gossip, topology: json:loads}",
+        "exchange.aggregator={name: trimmed_mean, trim: 0.3}",
+        "algorithm=json:loads",
+        "data={name: csv, path: own.csv, label: risk}",
+    ],
+)
+def test_what_is_right_or_needs_more_passes(word, monkeypatch):
+    monkeypatch.setattr(early, "launched_rank", lambda: 0)  # ranks look for files together
+    overrides = parse_overrides([word])
+    if "hypercube" in word:
+        overrides |= {"clients": 10, "evaluation.unseen_fraction": 0.2}
+    check_early(None, overrides)
+
+
+@pytest.mark.parametrize("word", ["data=nowhere.csv", "data.path=nowhere.csv.xz", "data=none.npz"])
+def test_a_table_that_is_missing_is_refused_where_one_process_runs(word, monkeypatch):
+    monkeypatch.setattr(early, "launched_rank", lambda: None)
+    with pytest.raises(InputError, match="there is no such file"):
+        check_early("digits-fedem", parse_overrides([word]))
 
 
 @pytest.mark.parametrize("word", ["algorithm={name: fedadam, server_lr: 0.1}", "clients=ranks"])

@@ -94,6 +94,10 @@ def test_remarks_are_in_the_log(tmp_path):
         ),
         (mistakes.not_flattened, r"layer '0' takes 64 numbers and is given 8; begin with nn\.Flat"),
         (
+            mistakes.one_layer_of_a_column,
+            r"the Linear takes 11 numbers and is given 8; .*or begin with nn\.Flatten\(\) .*\(64,",
+        ),
+        (
             mistakes.of_pictures_in_colour,
             r"layer '1' takes 3 channels and is given 1; make it nn\.C",
         ),

@@ -216,7 +216,7 @@ def test_every_study_can_be_planned(paper, tmp_path, capfd):
         (["fedem", "--table", "3", "--data", "recovered", "--data", "paper"], "not in table-3"),
         (["fedem", "--data", "papre"], "not in any of the tables; did you mean 'paper'"),
         (["fedem", "--table", "3", "--processes", "0"], "--processes is 0"),
-        (["fedex"], "invalid choice"),
+        (["fedex"], "paper is 'fedex'; did you mean 'fedem'?"),
     ],
 )
 def test_mistakes_get_a_sentence(words, said, capfd):

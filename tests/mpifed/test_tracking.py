@@ -168,7 +168,7 @@ def test_a_wrong_name_or_a_missing_package_is_refused_and_nothing_written(
 ) -> None:
     words = [*TINY, "--output", tmp_path / "run", "--track"]
     wrong = call([*words, "tensorbord"], capfd)
-    assert wrong.code == 2 and "invalid choice: 'tensorbord'" in wrong.err
+    assert wrong.code == 2 and "--track is 'tensorbord'; did you mean 'tensorboard'?" in wrong.err
     with pytest.raises(InputError, match="track is 'wanb'; did you mean 'wandb'"):
         mpifed.run(**SMALL, output=tmp_path / "run", track="wanb")
     with pytest.raises(InputError, match="track is True"):

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 from run_directories import write_run
 
+from mpifed.components.tables import ALGORITHMS
 from mpifed.report.__main__ import main
 from mpifed.report.groups import group_runs
+from mpifed.report.intervals import Estimate
+from mpifed.report.labels import TITLES
+from mpifed.report.looks import COLOUR_OF
 from mpifed.report.measures import measured, rows
+from mpifed.report.page.results import _interval
 from mpifed.report.plots import draw
 from mpifed.report.reading import find_runs
 from mpifed.report.tables import csv_text, markdown
@@ -69,3 +74,28 @@ def test_every_measure_is_drawn(runs: Path, capfd: pytest.CaptureFixture[str]) -
     shown = capfd.readouterr().out
     assert "Objective" in shown
     assert "Average" not in shown
+
+
+def test_validation_accuracy_is_in_per_cent_as_test_accuracy(tmp_path: Path) -> None:
+    for seed, last in ((0, 0.5), (1, 0.75)):
+        run = write_run(tmp_path / "runs" / str(seed), seed=seed)
+        text = (run / "metrics.csv").read_text().splitlines()
+        lines = [f"{line},{last}" for line in text[1:]]
+        (run / "metrics.csv").write_text("\n".join([f"{text[0]},validation_accuracy", *lines, ""]))
+    groups, _ = group_runs(find_runs([tmp_path]))
+    assert rows(groups)[0][2] == "62.50 ± 17.68"
+    out = tmp_path / "out"
+    assert main([str(tmp_path / "runs"), "--output", str(out), "--format", "none"]) == 0
+    page = (out / "report.html").read_text()
+    assert "Validation accuracy (%)" in page and "62.50 ± 158.83" in page
+
+
+def test_numbers_of_the_page_keep_their_last_zeros() -> None:
+    assert _interval(Estimate(0.26491, 0.002, 3, 1.0), None) == "0.2649 ± 0.0020"
+    assert _interval(Estimate(1.0, float("nan"), 1, 1.0), None) == "1.000"
+    assert _interval(Estimate(2000.0, 30.0, 3, 1.0), None) == "2000 ± 30"
+
+
+def test_every_method_has_a_name_in_the_letters_of_its_paper() -> None:
+    assert set(ALGORITHMS) <= set(TITLES)
+    assert set(COLOUR_OF) <= set(TITLES.values())

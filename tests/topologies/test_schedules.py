@@ -1,5 +1,6 @@
 import itertools
 import math
+import re
 from dataclasses import dataclass
 
 import networkx as nx
@@ -312,6 +313,37 @@ def one_too_many(n):
 def test_what_a_user_calls_a_schedule_must_be_one(name, words):
     with pytest.raises(TopologyError, match=words):
         build_schedule(f"{__name__}:{name}", 4)
+
+
+def without_n():
+    return None
+
+
+def of_another_name(nodes, spokes=3):
+    return None
+
+
+def failing(*arguments, **options):
+    raise KeyError("spokes")
+
+
+@pytest.mark.parametrize(
+    ("name", "graph", "rule", "schedule"),
+    [
+        ("without_n", "without_n(n=...)", "without_n(Graph, spokes=...)", "without_n(int)"),
+        ("of_another_name", "of_another_name(n=...)", None, None),
+        ("failing", *["fails: KeyError: 'spokes'"] * 3),
+    ],
+)
+def test_a_user_s_function_that_cannot_be_called_is_told_how_it_is(name, graph, rule, schedule):
+    own = f"{__name__}:{name}"
+    with pytest.raises(TopologyError, match=re.escape(graph)):
+        build_graph(own, 4)
+    if rule is not None:
+        with pytest.raises(TopologyError, match=re.escape(rule)):
+            mixing_matrix(graph_of(8), own, spokes=2)
+        with pytest.raises(TopologyError, match=re.escape(schedule)):
+            build_schedule(own, 4)
 
 
 def test_the_static_schedule_keeps_what_is_known_of_its_weights():

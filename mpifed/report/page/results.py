@@ -46,7 +46,8 @@ def last_values(groups: Sequence[Group], how: Drawn) -> str:
     """
     columns = [(ACCURACY, "Test accuracy (%)", 100.0), (DECILE, "Bottom decile (%)", 100.0)]
     columns += [("train_loss", "Training loss", 1.0)]
-    columns += [(column, MEASURES[column].short, 1.0) for column in measured(groups)]
+    shown_too = [(column, MEASURES[column]) for column in measured(groups)]
+    columns += [(column, measure.short, measure.factor) for column, measure in shown_too]
     found = {
         column: [estimate(factor * _last(group, column)) for group in groups]
         for column, _, factor in columns
@@ -204,9 +205,9 @@ def _last(group: Group, column: str) -> np.ndarray:
 def _interval(found: Estimate, digits: int | None) -> str:
     if math.isnan(found.mean):
         return "–"
-    form, width = ("{:.4g}", "{:.2g}") if digits is None else (f"{{:.{digits}f}}",) * 2
+    form, width = ("{:#.4g}", "{:#.2g}") if digits is None else (f"{{:.{digits}f}}",) * 2
     half = "" if math.isnan(found.half_width) else f" ± {width.format(found.half_width)}"
-    return form.format(found.mean) + half
+    return form.format(found.mean).removesuffix(".") + half.removesuffix(".")
 
 
 def _difference(found: Estimate) -> list[str]:

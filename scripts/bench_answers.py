@@ -1,0 +1,116 @@
+"""How long a person waits: for the answer to a wrong word, and for the report of a hundred runs."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+from bench_figures import report
+
+WRONG = (
+    ("digits-fedm",),
+    ("roundss=3",),
+    ("algorithm=fedme",),
+    ("model.width=32",),
+    ("data=nowhere.csv",),
+    ("exchange.topology=ring",),
+    ("exchange=gossip", "exchange.topology=rign"),
+    ("exchange=gossip", "exchange.schedule=one_peer"),
+    ("algorithm=nowhere:Method",),
+)
+"""Words of which the last one is wrong."""
+
+RUNS, ROWS, SEEDS = 100, 1000, 10
+METHODS = (
+    *("fedavg", "local", "fedprox", "ditto", "scaffold"),
+    *("fedem", "apfl", "pfedme", "fedrep", "ifca"),
+)
+
+
+def wrong_words(repeats: int = 5) -> None:
+    """CPU seconds of ``mpifed run`` until it has refused a wrong word."""
+    for words in WRONG:
+        seconds = []
+        for _ in range(repeats):
+            before = _spent()
+            command = [sys.executable, "-m", "mpifed.run", *words]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 2, done
+            seconds.append(_spent() - before)
+        report("wrong_words", round(sorted(seconds)[repeats // 2], 3), "CPU s", words=words)
+
+
+def report_hundred() -> None:
+    """CPU seconds and bytes of the report of a hundred runs of a thousand rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        one = Path(folder, "one")
+        command = [sys.executable, "-m", "mpifed.run", "clients=20", "rounds=2", "data.n_test=50"]
+        subprocess.run([*command, "--quiet", "--output", str(one)], check=True, timeout=120)
+        for number in range(RUNS):
+            _copied(one, Path(folder, "runs", str(number)), number)
+        for formats in ("none", "png"):
+            page = Path(folder, formats)
+            words = [str(Path(folder, "runs")), "--format", formats, "--output", str(page)]
+            before, began = _spent(), time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-m", "mpifed.report", *words],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                timeout=300,
+            )
+            report(
+                "report_hundred",
+                round(_spent() - before, 2),
+                "CPU s",
+                wall=round(time.perf_counter() - began, 2),
+                pictures=formats,
+                bytes=(page / "report.html").stat().st_size,
+                runs=RUNS,
+                rows=ROWS,
+            )
+
+
+def _spent() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _copied(one: Path, to: Path, number: int) -> None:
+    """Copy a run as if it had had another method and seed, and more rounds."""
+    shutil.copytree(one, to, ignore=shutil.ignore_patterns("checkpoints"))
+    configuration = yaml.safe_load((one / "config.yaml").read_text())
+    changed = {"seed": number % SEEDS, "rounds": ROWS - 1}
+    configuration |= changed | {"algorithm": {"name": METHODS[number // SEEDS]}}
+    (to / "config.yaml").write_text(yaml.safe_dump(configuration, sort_keys=False))
+    with (one / "metrics.csv").open() as file:
+        row = list(csv.DictReader(file))[-1]
+    noise = random.Random(number)
+    with (to / "metrics.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(row))
+        writer.writeheader()
+        for k in range(ROWS):
+            risen = 1 - math.exp(-k / 200)
+            writer.writerow({key: _at(key, text, k, risen, noise) for key, text in row.items()})
+
+
+def _at(column: str, text: str, k: int, risen: float, noise: random.Random) -> str:
+    """Return the field of a column in round ``k``: a curve that rises to the value, with noise."""
+    if column == "round":
+        return str(k)
+    if column == "state_digest" or not text:
+        return text
+    if column.endswith("bits"):
+        return str(int(text) * k)
+    return repr(float(text) * risen + 0.01 * noise.random())
+
+
+BENCHMARKS = {"wrong_words": wrong_words, "report_hundred": report_hundred}
