@@ -1,4 +1,4 @@
-"""Meta-learning: a shared model that a few local steps adapt to every client.
+"""MAML and Reptile (Finn et al. 2017, Nichol et al. 2018): a model that a few local steps adapt.
 
 With y_i(x) the point that client i reaches from x by k gradient steps,
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 HEADING = "Parameters\n----------\n"
+YEAR = re.compile(r"\b(19|20)\d\d\b")
 SENTENCE = re.compile(r"(?<=[\w)\]'`])\.\s+(?=[A-Z`])")
 
 
@@ -41,6 +42,23 @@ def summaries(component: Callable[..., Any]) -> dict[str, str]:
         for names, text in _entries(inspect.cleandoc(part.__doc__ or "")):
             found |= {name.strip(): _line(text) for name in names.split(",")}
     return found
+
+
+def source(component: Callable[..., Any]) -> str:
+    """Return the first sentence of the component's module if it names a year of a paper, else ''.
+
+    Examples
+    --------
+    >>> from mpifed.algorithms.ditto import Ditto
+    >>> source(Ditto)
+    'Ditto (Li et al. 2021, Algorithm 1): a global model, and personal ones that are pulled to it'
+    >>> source(len)
+    ''
+    """
+    module = inspect.getmodule(component)
+    first = " ".join(((module and module.__doc__) or "").split("\n\n")[0].split())
+    first = SENTENCE.split(first)[0].removesuffix(".").replace("``", "'")
+    return first if YEAR.search(first) else ""
 
 
 def _line(text: str) -> str:

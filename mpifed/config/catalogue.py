@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mpifed.components.documentation import summaries
+from mpifed.components.documentation import source, summaries
 from mpifed.components.registry import find, find_algorithm, load, summary
 from mpifed.components.schema import describe, options_of, shown
 from mpifed.components.tables import (
@@ -177,7 +177,8 @@ def _component_options(kind: str, name: str, component: Callable[..., Any]) -> s
         if option.name != "name" or kind == "section"
     ]
     heading = summary(component).replace("``", "'")
-    return _sheet(f"{kind} {name}: {heading}", rows)
+    paper = source(component)
+    return _sheet(f"{kind} {name}: {heading}" + (f"\n  {paper}" if paper else ""), rows)
 
 
 def _sheet(heading: str, rows: Sequence[tuple[str, str, Any, str]]) -> str:

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from mpifed import launch
-from mpifed.components.documentation import summaries
+from mpifed.components.documentation import source, summaries
 from mpifed.components.registry import find, find_algorithm
 from mpifed.components.schema import describe, options_of
 from mpifed.components.tables import ALGORITHMS, TABLES
@@ -65,6 +65,8 @@ def test_the_options_of_a_component_are_listed_and_explained(case):
     sheets = listing(name).split("\n\n")
     (sheet,) = [sheet for sheet in sheets if sheet.startswith(f"{kind} {name}: ")]
     lines = sheet.splitlines()[1:]
+    if paper := source(component):
+        assert lines.pop(0) == f"  {paper}"
     # The name of a section is an option of it; that of a component is how it is asked for.
     every = options_of(component).values()
     options = [option for option in every if option.name != "name" or kind == "section"]
@@ -79,6 +81,11 @@ def test_the_options_of_a_component_are_listed_and_explained(case):
     parts = inspect.getmro(component)[:-1] if inspect.isclass(component) else [component]
     taken = {name for part in parts for name in inspect.signature(part).parameters}
     assert set(summaries(component)) <= {*taken, "**options"}
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"local"}))
+def test_a_method_names_its_paper(name):
+    assert source(component_of("algorithm", name))
 
 
 def test_what_null_means_is_said():
