@@ -41,6 +41,7 @@ from topologies.projections import (
     project_admissible,
     project_nuclear,
 )
+from topologies.sparse_mixing import sparse_iterates
 from topologies.symmetric import symmetric_solution
 from topologies.threads import one_thread
 
@@ -52,6 +53,14 @@ IMBALANCE = 1.5
 NEARLY, LARGE = 5.0, 500
 """Within how many times the wanted gap, and from how many nodes on, a look between two checks is
 worth its eigenvalues: iterations cost more than they do.
+"""
+
+SPARSE_NODES, SPARSE_DENSITY = 500, 0.05
+"""From how many nodes on, and up to which share of all pairs as edges, sparse_mixing.py is used."""
+
+LIKELY, PATIENCE = 1.0, 10
+"""How many tolerances an estimated gap may be for a certificate to be tried, and after which part of
+the iterations to try again.
 """
 
 GAP_FLOOR = ROW_TOLERANCE
@@ -178,6 +187,8 @@ def _solve(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
             bound = min(feasible_bound(pattern, y, z), slem)
             if _relative(slem, bound) < 1e-9:
                 return _Part(weights, slem, bound, 0, "closed_form")
+        if pattern.n >= SPARSE_NODES and 2 * len(pattern.i) <= SPARSE_DENSITY * pattern.n**2:
+            return _sparse(pattern, tolerance, max_iterations)
     else:
         _check_zero_diagonal(pattern)
     return _alternate(pattern, tolerance, max_iterations)
@@ -236,6 +247,31 @@ def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part
         u /= factor
         multipliers = multipliers.scaled(1 / factor)
     return _Part(best_weights, best, bound, max_iterations, "max_iterations")
+
+
+def _sparse(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
+    n, edges = pattern.n, pattern.edges
+    rules = formula_rules(pattern)
+    best, weights, bound, due = np.inf, np.zeros(len(edges)), 0.0, 0
+    for iteration, found in enumerate(sparse_iterates(pattern), 1):
+        last = iteration >= max_iterations
+        # A certificate costs as much as a hundred iterations, so that few are tried.
+        if last or (iteration >= due and found.estimate <= LIKELY * tolerance):
+            candidate = at_most_one(n, edges, found.weights)
+            slem = slem_of(pattern, candidate)
+            if slem < best:
+                best, weights = slem, candidate
+            best, weights, rules = best_of(pattern, best, weights, rules)
+            y = (found.vectors * found.values) @ found.vectors.T
+            bound = min(max(bound, feasible_bound(pattern, y, found.z)), best)
+            wanted = max(GAP_FLOOR, tolerance * min(best, 10 * (1 - bound)))
+            if best - bound <= wanted:
+                status = "converged" if best - bound <= tolerance * best else "rounding"
+                return _Part(weights, best, bound, iteration, status)
+            due = iteration + max(20, iteration // PATIENCE)
+        if last:
+            break
+    return _Part(weights, best, bound, max_iterations, "max_iterations")
 
 
 def _is_check(iteration: int) -> bool:
