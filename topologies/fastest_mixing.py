@@ -6,7 +6,8 @@
 (Boyd, Diaconis and Xiao 2004, Fastest mixing Markov chain on a graph, section 1.3). Where symmetry
 gives the solution, symmetric.py finds it; elsewhere the alternating direction method of multipliers
 does (Boyd, Parikh, Chu, Peleato and Eckstein 2011), on the splitting W - J = Z with the constraints
-on W and the norm on Z.
+on W and the norm on Z; on large sparse graphs with self-loops the method of sparse_mixing.py, which
+needs no dense matrix but for the certificate.
 
 Every result carries a lower bound on the SLEM of all such W. For any symmetric Y with Y 1 = 0 and
 nuclear norm at most 1, and any z with z_i + z_j <= 2 Y_ij on edges and z_i <= Y_ii,
@@ -59,8 +60,8 @@ SPARSE_NODES, SPARSE_DENSITY = 500, 0.05
 """From how many nodes on, and up to which share of all pairs as edges, sparse_mixing.py is used."""
 
 LIKELY, PATIENCE = 1.0, 10
-"""How many tolerances an estimated gap may be for a certificate to be tried, and after which part of
-the iterations to try again.
+"""How many tolerances an estimated gap may be for a certificate to be tried, and how many times the
+iterations until the next one have been done by then.
 """
 
 GAP_FLOOR = ROW_TOLERANCE
@@ -84,7 +85,7 @@ class FmmcResult:
     certified_gap : float
         (slem - lower_bound) / slem, or 0 where slem is 0.
     iterations : int
-        Iterations of the alternating direction method, summed over components.
+        Iterations of the alternating direction or primal-dual method, summed over components.
     status : str
         "closed_form", "converged", "max_iterations", or "rounding" where the gap came to
         ``GAP_FLOOR`` (1e-11), but not to a smaller tolerance.

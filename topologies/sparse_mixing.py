@@ -4,8 +4,8 @@ The saddle point of fastest_mixing.py,
 
     min over admissible W  max over ||Y||_* <= 1  of  <Y, W - J> ,
 
-by the primal-dual method of Chambolle and Pock (2011, algorithm 1) with diagonal step sizes (Pock
-and Chambolle 2011, section 2):
+by the over-relaxed primal-dual method of Chambolle and Pock (2011, algorithm 1; 2016, section 4.1)
+with diagonal step sizes (Pock and Chambolle 2011, section 2):
 
     Y+ = P_nuclear(Y + s (W - J)),   W+ = P_admissible(W - T o (2 Y+ - Y)) .
 
@@ -31,13 +31,15 @@ from topologies.sparse_projection import Scales, SparsePattern, project_scaled
 
 Array = NDArray[np.float64]
 
-SPARE = 16
+OVER_RELAXATION = 1.8
+SPARE, FORGOTTEN = 16, 1e-3
+SIZED_AT = (3, 5, 10, 20)
 SCALES_AT = (20, 40, 80, 160)
 MISSED_AT = (5, 10, 15, 20, 30, 40, 50, 60)
 LEAST_LEVERAGE = 0.5
 """Of the mean leverage, what each node has besides, so that no step is boundless."""
 
-IMBALANCE, FACTOR = 2.0, 1.5
+BALANCE = 2.0
 NOTHING = 1e-12
 
 
@@ -82,12 +84,13 @@ def sparse_iterates(pattern: Pattern) -> Iterator[SparseIterate]:
     w = metropolis_hastings_weights(n, pattern.edges)
     own = 1 - pattern.node_sums(w)
     basis = _first_basis(sparse, w, own)
-    spectrum = np.zeros(basis.shape[1])
+    inner = np.zeros((basis.shape[1], basis.shape[1]))  # Y = basis inner basis'
     y, y_own, multipliers = np.zeros(len(i)), np.zeros(n), np.zeros(n)
     size, scales = 1.0, Scales(np.ones(len(i)), np.ones(n))
     iteration = 0
     while True:
         iteration += 1
+        relaxed = OVER_RELAXATION if iteration > SCALES_AT[0] else 1.0
         matrix = sparse.matrix(w, own)
         image = _centred(matrix @ basis)
         rest = _outside(basis, image)
@@ -95,58 +98,57 @@ def sparse_iterates(pattern: Pattern) -> Iterator[SparseIterate]:
         ritz = block.T @ np.hstack([image, _centred(matrix @ rest)])
         ritz = (ritz + ritz.T) / 2
         largest = float(np.abs(np.linalg.eigvalsh(ritz)).max())
-        sum_ = size * ritz
-        sum_[np.arange(len(spectrum)), np.arange(len(spectrum))] += spectrum
-        values, mixing = np.linalg.eigh(sum_)
+        moved_to = size * ritz
+        moved_to[: len(inner), : len(inner)] += inner
+        values, mixing = np.linalg.eigh(moved_to)
         order = np.argsort(-np.abs(values), kind="stable")
         count, level = _threshold(np.abs(values[order]))
         kept = mixing[:, order[: count + count // 4 + SPARE]]
         shrunk = values[order[:count]]
         shrunk = shrunk - np.copysign(level, shrunk)
-        overlap = kept[: len(spectrum), :count]
-        moved = shrunk @ shrunk + spectrum @ spectrum - 2 * spectrum @ (overlap**2 @ shrunk)
+        if relaxed > 1:
+            kept = np.hstack([kept, _left(kept, inner, FORGOTTEN * np.abs(shrunk).max())])
         basis = block @ kept
-        spectrum = np.zeros(basis.shape[1])
-        spectrum[:count] = shrunk
+        kept = kept[: len(inner)]
+        old = kept.T @ inner @ kept
+        step = -old
+        step[np.arange(count), np.arange(count)] += shrunk
+        moved = float((step**2).sum())
         active = basis[:, :count]
-        new_y = np.einsum("ij,ij->i", (active * shrunk)[i], active[j])
-        new_own = active**2 @ shrunk
+        new_y, new_own = _on_pattern(pattern, active, shrunk)
         turned = scales.norm(new_y - y, new_own - y_own)
         if turned > moved > 0:
             scales = scales.reduced(0.9 * moved / turned)
         steps = scales.times(1 / size)
-        before, before_own = w, own
-        w, own, multipliers = project_scaled(
+        new_w, new_diagonal, multipliers = project_scaled(
             w - steps.edges * (2 * new_y - y),
             own - steps.loops * (2 * new_own - y_own),
             sparse,
             steps,
             multipliers,
         )
-        y, y_own = new_y, new_own
-        yield SparseIterate(
-            w, active, shrunk, 2 * multipliers, max(0.0, largest - level / size)
-        )
+        estimate = max(0.0, largest - level / size)
+        yield SparseIterate(new_w, active, shrunk, 2 * multipliers, estimate)
+        w, own = w + relaxed * (new_w - w), own + relaxed * (new_diagonal - own)
+        inner = old + relaxed * step
+        if relaxed > 1:
+            spectrum, turn = np.linalg.eigh(inner)
+            y, y_own = _on_pattern(pattern, basis @ turn, spectrum)
+        else:
+            y, y_own = new_y, new_own
         if iteration in MISSED_AT or iteration % 20 == 0:
             missed = _missed(sparse, w, own, basis, 0.9 * level / size)
             basis = np.hstack([basis, missed])
-            spectrum = np.append(spectrum, np.zeros(missed.shape[1]))
-        if iteration in (3, 5, 10, 20):
+            inner = np.pad(inner, (0, missed.shape[1]))
+        if iteration in SIZED_AT and level > 0:
+            # At the solution of every graph tried, this balances the two residuals.
             size /= count * level
         if iteration in SCALES_AT:
             leverage = (basis[:, : count + count // 4] ** 2).sum(axis=1)
             leverage += LEAST_LEVERAGE * count / n
             scales = Scales(1 / (leverage[i] + leverage[j]), 1 / (2 * leverage))
             if iteration == SCALES_AT[0]:
-                size *= 2 * float(np.exp(np.log(scales.edges).mean() / 2))
-        if iteration > SCALES_AT[0] and iteration % 20 == 0:
-            primal = np.sqrt(max(moved, 0.0)) / size / np.sqrt(sparse.squares(w, own) - 1)
-            change = scales.inverse_norm(w - before, own - before_own)
-            dual = np.sqrt(change) * size / np.linalg.norm(shrunk)
-            if primal > IMBALANCE * dual:
-                size *= FACTOR
-            elif dual > IMBALANCE * primal:
-                size /= FACTOR
+                size *= BALANCE * float(np.exp(np.log(scales.edges).mean() / 2))
 
 
 def _first_basis(sparse: SparsePattern, w: Array, own: Array) -> Array:
@@ -182,8 +184,29 @@ def _threshold(descending: Array) -> tuple[int, float]:
     return count, max(0.0, float(excess[count - 1] / count))
 
 
+def _on_pattern(pattern: Pattern, vectors: Array, values: Array) -> tuple[Array, Array]:
+    """Return the matrix with these eigenvectors and eigenvalues on edges and on the diagonal."""
+    scaled = vectors * values
+    on_edges: Array = np.einsum("ij,ij->i", scaled[pattern.i], vectors[pattern.j])
+    own: Array = vectors**2 @ values
+    return on_edges, own
+
+
+def _left(kept: Array, inner: Array, least: float) -> Array:
+    """Return what spans the last Y beyond the vectors kept, where it is more than ``least``."""
+    rest = np.zeros((len(kept), len(inner)))
+    rest[: len(inner)] = inner
+    rest -= kept @ (kept.T @ rest)
+    spanning, sizes, _ = np.linalg.svd(rest, full_matrices=False)
+    spanning = spanning[:, sizes > least]
+    added: Array = spanning - kept @ (kept.T @ spanning)
+    return added
+
+
 def _missed(sparse: SparsePattern, w: Array, own: Array, basis: Array, level: float) -> Array:
     """Return eigenvectors of W - J orthogonal to the basis with eigenvalues beyond +-level."""
+    if basis.shape[1] + 2 > sparse.n:
+        return basis[:, :0]
     matrix = sparse.matrix(w, own)
 
     def image(x: Array) -> Array:
@@ -196,5 +219,5 @@ def _missed(sparse: SparsePattern, w: Array, own: Array, basis: Array, level: fl
     n = sparse.n
     operator = LinearOperator((n, n), matvec=image, dtype=np.float64)
     start = np.sin(np.arange(1.0, n + 1))
-    values, vectors = eigsh(operator, k=24, v0=start, tol=0.03, maxiter=1000)
+    values, vectors = eigsh(operator, k=min(24, n - 2), v0=start, tol=0.03, maxiter=1000)
     return _outside(basis, vectors[:, np.abs(values) > level])

@@ -39,10 +39,6 @@ class SparsePattern:
         data = np.concatenate([on_edges, on_edges, diagonal])[self._order]
         return csr_array((data, self._columns, self._starts), shape=(self.n, self.n))
 
-    def squares(self, on_edges: Array, diagonal: Array) -> float:
-        """Return the squared Frobenius norm of that matrix."""
-        return float(2 * on_edges @ on_edges + diagonal @ diagonal)
-
 
 @dataclass(frozen=True)
 class Scales:
@@ -54,10 +50,6 @@ class Scales:
     def norm(self, on_edges: Array, diagonal: Array) -> float:
         """Return the squared norm of the matrix with these values times the root of the steps."""
         return float(2 * self.edges @ on_edges**2 + self.loops @ diagonal**2)
-
-    def inverse_norm(self, on_edges: Array, diagonal: Array) -> float:
-        """Return the squared norm of the matrix divided by the root of the steps."""
-        return float(2 * (on_edges**2 / self.edges).sum() + (diagonal**2 / self.loops).sum())
 
     def times(self, by: float) -> Scales:
         """Return all steps times a factor."""

@@ -4,7 +4,6 @@ import pytest
 
 from topologies import build_graph, edge_array, fastest_mixing, fmmc
 from topologies.dual_bound import feasible_bound
-from topologies.fastest_mixing import slem_of
 from topologies.projections import Multipliers, Pattern, project_admissible
 from topologies.sparse_mixing import sparse_iterates
 from topologies.sparse_projection import Scales, SparsePattern, project_scaled
@@ -21,12 +20,16 @@ def graph_of(family):
     return build_graph(family, 60, seed=3, **options)
 
 
-@pytest.mark.parametrize("family", ["erdos_renyi", "small_world", "random_regular"])
+@pytest.mark.parametrize(
+    "family",
+    ["erdos_renyi", "random_regular", pytest.param("small_world", marks=pytest.mark.slow)],
+)
 def test_it_agrees_with_the_dense_method(family, request):
     graph = graph_of(family)
     dense = fmmc(graph)
     request.getfixturevalue("always_sparse")
     found = fmmc(graph)
+    assert abs(found.slem - dense.slem) <= 1e-3 * dense.slem
     assert found.status == "converged"
     assert found.certified_gap <= 1e-3
     assert found.iterations != dense.iterations
@@ -37,7 +40,7 @@ def test_it_agrees_with_the_dense_method(family, request):
 
 def test_the_certificate_holds_by_eigenvalues_of_dense_matrices(always_sparse):
     graph = graph_of("erdos_renyi")
-    found, edges = fmmc(graph), edge_array(graph)
+    found, edges = fmmc(graph, 5e-3), edge_array(graph)
     weights = np.zeros((60, 60))
     weights[edges[:, 0], edges[:, 1]] = weights[edges[:, 1], edges[:, 0]] = found.weights
     weights += np.diag(1 - weights.sum(axis=1))
@@ -82,7 +85,6 @@ def test_iterates_are_admissible_and_their_duals_feasible():
         assert np.abs(found.values).sum() == pytest.approx(1)
         gram = found.vectors.T @ found.vectors
         assert np.abs(gram - np.eye(len(gram))).max() < 1e-8
-        assert slem_of(pattern, found.weights) >= 0
 
 
 def test_the_scaled_projection_is_the_dense_one_where_steps_are_one():
