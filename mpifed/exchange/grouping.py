@@ -35,7 +35,7 @@ class Grouping:
 
     def __init__(self, communicator: Communicator, asked: str) -> None:
         self._communicator, self._asked = communicator, asked
-        self._flat = FlatSums(communicator.total)
+        self._flat = FlatSums(communicator.begin_total)
         self._has_room: dict[int, bool] = {}
 
     @cached_property

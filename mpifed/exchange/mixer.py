@@ -45,21 +45,25 @@ class Mixer:
         the products of different ranks.
         """
         count = len(self.limbs)
-        totals = np.zeros((2 * count - 1, self.limbs[0].shape[0], x.shape[1]))
+        totals = np.empty((2 * count - 1, self.limbs[0].shape[0], x.shape[1]))
         for part in _blocks(x.shape[1], max(self.limbs[0].shape)):
-            scaled = shifted(x[:, part].astype(np.float64), -exponent)
-            for j, x_limb in enumerate(_split(scaled, self.bits, count)):
-                for k, limb in enumerate(self.limbs):
-                    totals[j + k, :, part] += limb @ x_limb
+            x_limbs = _split(x[:, part], -exponent, self.bits, count)
+            for order in range(2 * count - 1):
+                first = max(0, order + 1 - count)
+                made = self.limbs[order - first] @ x_limbs[first]
+                for j in range(first + 1, min(order + 1, count)):
+                    made += self.limbs[order - j] @ x_limbs[j]
+                totals[order, :, part] = made
         return totals
 
     def combine(
         self, products: Float64[np.ndarray, "orders rows width"], exponent: int
     ) -> Float64[np.ndarray, "rows width"]:
         """Return W X in float64, (rows, width), from the sum of all its ``products``."""
-        total = np.zeros(products.shape[1:])
         # Least significant first, so that the sum is rounded as late as possible.
-        for order in reversed(range(len(products))):
+        total = shifted(products[-1], exponent - self.bits * (len(products) + 1))
+        total += 0.0  # never -0.0
+        for order in reversed(range(len(products) - 1)):
             total += shifted(products[order], exponent - self.bits * (order + 2))
         return total
 
@@ -124,7 +128,7 @@ def mixer(
     others = column != own[row]
     row, column, values = row[others], column[others], coo.data[others]
     made = []
-    for k, part in enumerate(_split(values, bits, limbs)):
+    for k, part in enumerate(_split(values, 0, bits, limbs)):
         rest = np.bincount(row, part, minlength=len(own))
         diagonal = (float(1 << bits) if k == 0 else 0.0) - rest
         data = np.concatenate([part, diagonal])
@@ -137,7 +141,7 @@ def off_diagonal_mixer(block: scipy.sparse.csr_array, longest: int, limbs: int) 
     """Return a block of a mixing matrix without any client's own weight, in fixed point."""
     bits = _bits(longest, limbs)
     coo = block.tocoo()
-    parts, places = _split(coo.data, bits, limbs), (coo.row, coo.col)
+    parts, places = _split(coo.data, 0, bits, limbs), (coo.row, coo.col)
     made = [scipy.sparse.csr_array((part, places), shape=block.shape) for part in parts]
     return Mixer([_as_dense_as_it_is(limb) for limb in made], bits)
 
@@ -156,12 +160,16 @@ def _as_dense_as_it_is(
     return limb.toarray() if limb.nnz > 0.2 * limb.shape[0] * limb.shape[1] else limb
 
 
-def _split(values: np.ndarray, bits: int, count: int) -> list[np.ndarray]:
-    """Integers a_k with values = sum_k a_k 2**(-bits (k + 1)) up to 2**(-bits count)."""
+def _split(values: np.ndarray, by: int, bits: int, count: int) -> list[np.ndarray]:
+    """Integers a_k with values 2**by = sum_k a_k 2**(-bits (k + 1)) up to 2**(-bits count)."""
+    if abs(by) < 900:
+        rest = np.multiply(values, 2.0 ** (by + bits), dtype=np.float64)
+    else:
+        rest = shifted(shifted(values.astype(np.float64), by), bits)
     limbs = []
-    for _ in range(count):
-        values = shifted(values, bits)
-        whole = np.rint(values)
-        values -= whole
-        limbs.append(whole)
+    for left in reversed(range(count)):
+        limbs.append(np.rint(rest, out=None if left else rest))
+        if left:
+            rest -= limbs[-1]
+            rest *= 2.0**bits
     return limbs

@@ -9,8 +9,10 @@ below 2**-40 of the largest term; float32 keeps 2**-24 of each.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 ON_GPU = 1 << 24
 """Numbers of its rows that a GPU works on at once."""
 
-CACHED = 1 << 15
+CACHED = 1 << 14
 """Numbers of its rows that are worked on at once, to stay in a core's cache."""
 
 
@@ -59,6 +61,10 @@ def largest(tensor: Tensor) -> float:
 
 def largest_of_rows(flat: Float[np.ndarray, "rows width"]) -> Float64[np.ndarray, " rows"]:
     """Return the largest modulus of each row, NaN where there is one: float64 (rows,)."""
+    width = max(CACHED // 8, 4 * CACHED // max(1, len(flat)))
+    if flat.shape[1] > width:
+        blocks = [flat[:, start : start + width] for start in range(0, flat.shape[1], width)]
+        return functools.reduce(np.maximum, map(largest_of_rows, blocks))
     # numpy's are faster than torch's, and need no copy.
     low, high = flat.min(1, initial=0), flat.max(1, initial=0)
     return np.maximum(-low, high).astype(np.float64) + 0.0  # never -0.0
@@ -86,7 +92,7 @@ def weighted_sum(
     itself and to 2**(n_terms bits - 61) of the largest (for float64 rows: twice as many bits).
     Raises as ``common_exponents``.
     """
-    sums = FlatSums(communicator.total) if sums is None else sums
+    sums = FlatSums(communicator.begin_total) if sums is None else sums
     # A product rounded up can reach 2**exponent, hence the extra bit of headroom.
     bits = 61 - int(n_terms).bit_length()
     if isinstance(rows, SparseRows):
@@ -102,17 +108,28 @@ def weighted_sum(
     total = sums.array((math.prod(shape),), np.float64)
     # Integers are made, added and turned into numbers where the result will be, if that is ours.
     in_place = limbs == 1 and not sums.shared
-    held = None if in_place else np.empty(limbs * min(len(total), sums.columns), np.int64)
+    under_way: deque[tuple[slice, Callable[[], np.ndarray]]] = deque()
+
+    def end() -> None:
+        part, ended = under_way.popleft()
+        share = sums.share(part.stop - part.start)
+        _combine(ended(), bits, exponent, total[part][share])
+
     for start in range(0, len(total), sums.columns):
         part = slice(start, min(start + sums.columns, len(total)))
-        width = part.stop - start
-        own = total[part].view(np.int64) if held is None else held[: limbs * width]
+        width = part.stop - part.start
+        own = total[part].view(np.int64) if in_place else np.empty(limbs * width, np.int64)
         own = own.reshape(limbs, width)
         if isinstance(rows, SparseRows):
             _sparse_limbs(rows.columns, terms, part, bits, exponent, own)
         else:
             _dense_limbs(flat[:, part], weights, bits, exponent, own)
-        _combine(sums.add(own), bits, exponent, total[part][sums.share(width)])
+        # While these columns travel, the next are turned into integers.
+        under_way.append((part, sums.begin(own)))
+        if len(under_way) > sums.under_way:
+            end()
+    while under_way:
+        end()
     sums.filled()
     return total.reshape(shape)
 
@@ -204,13 +221,31 @@ def _limbs(rows: Tensor, weights: np.ndarray, bits: int, exponent: int, own: np.
 
     int64 (limbs, columns): the most significant first, below 2**exponent.
     """
-    flat = rows.numpy()
-    width = max(1, CACHED // max(1, len(flat)))
+    flat, by = rows.numpy(), bits - exponent
+    if not len(flat):
+        own[:] = 0
+    factors, left = (weights * 2.0**by, 0) if _scales_exactly(weights, by) else (weights, by)
+    width = max(1, min(CACHED, flat.shape[1]))
+    count = max(1, CACHED // width)
     for start in range(0, flat.shape[1], width):
         part = slice(start, start + width)
-        terms = flat[:, part] * weights[:, None]
-        for limb, whole in enumerate(_integers(terms, bits, exponent, len(own))):
-            whole.sum(0, out=own[limb, part])
+        for first in range(0, len(flat), count):
+            some = slice(first, first + count)
+            terms = np.multiply(flat[some, part], factors[some, None], dtype=np.float64)
+            for limb, whole in enumerate(_integers(terms, bits, left, len(own))):
+                more = whole.sum(0) if len(whole) > 1 else whole[0]
+                if first:
+                    more += own[limb, part]
+                own[limb, part] = more
+
+
+def _scales_exactly(weights: np.ndarray, by: int) -> bool:
+    """Whether products with ``weights`` times 2**by are those with ``weights``, times 2**by.
+
+    That is so where no factor and no product that counts leaves the range of normal numbers.
+    """
+    moduli = np.abs(weights[weights != 0])
+    return abs(by) < 900 and bool(((moduli > 2.0**-100) & (moduli < 2.0**100)).all())
 
 
 def _sparse_limbs(
@@ -223,21 +258,21 @@ def _sparse_limbs(
     else:
         terms = terms.copy()
     own[:] = 0
-    for limb, whole in enumerate(_integers(terms, bits, exponent, len(own))):
+    for limb, whole in enumerate(_integers(terms, bits, bits - exponent, len(own))):
         np.add.at(own[limb], columns, whole)
 
 
-def _integers(terms: np.ndarray, bits: int, exponent: int, limbs: int) -> Iterator[np.ndarray]:
-    """Terms below 2**exponent as integers of ``bits`` bits, int64, the most significant first.
+def _integers(terms: np.ndarray, bits: int, by: int, limbs: int) -> Iterator[np.ndarray]:
+    """Terms times 2**by as integers, and what is left in units of 2**-bits, int64 each.
 
     ``terms`` is overwritten.
     """
-    _shift(terms, bits - exponent)
-    whole = np.empty_like(terms)
-    for limb in range(limbs):
-        np.rint(terms, out=whole)
+    if by:
+        _shift(terms, by)
+    for left in reversed(range(limbs)):
+        whole = np.rint(terms, out=None if left else terms)
         yield whole.astype(np.int64)
-        if limb + 1 < limbs:
+        if left:
             terms -= whole
             _shift(terms, bits)
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,14 @@ class Alone(Communicator):
     def sum(self, values: np.ndarray) -> np.ndarray:
         return values.copy()
 
+    def begin_total(self, values: np.ndarray) -> Callable[[], np.ndarray]:
+        return lambda: values
+
     def nodes(self) -> np.ndarray:
         return np.zeros(1, np.int64)
 
     def node_sums(self, nodes: np.ndarray) -> Sums:
-        return FlatSums(self.total)
+        return FlatSums(self.begin_total)
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
         assert values is not None
@@ -72,26 +75,27 @@ class Alone(Communicator):
     def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
         return [value]
 
-    def exchange_rows(
+    def begin_exchange(
         self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
-    ) -> np.ndarray:
-        return rows[send[0]]
+    ) -> Callable[[], np.ndarray]:
+        own = rows[send[0]]
+        return lambda: own
 
-    def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-        return rows
+    def begin_gather(self, rows: np.ndarray, counts: Sequence[int]) -> Callable[[], np.ndarray]:
+        return lambda: rows
 
     def neighbourhood(self, sources: Sequence[int], destinations: Sequence[int]) -> Any:
         return None
 
-    def exchange_in(
+    def begin_exchange_in(
         self,
         neighbourhood: Any,
         rows: np.ndarray,
         send: Sequence[np.ndarray],
         receive: Sequence[int],
         most: int,
-    ) -> np.ndarray:
-        return rows[send[0]]
+    ) -> Callable[[], np.ndarray]:
+        return self.begin_exchange(rows, send, receive)
 
     def send(self, values: np.ndarray, to: int) -> None:
         raise AssertionError("a single process has nobody to send to")

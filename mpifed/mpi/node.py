@@ -50,7 +50,7 @@ class NodeSums(Sums):
         Is told the bytes that are handed to MPI; likewise.
     """
 
-    shared = True
+    under_way, shared = 0, True
     wait: Callable[[Any], None]
     sent: Callable[[int], None]
 
@@ -72,7 +72,11 @@ class NodeSums(Sums):
     def share(self, size: int) -> slice:
         return slice(size * self._rank // self._size, size * (self._rank + 1) // self._size)
 
-    def add(self, values: np.ndarray) -> np.ndarray:
+    def begin(self, values: np.ndarray) -> Callable[[], np.ndarray]:
+        total = self._added(values)
+        return lambda: total
+
+    def _added(self, values: np.ndarray) -> np.ndarray:
         limbs, columns = values.shape
         every, total = self._places(limbs, columns)
         every[self._rank] = values

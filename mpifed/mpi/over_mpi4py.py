@@ -10,7 +10,8 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,11 @@ from mpi4py import MPI
 
 from mpifed.mpi.node import NodeSums
 from mpifed.mpi.pieces import chosen_rows, pieces
+from mpifed.mpi.polling import BUSY, LARGE, LONGEST_PAUSE, PATIENT_PAUSE, SHORTEST_PAUSE, poll
 from mpifed.mpi.protocol import Communicator
 from mpifed.mpi.star import Star, star_among
 from mpifed.mpi.sums import Sums
 from mpifed.supervision import heartbeat
-
-SHORTEST_PAUSE, LONGEST_PAUSE = 1e-4, 3e-3
-"""Seconds between two polls for a message, where ranks share cores."""
-
-PATIENT_PAUSE = 2e-2
-"""As ``LONGEST_PAUSE``, for a second thread while the run computes."""
 
 
 class Mpi(Communicator):
@@ -94,19 +90,14 @@ class Mpi(Communicator):
             time.sleep(SHORTEST_PAUSE)
         return False
 
-    def _wait(self, *requests: Any) -> None:
-        """Wait until all ``requests`` are complete."""
+    def _wait(self, *requests: Any, nbytes: int = 0) -> None:
+        """Wait until all ``requests``, which move so many bytes, are complete."""
         with contextlib.nullcontext() if self._beside else heartbeat.waiting():
-            self._look_for(requests)
-
-    def _look_for(self, requests: Sequence[Any]) -> None:
-        if self._sleeps:
-            pause = SHORTEST_PAUSE
-            while not self._mpi.Request.Testall(list(requests)):
-                time.sleep(pause)
-                pause = min(2 * pause, self._longest_pause)
-        else:
-            self._mpi.Request.Waitall(list(requests))
+            if not self._sleeps:
+                self._mpi.Request.Waitall(list(requests))
+                return
+            busy = BUSY if nbytes >= LARGE and not self._beside else 0.0
+            poll(partial(self._mpi.Request.Testall, list(requests)), busy, self._longest_pause)
 
     def max(self, values: np.ndarray) -> np.ndarray:
         return self._reduce(values, self._mpi.MAX, np.maximum)
@@ -116,17 +107,26 @@ class Mpi(Communicator):
             raise TypeError(f"only int64 sums are exact in any order, not {values.dtype}")
         return self._reduce(values, self._mpi.SUM, np.add)
 
-    def total(self, values: np.ndarray) -> np.ndarray:
+    def begin_total(self, values: np.ndarray) -> Callable[[], np.ndarray]:
         if values.dtype != np.int64 or not values.flags.c_contiguous:
-            return self.sum(values)
+            total = self.sum(values)
+            return lambda: total
         flat = values.reshape(-1)
         answer = self._answer(flat, np.add)
         if answer is not None:
             flat[:] = answer
-        for part in pieces(flat.size, flat.itemsize) if answer is None else ():
-            self._wait(self._comm.Iallreduce(self._mpi.IN_PLACE, flat[part], self._mpi.SUM))
+        requests = [
+            self._comm.Iallreduce(self._mpi.IN_PLACE, flat[part], self._mpi.SUM)
+            for part in (pieces(flat.size, flat.itemsize) if answer is None else ())
+        ]
         self.bytes_sent += values.nbytes
-        return values
+
+        def ended() -> np.ndarray:
+            if requests:
+                self._wait(*requests, nbytes=flat.nbytes)
+            return values
+
+        return ended
 
     def nodes(self) -> np.ndarray:
         first = self._local.bcast(self.rank)
@@ -135,7 +135,7 @@ class Mpi(Communicator):
 
     def node_sums(self, nodes: np.ndarray) -> Sums:
         made = _sums_over(tuple(int(node) for node in nodes))
-        made.wait, made.sent = self._wait, self._count
+        made.wait, made.sent = partial(self._wait, nbytes=LARGE), self._count
         return made
 
     def _count(self, sent: int) -> None:
@@ -180,9 +180,9 @@ class Mpi(Communicator):
         self.barrier()
         return self._comm.gather(value, root)
 
-    def exchange_rows(
+    def begin_exchange(
         self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
-    ) -> np.ndarray:
+    ) -> Callable[[], np.ndarray]:
         width = rows.shape[1]
         result = np.empty((sum(receive), width), rows.dtype)
         starts = np.concatenate([[0], np.cumsum(receive)]).astype(int)
@@ -199,51 +199,63 @@ class Mpi(Communicator):
             for part in pieces(block.size, block.itemsize):
                 pending.append(self._comm.Isend(block.reshape(-1)[part], peer))
             self.bytes_sent += block.nbytes
-        self._wait(*pending)
-        return result
+        return self._ended(pending, result)
 
-    def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+    def begin_gather(self, rows: np.ndarray, counts: Sequence[int]) -> Callable[[], np.ndarray]:
         width, begin = rows.shape[1], sum(counts[: self.rank])
         result = np.empty((sum(counts), width), rows.dtype)
+        pending, blocks = [], []
         for part in pieces(width, max(1, sum(counts)) * rows.itemsize):
-            whole = part.stop - part.start == width
-            block = result if whole else np.empty_like(result, shape=result[:, part].shape)
+            blocks.append((part, block := _block_of(result, part)))
             block[begin : begin + len(rows)] = rows[:, part]
             wide = block.shape[1] * block.itemsize
             target = [block, [count * wide for count in counts], None, self._mpi.BYTE]
-            self._wait(self._comm.Iallgatherv(self._mpi.IN_PLACE, target))
-            if not whole:
-                result[:, part] = block
+            pending.append(self._comm.Iallgatherv(self._mpi.IN_PLACE, target))
         self.bytes_sent += rows.nbytes * (self.size - 1)
-        return result
+        return self._ended(pending, result, blocks)
+
+    def _ended(
+        self,
+        pending: Sequence[Any],
+        result: np.ndarray,
+        blocks: Sequence[tuple[slice, np.ndarray]] = (),
+    ) -> Callable[[], np.ndarray]:
+        """Return what waits, puts columns that arrived by themselves in place, and returns."""
+
+        def ended() -> np.ndarray:
+            self._wait(*pending, nbytes=result.nbytes)
+            for part, block in blocks:
+                if block is not result:
+                    result[:, part] = block
+            return result
+
+        return ended
 
     def neighbourhood(self, sources: Sequence[int], destinations: Sequence[int]) -> Any:
         return self._comm.Create_dist_graph_adjacent(list(sources), list(destinations))
 
-    def exchange_in(
+    def begin_exchange_in(
         self,
         neighbourhood: Any,
         rows: np.ndarray,
         send: Sequence[np.ndarray],
         receive: Sequence[int],
         most: int,
-    ) -> np.ndarray:
+    ) -> Callable[[], np.ndarray]:
         width = rows.shape[1]
         sources, destinations, _ = neighbourhood.Get_dist_neighbors()
         chosen = np.concatenate([np.zeros(0, int), *(send[peer] for peer in destinations)])
         result = np.empty((sum(receive), width), rows.dtype)
+        pending, blocks = [], []
         for part in pieces(width, max(1, most) * rows.itemsize):
-            whole = part.stop - part.start == width
             leaving = chosen_rows(rows[:, part], chosen)
-            block = result if whole else np.empty_like(result, shape=result[:, part].shape)
+            blocks.append((part, block := _block_of(result, part)))
             wide, byte = block.shape[1] * block.itemsize, self._mpi.BYTE
             going = [leaving, [len(send[peer]) * wide for peer in destinations], None, byte]
             coming = [block, [receive[peer] * wide for peer in sources], None, byte]
-            self._wait(neighbourhood.Ineighbor_alltoallv(going, coming))
-            if not whole:
-                result[:, part] = block
+            pending.append(neighbourhood.Ineighbor_alltoallv(going, coming))
         self.bytes_sent += len(chosen) * width * rows.itemsize
-        return result
+        return self._ended(pending, result, blocks)
 
     def send(self, values: np.ndarray, to: int) -> None:
         flat = np.ascontiguousarray(values).reshape(-1)
@@ -265,6 +277,13 @@ class Mpi(Communicator):
 
     def abort(self, code: int) -> None:
         self._comm.Abort(code)
+
+
+def _block_of(result: np.ndarray, part: slice) -> np.ndarray:
+    """Memory for some columns of ``result`` in one piece: itself for all of them."""
+    if part.stop - part.start == result.shape[1]:
+        return result
+    return np.empty_like(result, shape=result[:, part].shape)
 
 
 def world_size() -> int:

@@ -6,7 +6,7 @@ known to the byte; ``training.network`` says how long that takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,19 +75,19 @@ class Played(Alone):
         self._note("reduce", values.nbytes, values.nbytes)
         return values.copy()
 
-    def total(self, values: np.ndarray) -> np.ndarray:
+    def begin_total(self, values: np.ndarray) -> Callable[[], np.ndarray]:
         self._note("reduce", values.nbytes, values.nbytes)
-        return values
+        return lambda: values
 
     def nodes(self) -> np.ndarray:
         return np.arange(self.size) // self._per_node
 
     def node_sums(self, nodes: np.ndarray) -> Sums:
-        return FlatSums(self._node_total)
+        return FlatSums(self._begin_node_total)
 
-    def _node_total(self, values: np.ndarray) -> np.ndarray:
+    def _begin_node_total(self, values: np.ndarray) -> Callable[[], np.ndarray]:
         self._note("node sum", values.nbytes, values.nbytes)
-        return values
+        return lambda: values
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         self._note("reduce", 8, 8)
@@ -107,9 +107,9 @@ class Played(Alone):
         other = value[:0] if isinstance(value, np.ndarray) else None
         return [value, *[other] * (self.size - 1)]
 
-    def exchange_rows(
+    def begin_exchange(
         self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
-    ) -> np.ndarray:
+    ) -> Callable[[], np.ndarray]:
         result = np.zeros((sum(receive), rows.shape[1]), rows.dtype)
         result[: receive[0]] = rows[send[0]]
         others = [len(wanted) for wanted in send[1:]]
@@ -117,29 +117,10 @@ class Played(Alone):
         self._note(
             "neighbours", sum(others) * wide, sum(receive[1:]) * wide, sum(map(bool, others))
         )
-        return result
+        return lambda: result
 
-    def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+    def begin_gather(self, rows: np.ndarray, counts: Sequence[int]) -> Callable[[], np.ndarray]:
         result = np.zeros((sum(counts), rows.shape[1]), rows.dtype)
         result[: len(rows)] = rows
         self._note("gather", rows.nbytes, result.nbytes)
-        return result
-
-    def neighbourhood(self, sources: Sequence[int], destinations: Sequence[int]) -> Any:
-        return None
-
-    def exchange_in(
-        self,
-        neighbourhood: Any,
-        rows: np.ndarray,
-        send: Sequence[np.ndarray],
-        receive: Sequence[int],
-        most: int,
-    ) -> np.ndarray:
-        return self.exchange_rows(rows, send, receive)
-
-    def send(self, values: np.ndarray, to: int) -> None:
-        self._note("neighbours", values.nbytes, 0, 1)
-
-    def barrier(self) -> None:
-        self._note("reduce", 0, 0)
+        return lambda: result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -106,7 +106,21 @@ class Communicator(Protocol):
 
     def total(self, values: np.ndarray) -> np.ndarray:
         """Return what :meth:`sum` does; ``values`` may be overwritten and returned."""
-        return self.sum(values)
+        return self.begin_total(values)()
+
+    def begin_total(self, values: np.ndarray) -> Callable[[], np.ndarray]:
+        """Begin :meth:`total`, so that a rank computes meanwhile.
+
+        Parameters
+        ----------
+        values : ndarray of int64
+            The same shape on every rank; not to be read or changed before the end.
+
+        Returns
+        -------
+        callable
+            Waits for the sum and returns it. Ranks begin their sums in the same order.
+        """
 
     def nodes(self) -> np.ndarray:
         """Return the node of each rank, int64 (size,).
@@ -165,6 +179,15 @@ class Communicator(Protocol):
         ndarray, shape (sum(receive), width)
             The rows received, in rank order.
         """
+        return self.begin_exchange(rows, send, receive)()
+
+    def begin_exchange(
+        self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
+    ) -> Callable[[], np.ndarray]:
+        """Begin :meth:`exchange_rows`; what is returned waits for the rows and returns them.
+
+        ``rows`` may be changed at once. Ranks begin and end their operations in the same order.
+        """
 
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         """Return the rows of all ranks on every rank.
@@ -181,6 +204,10 @@ class Communicator(Protocol):
         ndarray, shape (sum(counts), width)
             All rows, in rank order.
         """
+        return self.begin_gather(rows, counts)()
+
+    def begin_gather(self, rows: np.ndarray, counts: Sequence[int]) -> Callable[[], np.ndarray]:
+        """Begin :meth:`gather_rows`, as :meth:`begin_exchange` begins an exchange."""
 
     def neighbourhood(self, sources: Sequence[int], destinations: Sequence[int]) -> Any:
         """Create a communication pattern that is used many times.
@@ -193,18 +220,18 @@ class Communicator(Protocol):
         Returns
         -------
         object
-            The pattern, for :meth:`exchange_in`.
+            The pattern, for :meth:`begin_exchange_in`.
         """
 
-    def exchange_in(
+    def begin_exchange_in(
         self,
         neighbourhood: Any,
         rows: np.ndarray,
         send: Sequence[np.ndarray],
         receive: Sequence[int],
         most: int,
-    ) -> np.ndarray:
-        """Exchange rows as :meth:`exchange_rows` does, between neighbours alone.
+    ) -> Callable[[], np.ndarray]:
+        """Begin what :meth:`begin_exchange` begins, between neighbours alone.
 
         Parameters
         ----------
@@ -221,8 +248,8 @@ class Communicator(Protocol):
 
         Returns
         -------
-        ndarray, shape (sum(receive), width)
-            The rows received, in rank order.
+        callable
+            Waits for the rows received, (sum(receive), width) in rank order, and returns them.
         """
 
     def send(self, values: np.ndarray, to: int) -> None:

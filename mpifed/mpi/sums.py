@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 COLUMNS = 1 << 20
 """Columns that are added in one call, at most."""
+
+BLOCK = 1 << 17
+"""Columns of a sum that travels while the next are made: few enough to stay in a core's cache."""
 
 
 class Sums(Protocol):
@@ -18,29 +21,34 @@ class Sums(Protocol):
     Attributes
     ----------
     columns : int
-        Columns that ``add`` takes at a time, at most; the same on every rank.
+        Columns that ``begin`` takes at a time, at most; the same on every rank.
+    under_way : int
+        Sums that may have begun and not ended while the next is made.
     shared : bool
         Whether arrays are those of all ranks of a node.
     """
 
     columns: int
+    under_way: int
     shared: bool
 
     def share(self, size: int) -> slice:
         """Return which of ``size`` numbers this rank finishes for its node."""
 
-    def add(self, values: np.ndarray) -> np.ndarray:
-        """Add integers over all ranks.
+    def begin(self, values: np.ndarray) -> Callable[[], np.ndarray]:
+        """Begin to add integers over all ranks.
 
         Parameters
         ----------
         values : ndarray of int64, shape (limbs, columns)
-            The integers of this rank, in the same shape on every rank; overwritten.
+            The integers of this rank, in the same shape on every rank; overwritten, and not to be
+            touched before the end.
 
         Returns
         -------
-        ndarray of int64
-            The sums in this rank's share of the columns; valid until the next call.
+        callable
+            Waits for the sums and returns them, ndarray of int64, in this rank's share of the
+            columns; they are valid until the next sum begins.
         """
 
     def array(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
@@ -55,20 +63,20 @@ class FlatSums(Sums):
 
     Parameters
     ----------
-    total : callable
-        ``Communicator.total``.
+    begin : callable
+        ``Communicator.begin_total``.
     """
 
-    shared = False
+    columns, under_way, shared = BLOCK, 1, False
 
-    def __init__(self, total: Any) -> None:
-        self._total, self.columns = total, COLUMNS
+    def __init__(self, begin: Callable[[np.ndarray], Callable[[], np.ndarray]]) -> None:
+        self._begin = begin
 
     def share(self, size: int) -> slice:
         return slice(0, size)
 
-    def add(self, values: np.ndarray) -> np.ndarray:
-        return np.asarray(self._total(values))
+    def begin(self, values: np.ndarray) -> Callable[[], np.ndarray]:
+        return self._begin(values)
 
     def array(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
         return np.empty(tuple(shape), dtype)

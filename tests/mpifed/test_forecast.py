@@ -188,7 +188,7 @@ def test_a_played_rank_notes_what_it_is_asked_for(kind):
     values = np.arange(5)
     made = {
         "reduce": lambda: rank.sum(values),
-        "node sum": lambda: rank.node_sums(rank.nodes()).add(values[None])[0],
+        "node sum": lambda: rank.node_sums(rank.nodes()).begin(values[None])()[0],
         "broadcast": lambda: rank.broadcast(values),
         "gather": lambda: rank.gather_rows(values[:, None], [5] + 5 * [2])[:5, 0],
     }[kind]()

@@ -91,7 +91,7 @@ def test_integers_are_added_in_pieces_of_any_size(nodes):
     for columns in (1, 2, 7, 1000, 3):
         own = np.arange(2 * columns).reshape(2, columns) + 1000 * communicator.rank
         expected = communicator.sum(own)[:, sums.share(columns)]
-        assert np.array_equal(sums.add(own), expected)
+        assert np.array_equal(sums.begin(own)(), expected)
 
 
 @pytest.mark.mpi
@@ -99,7 +99,7 @@ def test_only_leaders_hand_sums_to_mpi(nodes):
     communicator = world()
     sums = communicator.node_sums(nodes)
     before = communicator.bytes_sent
-    sums.add(np.ones((1, 40), np.int64))
+    sums.begin(np.ones((1, 40), np.int64))()
     leads = np.flatnonzero(nodes == nodes[communicator.rank])[0] == communicator.rank
     several = len({*nodes}) > 1
     assert communicator.bytes_sent - before == (320 if leads and several else 0)

@@ -39,9 +39,9 @@ class Ranks:
             def max(self, values):
                 return top
 
-            def sum(self, values):
+            def begin_total(self, values):
                 results.append(values.copy())
-                return values
+                return lambda: values
 
         for group in self.groups:
             self._one(Probe(), group)
@@ -51,8 +51,8 @@ class Ranks:
         whole = np.sum(results, axis=0)
 
         class Total(Replay):
-            def sum(self, values):
-                return whole
+            def begin_total(self, values):
+                return lambda: whole
 
         return self._one(Total(), self.groups[0])
 
@@ -104,13 +104,13 @@ def test_a_sum_is_exact_to_far_beyond_the_precision_of_the_state(data, shape, dt
 
 
 def test_ranks_with_more_rows_and_with_fewer_reduce_in_the_same_pieces(monkeypatch):
-    monkeypatch.setattr(mpi_sums, "COLUMNS", 10)
+    monkeypatch.setattr(mpi_sums.FlatSums, "columns", 10)
     pieces = []
 
     class Counting(Alone):
-        def sum(self, values):
+        def begin_total(self, values):
             pieces.append(values.shape)
-            return values.copy()
+            return values.copy
 
     for count in (0, 1, 14):
         summed = weighted_sum(
@@ -118,6 +118,48 @@ def test_ranks_with_more_rows_and_with_fewer_reduce_in_the_same_pieces(monkeypat
         )
         assert np.array_equal(summed, np.full(25, count))
     assert pieces == 3 * [(1, 10), (1, 10), (1, 5)]
+
+
+@pytest.mark.parametrize("under_way", [0, 1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_columns_travel_while_the_next_are_made(under_way, dtype, monkeypatch):
+    monkeypatch.setattr(mpi_sums.FlatSums, "columns", 10)
+    monkeypatch.setattr(mpi_sums.FlatSums, "under_way", under_way)
+    events, begun = [], []
+
+    class Slow(Alone):
+        def begin_total(self, values):
+            number = len(begun)
+            begun.append(values.copy())
+            values[:] = -1  # as undefined as what MPI leaves there
+            events.append(f"begin {number}")
+
+            def ended():
+                events.append(f"end {number}")
+                return begun[number]
+
+            return ended
+
+    rows, weights = torch.randn(3, 45, dtype=dtype), np.array([0.2, 0.3, 0.5])
+    expected = weighted_sum(Alone(), rows, weights, np.arange(3), 3)
+    assert np.array_equal(weighted_sum(Slow(), rows, weights, np.arange(3), 3), expected)
+    order = [f"begin {k}" for k in range(min(5, under_way))]
+    for k in range(5):
+        order += [f"begin {k + under_way}"] * (k + under_way < 5) + [f"end {k}"]
+    assert events == order
+
+
+@pytest.mark.parametrize("exponent", [-1000, -300, 0, 300])
+@pytest.mark.parametrize("weight", [2.0**-130, 0.3, 2.0**130])
+def test_sums_of_any_magnitude_are_those_of_fractions(exponent, weight):
+    generator = np.random.default_rng(5)
+    rows = np.ldexp(generator.uniform(-1, 1, (3, 40)), exponent)
+    weights = np.array([weight, 0.0, 0.7 * weight])
+    found = weighted_sum(Alone(), torch.from_numpy(rows), weights, np.arange(3), 3)
+    products = rows * weights[:, None]
+    whole = [float(sum(map(Fraction, column))) for column in products.T.tolist()]
+    largest = np.abs(products).max()
+    assert np.abs(found - whole).max() <= max(2.0**-80 * largest, np.spacing(largest))
 
 
 def test_zero_rows_and_zeros_sum_to_zero():
@@ -187,9 +229,9 @@ class Counted(Alone):
         self.calls += 1
         return super().max(values)
 
-    def sum(self, values):
+    def begin_total(self, values):
         self.calls += 1
-        return super().sum(values)
+        return super().begin_total(values)
 
 
 @settings(max_examples=60)

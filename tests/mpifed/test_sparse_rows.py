@@ -53,7 +53,7 @@ def test_sums_and_additions_are_those_of_whole_rows(clients, size, share, seed, 
     rows = drawn(clients, size, max(1, int(share * size)), seed, dtype)
     weights, ids = np.linspace(0.1, 1.7, clients), np.arange(clients)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mpi_sums, "COLUMNS", pieces)
+        patch.setattr(mpi_sums.FlatSums, "columns", pieces)
         few = weighted_sum(Alone(), rows, weights, ids, clients)
         all_of_them = weighted_sum(Alone(), whole(rows), weights, ids, clients)
     assert bytes_of(few) == bytes_of(all_of_them)

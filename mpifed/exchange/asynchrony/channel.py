@@ -22,7 +22,7 @@ from mpifed.exchange.compression import Compressor
 from mpifed.exchange.ledger import Ledger, bits_of
 from mpifed.exchange.mixer import Mixer, mix, mixer
 from mpifed.exchange.reduction import common_exponents, largest
-from mpifed.exchange.transfer import piece
+from mpifed.exchange.transfer import ahead, piece
 from mpifed.federation.clients import Federation
 from mpifed.staging import host_memory, on_host
 from mpifed.state import client
@@ -215,16 +215,12 @@ class Crossing:
         return torch.from_numpy(np.searchsorted(self.federation.hosted, clients))
 
     def arrivals(self, values: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield what arrives, some numbers of the rows at a time. Collective."""
+        """Return what arrives, some numbers of the rows at a time. Collective."""
         width, total = piece(values.shape[1], self._bytes), values.shape[1]
-        for first in range(0, total, width):
-            columns = slice(first, min(first + width, total))
-            yield (
-                columns,
-                self.federation.communicator.exchange_rows(
-                    values[:, columns], self._send, self._receive
-                ),
-            )
+        begin = self.federation.communicator.begin_exchange
+        parts = [slice(first, min(first + width, total)) for first in range(0, total, width)]
+        begun = (begin(values[:, part], self._send, self._receive) for part in parts)
+        return zip(parts, ahead(begun), strict=True)
 
     @cached_property
     def mixers(self) -> tuple[Mixer, Mixer | None]:
