@@ -59,7 +59,7 @@ worth its eigenvalues: iterations cost more than they do.
 SPARSE_NODES, SPARSE_DENSITY = 500, 0.05
 """From how many nodes on, and up to which share of all pairs as edges, sparse_mixing.py is used."""
 
-LIKELY, PATIENCE = 1.0, 10
+LIKELY, PATIENCE = 1.7, 10
 """How many tolerances an estimated gap may be for a certificate to be tried, and how many times the
 iterations until the next one have been done by then.
 """

@@ -39,7 +39,7 @@ MISSED_AT = (5, 10, 15, 20, 30, 40, 50, 60)
 LEAST_LEVERAGE = 0.5
 """Of the mean leverage, what each node has besides, so that no step is boundless."""
 
-BALANCE = 2.0
+BALANCE = 1.0
 NOTHING = 1e-12
 
 
@@ -87,7 +87,7 @@ def sparse_iterates(pattern: Pattern) -> Iterator[SparseIterate]:
     inner = np.zeros((basis.shape[1], basis.shape[1]))  # Y = basis inner basis'
     y, y_own, multipliers = np.zeros(len(i)), np.zeros(n), np.zeros(n)
     size, scales = 1.0, Scales(np.ones(len(i)), np.ones(n))
-    iteration = 0
+    iteration = most = 0
     while True:
         iteration += 1
         relaxed = OVER_RELAXATION if iteration > SCALES_AT[0] else 1.0
@@ -103,7 +103,8 @@ def sparse_iterates(pattern: Pattern) -> Iterator[SparseIterate]:
         values, mixing = np.linalg.eigh(moved_to)
         order = np.argsort(-np.abs(values), kind="stable")
         count, level = _threshold(np.abs(values[order]))
-        kept = mixing[:, order[: count + count // 4 + SPARE]]
+        most = count if iteration <= SIZED_AT[-1] else max(most, count)
+        kept = mixing[:, order[: most + most // 4 + SPARE]]
         shrunk = values[order[:count]]
         shrunk = shrunk - np.copysign(level, shrunk)
         if relaxed > 1:
@@ -144,8 +145,8 @@ def sparse_iterates(pattern: Pattern) -> Iterator[SparseIterate]:
             # At the solution of every graph tried, this balances the two residuals.
             size /= count * level
         if iteration in SCALES_AT:
-            leverage = (basis[:, : count + count // 4] ** 2).sum(axis=1)
-            leverage += LEAST_LEVERAGE * count / n
+            leverage = (basis[:, : most + most // 4] ** 2).sum(axis=1)
+            leverage += LEAST_LEVERAGE * most / n
             scales = Scales(1 / (leverage[i] + leverage[j]), 1 / (2 * leverage))
             if iteration == SCALES_AT[0]:
                 size *= BALANCE * float(np.exp(np.log(scales.edges).mean() / 2))
