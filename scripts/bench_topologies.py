@@ -84,8 +84,7 @@ def sweep() -> None:
     with one_thread():
         seconds = cpu_seconds(compare, 3, warm=False)
     report(
-        "fmmc_sparse_3000": lambda: fmmc(3000, sparse(3000), 1),
-    "compare_20_topologies_64",
+        "compare_20_topologies_64",
         round(statistics.median(seconds), 3),
         "CPU s",
         topologies=SWEEP,
