@@ -102,6 +102,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "fmmc_sparse_100": lambda: fmmc(100, sparse(100), 5),
     "fmmc_sparse_300": lambda: fmmc(300, sparse(300), 5),
     "fmmc_sparse_1000": lambda: fmmc(1000, sparse(1000), 1),
+    "fmmc_sparse_3000": lambda: fmmc(3000, sparse(3000), 1),
     "compare_20_topologies_64": sweep,
 }
 

@@ -6,7 +6,8 @@
 (Boyd, Diaconis and Xiao 2004, Fastest mixing Markov chain on a graph, section 1.3). Where symmetry
 gives the solution, symmetric.py finds it; elsewhere the alternating direction method of multipliers
 does (Boyd, Parikh, Chu, Peleato and Eckstein 2011), on the splitting W - J = Z with the constraints
-on W and the norm on Z.
+on W and the norm on Z; on large sparse graphs with self-loops the method of sparse_mixing.py, which
+needs no dense matrix but for the certificate.
 
 Every result carries a lower bound on the SLEM of all such W. For any symmetric Y with Y 1 = 0 and
 nuclear norm at most 1, and any z with z_i + z_j <= 2 Y_ij on edges and z_i <= Y_ii,
@@ -41,6 +42,7 @@ from topologies.projections import (
     project_admissible,
     project_nuclear,
 )
+from topologies.sparse_mixing import sparse_iterates
 from topologies.symmetric import symmetric_solution
 from topologies.threads import one_thread
 
@@ -52,6 +54,14 @@ IMBALANCE = 1.5
 NEARLY, LARGE = 5.0, 500
 """Within how many times the wanted gap, and from how many nodes on, a look between two checks is
 worth its eigenvalues: iterations cost more than they do.
+"""
+
+SPARSE_NODES, SPARSE_DENSITY = 500, 0.05
+"""From how many nodes on, and up to which share of all pairs as edges, sparse_mixing.py is used."""
+
+LIKELY, PATIENCE = 1.7, 10
+"""How many tolerances an estimated gap may be for a certificate to be tried, and how many times the
+iterations until the next one have been done by then.
 """
 
 GAP_FLOOR = ROW_TOLERANCE
@@ -75,7 +85,7 @@ class FmmcResult:
     certified_gap : float
         (slem - lower_bound) / slem, or 0 where slem is 0.
     iterations : int
-        Iterations of the alternating direction method, summed over components.
+        Iterations of the alternating direction or primal-dual method, summed over components.
     status : str
         "closed_form", "converged", "max_iterations", or "rounding" where the gap came to
         ``GAP_FLOOR`` (1e-11), but not to a smaller tolerance.
@@ -178,6 +188,8 @@ def _solve(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
             bound = min(feasible_bound(pattern, y, z), slem)
             if _relative(slem, bound) < 1e-9:
                 return _Part(weights, slem, bound, 0, "closed_form")
+        if pattern.n >= SPARSE_NODES and 2 * len(pattern.i) <= SPARSE_DENSITY * pattern.n**2:
+            return _sparse(pattern, tolerance, max_iterations)
     else:
         _check_zero_diagonal(pattern)
     return _alternate(pattern, tolerance, max_iterations)
@@ -236,6 +248,38 @@ def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part
         u /= factor
         multipliers = multipliers.scaled(1 / factor)
     return _Part(best_weights, best, bound, max_iterations, "max_iterations")
+
+
+def _sparse(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
+    n, edges = pattern.n, pattern.edges
+    rules = formula_rules(pattern)
+    best, weights, bound, due = np.inf, np.zeros(len(edges)), 0.0, 0
+    likely = LIKELY * tolerance
+    for iteration, found in enumerate(sparse_iterates(pattern), 1):
+        last = iteration >= max_iterations
+        # A certificate costs as much as a hundred iterations, so that few are tried.
+        if (
+            last
+            or (due and iteration >= 2 * due)
+            or (iteration >= due and found.estimate <= likely)
+        ):
+            candidate = at_most_one(n, edges, found.weights)
+            slem = slem_of(pattern, candidate)
+            if slem < best:
+                best, weights = slem, candidate
+            best, weights, rules = best_of(pattern, best, weights, rules)
+            y = (found.vectors * found.values) @ found.vectors.T
+            bound = min(max(bound, feasible_bound(pattern, y, found.z)), best)
+            wanted = max(GAP_FLOOR, tolerance * min(best, 10 * (1 - bound)))
+            if best - bound <= wanted:
+                status = "converged" if best - bound <= tolerance * best else "rounding"
+                return _Part(weights, best, bound, iteration, status)
+            due = iteration + max(20, iteration // PATIENCE)
+            # The estimate falls with the gap, so that the next try waits for as much less of it.
+            likely = found.estimate * wanted / (best - bound)
+        if last:
+            break
+    return _Part(weights, best, bound, max_iterations, "max_iterations")
 
 
 def _is_check(iteration: int) -> bool:

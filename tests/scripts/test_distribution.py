@@ -56,7 +56,9 @@ def shipped_files() -> set[str]:
     found = set()
     for package in ("mpifed", "topologies"):
         for path in (ROOT / package).rglob("*"):
-            if path.is_file() and path.suffix not in (".py", ".pyc"):
+            if "__pycache__" in path.parts:  # also has what a process that was killed left there
+                continue
+            if path.is_file() and path.suffix != ".py":
                 found.add(str(path.relative_to(ROOT)))
     found |= {str(path.relative_to(ROOT)) for path in ROOT.glob("mpifed/jobs/*/*")}
     folders = {"experiments", "templates", "lib", "sites", "examples", "tuned", "page"}

@@ -1,0 +1,224 @@
+"""The fastest mixing weights of large sparse graphs, by products with sparse matrices.
+
+The saddle point of fastest_mixing.py,
+
+    min over admissible W  max over ||Y||_* <= 1  of  <Y, W - J> ,
+
+by the over-relaxed primal-dual method of Chambolle and Pock (2011, algorithm 1; 2016, section 4.1)
+with diagonal step sizes (Pock and Chambolle 2011, section 2):
+
+    Y+ = P_nuclear(Y + s (W - J)),   W+ = P_admissible(W - T o (2 Y+ - Y)) .
+
+Y has few eigenvectors, so one step of block Lanczos on the last ones finds the next, and W needs Y
+on edges alone. Changing the weight of {i, j} turns those eigenvectors by as much as they reach i
+and j. With leverages h, the squared rows of their basis, T_ij is thus 1 / (s (h_i + h_j)): on most
+edges many times the uniform step 1 / s. Where a step of Y shows that T is too large, with
+||T^(1/2) Y||^2 above ||Y||^2 / s on the edges, T is reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from topologies.formulas import metropolis_hastings_weights
+from topologies.projections import Pattern
+from topologies.sparse_projection import Scales, SparsePattern, project_scaled
+
+Array = NDArray[np.float64]
+
+OVER_RELAXATION = 1.8
+SPARE, FORGOTTEN = 16, 1e-3
+SIZED_AT = (3, 5, 10, 20)
+SCALES_AT = (20, 40, 80, 160)
+MISSED_AT = (5, 10, 15, 20, 30, 40, 50, 60)
+LEAST_LEVERAGE = 0.5
+"""Of the mean leverage, what each node has besides, so that no step is boundless."""
+
+BALANCE = 1.0
+NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class SparseIterate:
+    """What the primal-dual method has found.
+
+    Attributes
+    ----------
+    weights : ndarray of float64, shape (m,)
+        Admissible weights, but for rounding.
+    vectors, values : ndarray of float64, shapes (n, r) and (r,)
+        The eigenvectors and eigenvalues of Y.
+    z : ndarray of float64, shape (n,)
+        Multipliers of the row sums.
+    estimate : float
+        An estimate of slem - lower_bound, usually too small.
+    """
+
+    weights: Array
+    vectors: Array
+    values: Array
+    z: Array
+    estimate: float
+
+
+def sparse_iterates(pattern: Pattern) -> Iterator[SparseIterate]:
+    """Yield the iterates of the primal-dual method, without end.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        Where weights may be, with self-loops.
+
+    Yields
+    ------
+    SparseIterate
+        The next iterate.
+    """
+    n, i, j = pattern.n, pattern.i, pattern.j
+    sparse = SparsePattern(pattern)
+    w = metropolis_hastings_weights(n, pattern.edges)
+    own = 1 - pattern.node_sums(w)
+    basis = _first_basis(sparse, w, own)
+    inner = np.zeros((basis.shape[1], basis.shape[1]))  # Y = basis inner basis'
+    y, y_own, multipliers = np.zeros(len(i)), np.zeros(n), np.zeros(n)
+    size, scales = 1.0, Scales(np.ones(len(i)), np.ones(n))
+    iteration = most = 0
+    while True:
+        iteration += 1
+        relaxed = OVER_RELAXATION if iteration > SCALES_AT[0] else 1.0
+        matrix = sparse.matrix(w, own)
+        image = _centred(matrix @ basis)
+        rest = _outside(basis, image)
+        block = np.hstack([basis, rest])
+        ritz = block.T @ np.hstack([image, _centred(matrix @ rest)])
+        ritz = (ritz + ritz.T) / 2
+        largest = float(np.abs(np.linalg.eigvalsh(ritz)).max())
+        moved_to = size * ritz
+        moved_to[: len(inner), : len(inner)] += inner
+        values, mixing = np.linalg.eigh(moved_to)
+        order = np.argsort(-np.abs(values), kind="stable")
+        count, level = _threshold(np.abs(values[order]))
+        most = count if iteration <= SIZED_AT[-1] else max(most, count)
+        kept = mixing[:, order[: most + most // 4 + SPARE]]
+        shrunk = values[order[:count]]
+        shrunk = shrunk - np.copysign(level, shrunk)
+        if relaxed > 1:
+            kept = np.hstack([kept, _left(kept, inner, FORGOTTEN * np.abs(shrunk).max())])
+        basis = block @ kept
+        kept = kept[: len(inner)]
+        old = kept.T @ inner @ kept
+        step = -old
+        step[np.arange(count), np.arange(count)] += shrunk
+        moved = float((step**2).sum())
+        active = basis[:, :count]
+        new_y, new_own = _on_pattern(pattern, active, shrunk)
+        turned = scales.norm(new_y - y, new_own - y_own)
+        if turned > moved > 0:
+            scales = scales.reduced(0.9 * moved / turned)
+        steps = scales.times(1 / size)
+        new_w, new_diagonal, multipliers = project_scaled(
+            w - steps.edges * (2 * new_y - y),
+            own - steps.loops * (2 * new_own - y_own),
+            sparse,
+            steps,
+            multipliers,
+        )
+        estimate = max(0.0, largest - level / size)
+        yield SparseIterate(new_w, active, shrunk, 2 * multipliers, estimate)
+        w, own = w + relaxed * (new_w - w), own + relaxed * (new_diagonal - own)
+        inner = old + relaxed * step
+        if relaxed > 1:
+            spectrum, turn = np.linalg.eigh(inner)
+            y, y_own = _on_pattern(pattern, basis @ turn, spectrum)
+        else:
+            y, y_own = new_y, new_own
+        if iteration in MISSED_AT or iteration % 20 == 0:
+            missed = _missed(sparse, w, own, basis, 0.9 * level / size)
+            basis = np.hstack([basis, missed])
+            inner = np.pad(inner, (0, missed.shape[1]))
+        if iteration in SIZED_AT and level > 0:
+            # At the solution of every graph tried, this balances the two residuals.
+            size /= count * level
+        if iteration in SCALES_AT:
+            leverage = (basis[:, : most + most // 4] ** 2).sum(axis=1)
+            leverage += LEAST_LEVERAGE * most / n
+            scales = Scales(1 / (leverage[i] + leverage[j]), 1 / (2 * leverage))
+            if iteration == SCALES_AT[0]:
+                size *= BALANCE * float(np.exp(np.log(scales.edges).mean() / 2))
+
+
+def _first_basis(sparse: SparsePattern, w: Array, own: Array) -> Array:
+    """Return vectors near the extreme eigenvectors of W - J."""
+    matrix = sparse.matrix(w, own)
+    columns = min(2 * SPARE, sparse.n - 1)
+    basis = np.random.default_rng(0).standard_normal((sparse.n, columns))
+    for _ in range(12):
+        basis, _ = np.linalg.qr(_centred(matrix @ basis))
+    return basis
+
+
+def _centred(block: Array) -> Array:
+    return block - block.mean(axis=0)
+
+
+def _outside(basis: Array, block: Array) -> Array:
+    """Return an orthonormal basis of what the block adds to the basis."""
+    block = block - basis @ (basis.T @ block)
+    squares, turned = np.linalg.eigh(block.T @ block)
+    # Smaller ones are rounding. Products of matrices cost a third of a QR decomposition.
+    added = squares > NOTHING * squares.max(initial=NOTHING)
+    block = block @ (turned[:, added] / np.sqrt(squares[added]))
+    block -= basis @ (basis.T @ block)
+    return block
+
+
+def _threshold(descending: Array) -> tuple[int, float]:
+    """Return how many values exceed the level above which they sum to one, and the level."""
+    excess = np.cumsum(descending) - 1
+    ranks = np.arange(1, len(descending) + 1)
+    count = int(np.count_nonzero(descending * ranks > excess))
+    return count, max(0.0, float(excess[count - 1] / count))
+
+
+def _on_pattern(pattern: Pattern, vectors: Array, values: Array) -> tuple[Array, Array]:
+    """Return the matrix with these eigenvectors and eigenvalues on edges and on the diagonal."""
+    scaled = vectors * values
+    on_edges: Array = np.einsum("ij,ij->i", scaled[pattern.i], vectors[pattern.j])
+    own: Array = vectors**2 @ values
+    return on_edges, own
+
+
+def _left(kept: Array, inner: Array, least: float) -> Array:
+    """Return what spans the last Y beyond the vectors kept, where it is more than ``least``."""
+    rest = np.zeros((len(kept), len(inner)))
+    rest[: len(inner)] = inner
+    rest -= kept @ (kept.T @ rest)
+    spanning, sizes, _ = np.linalg.svd(rest, full_matrices=False)
+    spanning = spanning[:, sizes > least]
+    added: Array = spanning - kept @ (kept.T @ spanning)
+    return added
+
+
+def _missed(sparse: SparsePattern, w: Array, own: Array, basis: Array, level: float) -> Array:
+    """Return eigenvectors of W - J orthogonal to the basis with eigenvalues beyond +-level."""
+    if basis.shape[1] + 2 > sparse.n:
+        return basis[:, :0]
+    matrix = sparse.matrix(w, own)
+
+    def image(x: Array) -> Array:
+        x = x - basis @ (basis.T @ x)
+        x = matrix @ x
+        x = x - x.mean()
+        moved: Array = x - basis @ (basis.T @ x)
+        return moved
+
+    n = sparse.n
+    operator = LinearOperator((n, n), matvec=image, dtype=np.float64)
+    start = np.sin(np.arange(1.0, n + 1))
+    values, vectors = eigsh(operator, k=min(24, n - 2), v0=start, tol=0.03, maxiter=1000)
+    return _outside(basis, vectors[:, np.abs(values) > level])
