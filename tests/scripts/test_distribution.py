@@ -60,7 +60,8 @@ def shipped_files() -> set[str]:
                 continue
             if path.is_file() and path.suffix != ".py":
                 found.add(str(path.relative_to(ROOT)))
-    found |= {str(path.relative_to(ROOT)) for path in ROOT.glob("mpifed/jobs/*/*")}
+    templates = [path for path in ROOT.glob("mpifed/jobs/*/*") if path.suffix != ".pyc"]
+    found |= {str(path.relative_to(ROOT)) for path in templates}
     folders = {"experiments", "templates", "lib", "sites", "examples", "tuned", "page"}
     assert folders | {"completion", "mpifed", "topologies"} == {
         Path(name).parent.name for name in found
