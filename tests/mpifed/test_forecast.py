@@ -107,6 +107,14 @@ def test_more_ranks_have_fewer_clients_and_longer_waits(monkeypatch):
     assert many.total == many.compute + many.network
 
 
+def test_a_played_rank_sends_and_waits_as_many_do():
+    rank = Played(6, 2)
+    rank.send(np.arange(5), 3)  # as rank 0 does with samples that it has read for others
+    rank.barrier()
+    found = [(one.kind, one.sent, one.messages) for one in rank.operations]
+    assert found == [("neighbours", 40, 1), ("reduce", 0, 0)]
+
+
 def test_ranks_that_share_cores_take_turns_and_look_for_messages(monkeypatch):
     monkeypatch.setattr(forecasts, "measured", lambda *_: (0.5, [Operation("reduce", 8, 8)]))
     monkeypatch.setattr(forecasts, "cost_of_a_look", lambda: 1e-5)
