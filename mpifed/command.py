@@ -38,9 +38,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ``InputError`` with the message of argparse, and with what may be meant."""
-        choice = re.fullmatch(
-            r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message
-        )
+        choice = re.fullmatch(INVALID_CHOICE, message)
         if choice is not None:
             place, given, known = choice.groups()
             names = [name.strip("'") for name in known.split(", ")]

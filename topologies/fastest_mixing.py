@@ -21,6 +21,7 @@ every check.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from time import process_time
 
 import networkx as nx
@@ -178,6 +179,43 @@ class _Part:
     status: str
 
 
+@dataclass
+class _Certified:
+    """The best weights that were tried, and the largest lower bound of the SLEM of any."""
+
+    pattern: Pattern
+    rules: list[tuple[float, Array]]
+    weights: Array
+    slem: float = np.inf
+    bound: float = 0.0
+
+    def improve(self, weights: Array, y: Array, z: Array) -> None:
+        """Try weights, and a dual point of the bound."""
+        candidate = at_most_one(self.pattern.n, self.pattern.edges, weights)
+        slem = slem_of(self.pattern, candidate)
+        if slem < self.slem:
+            self.slem, self.weights = slem, candidate
+        found = best_of(self.pattern, self.slem, self.weights, self.rules)
+        self.slem, self.weights, self.rules = found
+        self.bound = min(max(self.bound, feasible_bound(self.pattern, y, z)), self.slem)
+
+    @property
+    def gap(self) -> float:
+        return self.slem - self.bound
+
+    def wanted(self, target: float) -> float:
+        """Return the gap at which to stop."""
+        return max(GAP_FLOOR, target * min(self.slem, 10 * (1 - self.bound)))
+
+    def part(self, iterations: int, tolerance: float) -> _Part:
+        """Return what was found, where the gap is small enough."""
+        status = "converged" if self.gap <= tolerance * self.slem else "rounding"
+        return _Part(self.weights, self.slem, self.bound, iterations, status)
+
+    def unfinished(self, iterations: int) -> _Part:
+        return _Part(self.weights, self.slem, self.bound, iterations, "max_iterations")
+
+
 def _solve(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
     if pattern.self_loops:
         found = symmetric_solution(pattern)
@@ -210,7 +248,7 @@ def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part
     n = pattern.n
     weights = metropolis_hastings_weights(n, pattern.edges)
     rules = formula_rules(pattern) if pattern.self_loops else []
-    best, best_weights, bound, close = np.inf, weights, 0.0, False
+    best, close = _Certified(pattern, rules, weights), False
 
     z = pattern.dense(weights, 1 - pattern.node_sums(weights)) - 1 / n
     u = np.zeros((n, n))
@@ -224,19 +262,11 @@ def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part
         u, threshold = project_nuclear(relaxed, 1 / penalty, None if checking else threshold)
         previous, z = z, relaxed - u
         if checking or (close and n >= LARGE and _is_half_way(iteration)):
-            candidate = at_most_one(n, pattern.edges, w)
-            slem = slem_of(pattern, candidate)
-            if slem < best:
-                best, best_weights = slem, candidate
-            best, best_weights, rules = best_of(pattern, best, best_weights, rules)
-            dual = 2 * penalty * multipliers.values
-            bound = min(max(bound, feasible_bound(pattern, penalty * u, dual)), best)
-            target = tolerance / 10 if iteration < FIRST_ITERATIONS else tolerance
-            gap, wanted = best - bound, max(GAP_FLOOR, target * min(best, 10 * (1 - bound)))
-            close = gap <= NEARLY * wanted
-            if gap <= wanted:
-                status = "converged" if gap <= tolerance * best else "rounding"
-                return _Part(best_weights, best, bound, iteration, status)
+            best.improve(w, penalty * u, 2 * penalty * multipliers.values)
+            wanted = best.wanted(tolerance / 10 if iteration < FIRST_ITERATIONS else tolerance)
+            close = best.gap <= NEARLY * wanted
+            if best.gap <= wanted:
+                return best.part(iteration, tolerance)
         if iteration in (3, 5, 10, 20):
             # At the solution of every graph tried, this balances the two residuals.
             factor = 1 / (threshold.count * threshold.level or 1) / penalty
@@ -247,39 +277,24 @@ def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part
         penalty *= factor
         u /= factor
         multipliers = multipliers.scaled(1 / factor)
-    return _Part(best_weights, best, bound, max_iterations, "max_iterations")
+    return best.unfinished(max_iterations)
 
 
 def _sparse(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
-    n, edges = pattern.n, pattern.edges
-    rules = formula_rules(pattern)
-    best, weights, bound, due = np.inf, np.zeros(len(edges)), 0.0, 0
-    likely = LIKELY * tolerance
-    for iteration, found in enumerate(sparse_iterates(pattern), 1):
-        last = iteration >= max_iterations
+    best = _Certified(pattern, formula_rules(pattern), np.zeros(len(pattern.edges)))
+    due, likely = 0, LIKELY * tolerance
+    for iteration, found in enumerate(islice(sparse_iterates(pattern), max_iterations), 1):
+        late = iteration == max_iterations or 0 < 2 * due <= iteration
         # A certificate costs as much as a hundred iterations, so that few are tried.
-        if (
-            last
-            or (due and iteration >= 2 * due)
-            or (iteration >= due and found.estimate <= likely)
-        ):
-            candidate = at_most_one(n, edges, found.weights)
-            slem = slem_of(pattern, candidate)
-            if slem < best:
-                best, weights = slem, candidate
-            best, weights, rules = best_of(pattern, best, weights, rules)
-            y = (found.vectors * found.values) @ found.vectors.T
-            bound = min(max(bound, feasible_bound(pattern, y, found.z)), best)
-            wanted = max(GAP_FLOOR, tolerance * min(best, 10 * (1 - bound)))
-            if best - bound <= wanted:
-                status = "converged" if best - bound <= tolerance * best else "rounding"
-                return _Part(weights, best, bound, iteration, status)
+        if late or (iteration >= due and found.estimate <= likely):
+            best.improve(found.weights, (found.vectors * found.values) @ found.vectors.T, found.z)
+            wanted = best.wanted(tolerance)
+            if best.gap <= wanted:
+                return best.part(iteration, tolerance)
             due = iteration + max(20, iteration // PATIENCE)
             # The estimate falls with the gap, so that the next try waits for as much less of it.
-            likely = found.estimate * wanted / (best - bound)
-        if last:
-            break
-    return _Part(weights, best, bound, max_iterations, "max_iterations")
+            likely = found.estimate * wanted / best.gap
+    return best.unfinished(max_iterations)
 
 
 def _is_check(iteration: int) -> bool:

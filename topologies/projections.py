@@ -6,6 +6,7 @@ graph, and has rows that sum to one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -131,15 +132,31 @@ def project_admissible(
         if factor is None or support is None or (now != support).any():
             support, factor = now, _factor(pattern, now[: len(w)], now[len(w) :])
         step = linalg.cho_solve(factor, lack, check_finite=False)
-        length, slope = 1.0, -2 * float(lack @ step)
-        while True:
-            w, d, new = at(y + length * step)
-            # Near the solution rounding decides the comparison, and the full step is right.
-            if new <= value + 1e-4 * length * slope + 1e-12 * abs(value) or length < 1e-6:
-                break
-            length /= 2
-        y, value = y + length * step, new
+        y, (w, d, value) = descended(at, y, step, value, -2 * float(lack @ step), 1e-6)
     return w, d, Multipliers(y, support, factor)
+
+
+def descended(
+    at: Callable[[Array], tuple[Array, Array, float]],
+    y: Array,
+    step: Array,
+    value: float,
+    slope: float,
+    shortest: float,
+) -> tuple[Array, tuple[Array, Array, float]]:
+    """Return where a step from y ends that is halved until it descends, and what ``at`` has there.
+
+    ``at`` gives weights, diagonal and the value; ``slope`` is the derivative along the step, which
+    is halved until a length below ``shortest``, of the step as it is given, at most.
+    """
+    length = 1.0
+    while True:
+        found = at(y + length * step)
+        # Near the solution rounding decides the comparison, and the full step is right.
+        enough = value + 1e-4 * length * slope + 1e-12 * abs(value)
+        if found[2] <= enough or length < shortest:
+            return y + length * step, found
+        length /= 2
 
 
 def _factor(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from topologies.projections import Pattern
+from topologies.projections import Pattern, descended
 
 Array = NDArray[np.float64]
 
@@ -109,13 +109,7 @@ def project_scaled(
         # A node without positive weights has no curvature, but a direction.
         diagonal += 1e-9 * everything + EMPTY * everything * (diagonal < EMPTY * everything)
         step = _solve(sparse.matrix(support, diagonal), diagonal, lack)
-        length, slope = 1.0, -2 * float(lack @ step)
-        while True:
-            w, d, new = at(y + length * step)
-            if new <= value + 1e-4 * length * slope + 1e-12 * abs(value) or length < 1e-12:
-                break
-            length /= 2
-        y, value = y + length * step, new
+        y, (w, d, value) = descended(at, y, step, value, -2 * float(lack @ step), 1e-12)
     return w, d, y
 
 

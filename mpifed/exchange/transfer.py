@@ -70,14 +70,13 @@ def arrivals(
     exponent : int
         All numbers of all ranks are below 2**exponent in modulus.
     """
-    width = piece(flat.shape[1], route.bytes_a_number)
+    width, by_sums = piece(flat.shape[1], route.bytes_a_number), route.by_sums.any()
 
     def begun() -> Iterator[Callable[[], Arrival]]:
         for start in range(0, flat.shape[1], width):
             columns = slice(start, min(start + width, flat.shape[1]))
             part = flat[:, columns]
             rows = _begin_rows(communicator, route, neighbourhood, part)
-            by_sums = route.by_sums.any()
             sums = _begin_sums(communicator, route, part, exponent) if by_sums else list
             yield partial(_arrival, columns, rows, sums)
 

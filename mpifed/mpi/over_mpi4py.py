@@ -120,13 +120,7 @@ class Mpi(Communicator):
             for part in (pieces(flat.size, flat.itemsize) if answer is None else ())
         ]
         self.bytes_sent += values.nbytes
-
-        def ended() -> np.ndarray:
-            if requests:
-                self._wait(*requests, nbytes=flat.nbytes)
-            return values
-
-        return ended
+        return self._ended(requests, values)
 
     def nodes(self) -> np.ndarray:
         first = self._local.bcast(self.rank)
@@ -223,7 +217,8 @@ class Mpi(Communicator):
         """Return what waits, puts columns that arrived by themselves in place, and returns."""
 
         def ended() -> np.ndarray:
-            self._wait(*pending, nbytes=result.nbytes)
+            if pending:
+                self._wait(*pending, nbytes=result.nbytes)
             for part, block in blocks:
                 if block is not result:
                     result[:, part] = block
