@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.naming import is_component, name_of
-from mpifed.config.configuration import decided, resolve, to_yaml
+from mpifed.config.configuration import Configuration, decided, resolve, to_yaml
 from mpifed.data.conversion import check_section
 from mpifed.errors import InputError
 from mpifed.exchange.passed import mixing_overrides
@@ -42,6 +42,7 @@ from mpifed.training.request import (
     keep_stepping,
     understand,
 )
+from mpifed.training.spare import beside_spare, hosting_ranks
 from mpifed.training.train import listening, train
 from mpifed.training.trained import Trained
 
@@ -222,24 +223,43 @@ def execute(
                 print(*lines, sep="\n", flush=True)
             return Result(task.output, "plan")
         with clock.measure("startup"):
-            stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
-            say = None if request.quiet else functools.partial(print, flush=True)
-            listen: AbstractContextManager[list[str]] = listening(say) if first else nullcontext([])
-            with listen as heard:
-                setup = agree(
-                    communicator, lambda: make(configuration, communicator, horizon, stored)
-                )
-                agree(communicator, lambda: checked_payload(setup.algorithm))
-                agree(communicator, lambda: check_round(setup))
-            task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
-            task.remarks.extend(remarks(setup))
-        if request.dry_run:
-            lines = [to_yaml(configuration), *plan_lines(setup), *task.remarks]
-            if first:
-                print(*lines, sep="\n", flush=True)
-            return Result(task.output, "dry run")
-        clock.seconds["startup"] += request.spent
-        return Result(task.output, train(setup, task, request, clock, stop_requested))
+            hosting = hosting_ranks(configuration, communicator)
+
+        def run(hosts: Communicator, asked_to_stop: Callable[[], bool]) -> Result:
+            about = configuration, horizon, hosts
+            return _carry_out(request, task, *about, clock, asked_to_stop)
+
+        return beside_spare(communicator, hosting, run, stop_requested)
+
+
+def _carry_out(
+    request: Request,
+    task: Task,
+    configuration: Configuration,
+    horizon: int,
+    communicator: Communicator,
+    clock: Clock,
+    stop_requested: Callable[[], bool],
+) -> Result:
+    """Carry out the task on the ranks that host clients; collective among them."""
+    first = communicator.rank == 0
+    with clock.measure("startup"):
+        stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
+        say = None if request.quiet else functools.partial(print, flush=True)
+        listen: AbstractContextManager[list[str]] = listening(say) if first else nullcontext([])
+        with listen as heard:
+            setup = agree(communicator, lambda: make(configuration, communicator, horizon, stored))
+            agree(communicator, lambda: checked_payload(setup.algorithm))
+            agree(communicator, lambda: check_round(setup))
+        task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
+        task.remarks.extend(remarks(setup))
+    if request.dry_run:
+        lines = [to_yaml(configuration), *plan_lines(setup), *task.remarks]
+        if first:
+            print(*lines, sep="\n", flush=True)
+        return Result(task.output, "dry run")
+    clock.seconds["startup"] += request.spent
+    return Result(task.output, train(setup, task, request, clock, stop_requested))
 
 
 def _understood(request: Request) -> Task:

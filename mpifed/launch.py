@@ -102,7 +102,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _prepared(arguments: list[str]) -> Callable[[], int]:
-    options = parser().parse_intermixed_args(arguments)
+    known = _known.get(tuple(arguments))
+    options = known.options if known is not None else parser().parse_intermixed_args(arguments)
     if options.list:
         from mpifed.config.catalogue import listing
 
@@ -110,7 +111,7 @@ def _prepared(arguments: list[str]) -> Callable[[], int]:
         return lambda: _show(text)
     # Before the imports of torch and MPI, which take seconds in which a signal may come.
     stop_requested = _stop_on_signals()
-    request = _request(options)
+    request = _request(options, known.early if known is not None else early_request(options))
     communicator = world_of_ranks(options.expect_ranks)
     return lambda: _run(request, communicator, stop_requested)
 
@@ -131,9 +132,11 @@ def world_of_ranks(expected: int | None = None) -> Any:
     """Return the communicator of all ranks, of which there must be ``expected``."""
     with waiting():  # for the other ranks, in MPI_Init
         from mpifed.mpi.agreement import share_guard_addresses
+        from mpifed.mpi.beginning import begin_mpi
         from mpifed.mpi.communicator import world
 
         skip_teardown()
+        begin_mpi()
         communicator = world(expected)
         share_guard_addresses(communicator)
     return communicator
@@ -153,12 +156,48 @@ class EarlyRequest:
         A checkpoint, the newest one, or none.
     plan : mapping or None
         What ``--plan`` gives.
+    stall_limit : float or None
+        Seconds without a step after which a rank counts as stalled.
     """
 
     experiment: str | None
     overrides: dict[str, Any]
     resume: str | bool | None
-    plan: Any = None
+    plan: Any
+    stall_limit: float | None
+
+
+@dataclass(frozen=True)
+class _Words:
+    """What the words of a command are read as."""
+
+    options: Any
+    early: EarlyRequest
+
+
+_known: dict[tuple[str, ...], _Words] = {}
+"""Words that were read before this process was forked: reading them takes a rank 9 MiB."""
+
+
+def remember_words(arguments: list[str]) -> EarlyRequest | None:
+    """Read the words of a command for the ranks that are forked from this process.
+
+    Returns
+    -------
+    EarlyRequest or None
+        None where they ask for a list.
+
+    Raises
+    ------
+    InputError, SystemExit
+        As ``early_request``, and for ``--help`` and options that do not exist.
+    """
+    options = parser().parse_intermixed_args(arguments)
+    if options.list:
+        return None
+    early = early_request(options)
+    _known[tuple(arguments)] = _Words(options, early)
+    return early
 
 
 def early_request(options: Any) -> EarlyRequest:
@@ -186,14 +225,15 @@ def early_request(options: Any) -> EarlyRequest:
         chosen = True
     experiment, typed = split_words(words)
     overrides = parse_overrides(typed)
-    send_to_guard(limit=written_stall_limit(experiment, overrides))
+    limit = written_stall_limit(experiment, overrides)
+    send_to_guard(limit=limit)  # what follows imports
     if chosen is None:
         check_early(experiment, overrides)
-    return EarlyRequest(experiment, overrides, chosen, plan)
+    return EarlyRequest(experiment, overrides, chosen, plan, limit)
 
 
-def _request(options: Any) -> Any:
-    early = early_request(options)
+def _request(options: Any, early: EarlyRequest) -> Any:
+    send_to_guard(limit=early.stall_limit)
     chosen = early.resume
     # Later than the rest, since it imports torch: a wrong word is refused at once.
     from mpifed.training.request import Request

@@ -1,13 +1,11 @@
 """What all ranks of a run import, imported once for those of a node before they are forked.
 
-MPI's library is loaded here, but begins in each rank. No user's modules are imported, which may
-start threads; and nothing computes.
+``mpi4py.MPI`` is imported here, but MPI begins in each rank. No user's modules are imported, which
+may start threads; and nothing computes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import importlib
 import importlib.util
 import sys
@@ -15,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mpifed.launch import early_request, parser
+from mpifed.launch import remember_words
+from mpifed.mpi.beginning import import_mpi
 from mpifed.reporting import bound_threads
 
 LIBRARIES = ("numpy", "torch")
@@ -42,10 +41,9 @@ def preload(words: list[str]) -> bool:
         What a rank itself would meet, and has to report.
     """
     bound_threads()
-    options = parser().parse_intermixed_args(words)
-    if options.list:
+    early = remember_words(words)
+    if early is None:
         return False
-    early = early_request(options)
     for name in LIBRARIES:
         importlib.import_module(name)
     if not _h5py_needs_mpi():
@@ -61,7 +59,7 @@ def _import_all(experiment: str | None, overrides: Mapping[str, Any]) -> None:
     _import_components(experiment, overrides)
     del sys.modules["mpi4py"]
     sys.modules["threadpoolctl"].threadpool_info()  # it remembers where libraries are
-    load_mpi()
+    import_mpi()
 
 
 def _import_components(experiment: str | None, overrides: Mapping[str, Any]) -> None:
@@ -77,17 +75,6 @@ def _import_components(experiment: str | None, overrides: Mapping[str, Any]) -> 
         name, _ = named(mapping.get(section, default), section, default)
         if name in TABLES[section]:
             options_of(find(section, name))
-
-
-def load_mpi() -> None:
-    """Load MPI's library as mpi4py finds it, without importing ``mpi4py.MPI``, which begins MPI.
-
-    What cannot be loaded is left to the ranks, which report it.
-    """
-    with contextlib.suppress(Exception):
-        found = importlib.util.find_spec("mpi4py.MPI")
-        if found is not None and found.origin is not None:
-            ctypes.CDLL(found.origin)
 
 
 def _h5py_needs_mpi() -> bool:

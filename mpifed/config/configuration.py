@@ -103,6 +103,8 @@ class Configuration:
         Floating-point type of models and samples.
     threads : int
         Threads of each rank.
+    hosts : {'ranks', 'cores'}
+        Which ranks host clients: all, or of each node as many as it has cores; the others sleep.
     placement : {'contiguous', 'partitioned', 'balanced'}
         Which clients share a rank: consecutive, exchanging most, or of equal work.
     placement_costs : str, optional
@@ -150,6 +152,7 @@ class Configuration:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     threads: Annotated[int, Ge(1), Le(MOST_THREADS)] = 1
+    hosts: Literal["ranks", "cores"] = "ranks"
     placement: Literal["contiguous", "partitioned", "balanced"] = "contiguous"
     placement_costs: str | None = None
     on_divergence: Literal["stop", "drop"] = "stop"

@@ -27,8 +27,8 @@ class Search:
 
     def __init__(self, clients: Clients) -> None:
         self._count = len(clients)
-        size = clients.federation.communicator.size
-        self._where = f" of rank {clients.federation.communicator.rank}" if size > 1 else ""
+        ranks = clients.federation.communicator
+        self._where = f" of rank {ranks.numbers[ranks.rank]}" if ranks.size > 1 else ""
         self._reported = time.monotonic()
 
     def at(self, iteration: int, left: int, norm: Callable[[], Any]) -> None:

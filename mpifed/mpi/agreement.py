@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, cast
 
 from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested, text_of
@@ -62,15 +62,16 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
         raise failure
     mine = text_of(failure) if isinstance(failure, InputError) else None
     every = communicator.gather_object(mine)
-    message = communicator.broadcast_object(_first(every) if every is not None else None)
+    first = _first(every, communicator.numbers) if every is not None else None
+    message = communicator.broadcast_object(first)
     if message is None:
         raise AgreedStop from failure
     raise AgreedInputError(message) from failure
 
 
-def _first(every: list[str | None]) -> str | None:
+def _first(every: list[str | None], numbers: Sequence[int]) -> str | None:
     """The first of the messages, one per rank, with its rank if some ranks have none."""
-    for rank, message in enumerate(every):
+    for rank, message in zip(numbers, every, strict=True):
         if message is not None:
             return message if None not in every else f"rank {rank}: {message}"
     return None
@@ -102,4 +103,8 @@ def share_hosted_clients(communicator: Communicator, clients: Iterable[int]) -> 
     """
     place = heartbeat.describe_clients([int(client) for client in clients])
     heartbeat.remember_clients(place)
-    heartbeat.send_to_guard(places=communicator.broadcast_object(communicator.gather_object(place)))
+    every = communicator.broadcast_object(communicator.gather_object(place))
+    places = [heartbeat.describe_clients([])] * communicator.job_size
+    for rank, described in zip(communicator.numbers, every, strict=True):
+        places[rank] = described
+    heartbeat.send_to_guard(places=places)

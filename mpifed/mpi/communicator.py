@@ -18,7 +18,14 @@ from mpifed.mpi.protocol import Communicator
 from mpifed.mpi.sums import FlatSums, Sums
 from mpifed.supervision.launcher import launched
 
-__all__ = ["LAUNCHER_SIZES", "Alone", "Communicator", "check_size", "spare_memory", "world"]
+__all__ = [
+    "LAUNCHER_SIZES",
+    "Alone",
+    "Communicator",
+    "check_size",
+    "spare_memory",
+    "world",
+]
 
 # How many tasks a launcher says it started: Open MPI, MPICH/hydra, PMIx under SLURM, Intel MPI.
 LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "MPI_LOCALNRANKS")
@@ -36,10 +43,21 @@ class Alone(Communicator):
 
     rank = 0
     size = 1
+    numbers: Sequence[int] = range(1)
+    job_size = 1
     mpi4py = None
 
     def __init__(self) -> None:
         self.bytes_sent = 0
+
+    def among(self, ranks: Sequence[int]) -> Communicator | None:
+        return self if 0 in ranks else None
+
+    def tell(self, message: Any, to: int) -> None:
+        raise AssertionError("a single process has nobody to tell anything")
+
+    def told(self) -> Any:
+        return None
 
     def for_second_thread(self) -> Communicator | None:
         return Alone()

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -25,44 +25,60 @@ from mpifed.mpi.star import Star, star_among
 from mpifed.mpi.sums import Sums
 from mpifed.supervision import heartbeat
 
+_TOLD = 1
+"""The tag of what ``tell`` sends."""
+
 
 class Mpi(Communicator):
-    """The ranks of an mpi4py communicator; see ``Communicator`` for the operations.
+    """Ranks of the job, over mpi4py; see ``Communicator`` for the operations.
 
     MPI libraries wait by spinning. Where a node has more ranks than cores, that takes the core from
     the rank that is waited for, so ranks then sleep between polls, and reduce few numbers over
     sockets (``star``) if they are all on one node.
     """
 
-    def __init__(self, comm: Any, aside: Any, local: Any, beside: bool = False) -> None:
-        """Create the operations over an mpi4py communicator.
+    def __init__(self, numbers: tuple[int, ...], beside: bool = False) -> None:
+        """Create the operations on some ranks of the job.
 
         Parameters
         ----------
-        comm : mpi4py.MPI.Comm
-            The ranks.
-        aside : mpi4py.MPI.Comm
-            A duplicate of ``comm``, whose messages do not mix with those of ``comm``.
-        local : mpi4py.MPI.Comm
-            The ranks of ``comm`` on this node.
+        numbers : tuple of int
+            Their numbers in the job, ascending.
         beside : bool
             Whether a second thread uses it while the run computes.
         """
-        self._mpi, self._comm, self._aside, self._local = MPI, comm, aside, local
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self._mpi, own = MPI, _comms_of(numbers)
+        self._comm, self._aside = (own.other if beside else own.comm), own.aside
+        self._local, self.numbers, self.job_size = own.local, numbers, world_size()
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.bytes_sent = 0
         self._beside = beside
         self._star: Star | None = None
-        self._sleeps = beside or local.Get_size() > (os.cpu_count() or 1)
+        self._sleeps = beside or self._local.Get_size() > (os.cpu_count() or 1)
         self.set_polling(False)
 
     @classmethod
     def world(cls) -> Mpi:
         """Return the communicator over all ranks of the job."""
-        made = cls(MPI.COMM_WORLD, *_duplicates_of_world()[:2])
+        return cls._with_star(tuple(range(world_size())))
+
+    @classmethod
+    def _with_star(cls, numbers: tuple[int, ...]) -> Mpi:
+        made = cls(numbers)
         if made._sleeps and made._local.Get_size() == made.size:
-            made._star = _star_of_world()
+            made._star = _star_of(numbers)
         return made
+
+    def among(self, ranks: Sequence[int]) -> Communicator | None:
+        if self.rank not in ranks:
+            return None
+        return self._with_star(tuple(self.numbers[rank] for rank in ranks))
+
+    def tell(self, message: Any, to: int) -> None:
+        self._aside.send(message, to, _TOLD)
+
+    def told(self) -> Any:
+        return self._aside.recv(tag=_TOLD) if self._aside.iprobe(tag=_TOLD) else None
 
     @property
     def mpi4py(self) -> Any:
@@ -71,8 +87,7 @@ class Mpi(Communicator):
     def for_second_thread(self) -> Mpi | None:
         if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
             return None
-        aside, local, other = _duplicates_of_world()
-        return Mpi(other, aside, local, beside=True)
+        return Mpi(self.numbers, beside=True)
 
     def set_polling(self, often: bool) -> None:
         self._longest_pause = LONGEST_PAUSE if often or not self._beside else PATIENT_PAUSE
@@ -128,7 +143,7 @@ class Mpi(Communicator):
         return np.unique(every, return_inverse=True)[1]
 
     def node_sums(self, nodes: np.ndarray) -> Sums:
-        made = _sums_over(tuple(int(node) for node in nodes))
+        made = _sums_over(self.numbers, tuple(int(node) for node in nodes))
         made.wait, made.sent = partial(self._wait, nbytes=LARGE), self._count
         return made
 
@@ -271,7 +286,7 @@ class Mpi(Communicator):
         return int(self._local.Get_rank())
 
     def abort(self, code: int) -> None:
-        self._comm.Abort(code)
+        self._mpi.COMM_WORLD.Abort(code)
 
 
 def _block_of(result: np.ndarray, part: slice) -> np.ndarray:
@@ -286,28 +301,35 @@ def world_size() -> int:
     return int(MPI.COMM_WORLD.Get_size())
 
 
+class _Comms(NamedTuple):
+    """The ranks; duplicates of them, whose messages do not mix; and those of them on this node."""
+
+    comm: Any
+    aside: Any
+    other: Any
+    local: Any
+
+
 @functools.cache
-def _duplicates_of_world() -> tuple[Any, Any, Any]:
-    """A duplicate of the world, its part on this node, and a duplicate for a second thread.
-
-    They are created once per process.
-    """
-    world = MPI.COMM_WORLD
-    return world.Dup(), world.Split_type(MPI.COMM_TYPE_SHARED), world.Dup()
+def _comms_of(numbers: tuple[int, ...]) -> _Comms:
+    """The communicators of these ranks of the job, which are created once per process."""
+    comm = MPI.COMM_WORLD
+    if len(numbers) < comm.Get_size():
+        comm = comm.Create_group(comm.Get_group().Incl(list(numbers)))
+    return _Comms(comm, comm.Dup(), comm.Dup(), comm.Split_type(MPI.COMM_TYPE_SHARED))
 
 
 @functools.cache
-def _star_of_world() -> Star | None:
+def _star_of(numbers: tuple[int, ...]) -> Star | None:
     """Connections between the ranks, which serve all runs of the process."""
-    aside, local, _ = _duplicates_of_world()
-    return star_among(Mpi(MPI.COMM_WORLD, aside, local), MPI.COMM_WORLD.Iprobe)
+    return star_among(Mpi(numbers), MPI.COMM_WORLD.Iprobe)
 
 
 @functools.cache
-def _sums_over(nodes: tuple[int, ...]) -> NodeSums:
+def _sums_over(numbers: tuple[int, ...], nodes: tuple[int, ...]) -> NodeSums:
     """The sums over ranks of these nodes, whose memory serves all runs of the process."""
-    world = _duplicates_of_world()[0]
-    local = world.Split(nodes[world.Get_rank()], world.Get_rank())
+    comm = _comms_of(numbers).aside
+    local = comm.Split(nodes[comm.Get_rank()], comm.Get_rank())
     leads = local.Get_rank() == 0
-    leaders = world.Split(0 if leads else MPI.UNDEFINED, world.Get_rank())
+    leaders = comm.Split(0 if leads else MPI.UNDEFINED, comm.Get_rank())
     return NodeSums(MPI, local, leaders if leads else None, len({*nodes}) > 1)

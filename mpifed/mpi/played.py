@@ -62,6 +62,7 @@ class Played(Alone):
     def __init__(self, size: int, per_node: int) -> None:
         super().__init__()
         self.size, self._per_node = size, per_node
+        self.numbers, self.job_size = range(size), size
         self.operations: list[Operation] = []
 
     def _note(self, kind: str, sent: int, received: int, messages: int = 0) -> None:

@@ -14,7 +14,7 @@ class Communicator(Protocol):
     """The operations on the ranks of a job.
 
     All are collective, called by every rank in the same order, except ``send``, ``receive``,
-    ``set_polling``, ``local_rank`` and ``abort``.
+    ``tell``, ``told``, ``set_polling``, ``local_rank`` and ``abort``.
 
     Attributes
     ----------
@@ -22,17 +22,43 @@ class Communicator(Protocol):
         The number of this rank, from 0.
     size : int
         The number of ranks.
+    numbers : sequence of int
+        The number of each of them in the job.
+    job_size : int
+        The number of ranks in the job, of which these may be a part.
     bytes_sent : int
         Bytes that this rank has handed to MPI so far.
     """
 
     rank: int
     size: int
+    numbers: Sequence[int]
+    job_size: int
     bytes_sent: int
 
     @property
     def mpi4py(self) -> Any:
         """The communicator of mpi4py, for a library that uses MPI itself; None for ``Alone``."""
+
+    def among(self, ranks: Sequence[int]) -> Communicator | None:
+        """Return the communicator of some of the ranks, which alone have to call it.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+            Ascending.
+
+        Returns
+        -------
+        Communicator or None
+            None on a rank that is not one of them.
+        """
+
+    def tell(self, message: Any, to: int) -> None:
+        """Send another rank a small object, which ``told`` returns there; it does not wait."""
+
+    def told(self) -> Any:
+        """Return the next object that another rank has sent by ``tell``; None if none is here."""
 
     def for_second_thread(self) -> Communicator | None:
         """Duplicate the communicator for another thread of this process.

@@ -20,6 +20,7 @@ NO_DIFFERENCE = (
     "storage.",
     "evaluation.every",
     "evaluation.validation_split",
+    "hosts",
     "placement",
     "placement_costs",
     "exchange.transport",

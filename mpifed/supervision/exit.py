@@ -44,12 +44,13 @@ def skip_teardown() -> None:
     """In a guarded rank, end the process before the libraries loaded so far are torn down.
 
     Call it before MPI is initialised: exit handlers run in reverse order, and MPI's must run first,
-    or a launcher takes the rank for one that was killed. Does nothing without a guard, where MPI is
-    loaded already (h5py with parallel HDF5 loads it), or where the C library lacks ``on_exit``; the
-    exit then takes longer.
+    or a launcher takes the rank for one that was killed. Does nothing without a guard, where MPI
+    has begun already (h5py with parallel HDF5 begins it), or where the C library lacks ``on_exit``;
+    the exit then takes longer.
     """
-    libc = ctypes.CDLL(None)
-    if heartbeat.watched() and "mpi4py.MPI" not in sys.modules and hasattr(libc, "on_exit"):
+    libc, mpi = ctypes.CDLL(None), sys.modules.get("mpi4py.MPI")
+    begun = mpi is not None and mpi.Is_initialized()
+    if heartbeat.watched() and not begun and hasattr(libc, "on_exit"):
         libc.on_exit(libc._exit, None)
 
 

@@ -26,6 +26,8 @@ def plan_lines(setup: Setup) -> list[str]:
     bytes_of_rank = by_rank * sample_bytes(setup.configuration, description)
     payload = setup.algorithm.payload() * itemsize
     participants = len(federation.training)
+    idle = federation.communicator.job_size - int(np.count_nonzero(counts))
+    spare = f"; {idle} rank{'s' * (idle > 1)} without clients" if idle else ""
     validation = ""
     if setup.configuration.evaluation.validates:
         validation = f", {int(description.n_val.sum()):,} validation"
@@ -35,7 +37,7 @@ def plan_lines(setup: Setup) -> list[str]:
         f"{int(description.n_test.sum()):,} test samples, {inputs} inputs, "
         f"{description.n_classes} classes",
         f"clients     {participants} in training, {int(federation.unseen.sum())} unseen; "
-        f"per rank: {_range(counts)}",
+        f"per rank: {_range(counts)}{spare}",
         *_balance(setup),
         f"memory      {_range(bytes_of_rank)} bytes of samples per rank",
         f"model       {described(setup.model)}; a message has {payload:,} bytes",

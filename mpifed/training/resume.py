@@ -17,7 +17,7 @@ from mpifed.reading.configurations import read_stored
 from mpifed.reading.results import read_summary
 
 MAY_CHANGE = (
-    *("rounds", "checkpoint", "threads", "reschedule", "stall_limit", "experiment"),
+    *("rounds", "checkpoint", "threads", "hosts", "reschedule", "stall_limit", "experiment"),
     "storage",
 )
 """Keys that may change on a resume, in addition to ``evaluation.every``."""
@@ -236,7 +236,7 @@ def refuse_changes(
     if found:
         raise InputError(
             f"{where} has another configuration: {_listed(found)}. Resuming may change rounds, "
-            "evaluation.every, checkpoint, storage, threads and the number of ranks"
+            "evaluation.every, checkpoint, storage, threads, hosts and the number of ranks"
         )
 
 

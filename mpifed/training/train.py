@@ -128,7 +128,7 @@ def train(
         if recorder is not None and progress is not None and every is not None:
             said = [
                 f"warning on rank {rank}: {line}"
-                for rank, lines in enumerate(every)
+                for rank, lines in zip(communicator.numbers, every, strict=True)
                 for line in dict.fromkeys(lines)
             ]
             for line in said:
@@ -227,7 +227,7 @@ def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progres
 
 def _opening(setup: Setup, task: Task) -> list[str]:
     configuration, federation = setup.configuration, setup.federation
-    size, name = federation.communicator.size, configuration.algorithm.name
+    size, name = federation.communicator.job_size, configuration.algorithm.name
     lines = [
         f"{configuration.experiment}: {name}, {federation.n_clients} clients on {size} "
         f"rank{'s' if size > 1 else ''}, {configuration.rounds} rounds"
@@ -258,7 +258,7 @@ def _diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
         "experiment": configuration.experiment,
         "algorithm": configuration.algorithm.name,
         "rounds": engine.round,
-        "ranks": setup.federation.communicator.size,
+        "ranks": setup.federation.communicator.job_size,
         "clients": configuration.clients,
     }
 
@@ -278,7 +278,7 @@ def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
         "experiment": configuration.experiment,
         "algorithm": configuration.algorithm.name,
         "rounds": engine.round,
-        "ranks": communicator.size,
+        "ranks": communicator.job_size,
         "clients": configuration.clients,
         "test_accuracy": scores.get("test_accuracy"),
         "test_accuracy_p10": scores.get("test_accuracy_p10"),

@@ -516,24 +516,26 @@ def test_only_rank_0_says_it_and_not_where_it_is_to_be_quiet(quiet):
 
 LOADS = """
 import sys
-from mpifed.preload import load_mpi
+from mpifed.mpi.beginning import begin_mpi, import_mpi
 
 if sys.argv[1] == "no mpi4py":
     sys.modules["mpi4py"] = None
-load_mpi()
-print("MPI" in open("/proc/self/maps").read(), "mpi4py.MPI" in sys.modules)
+import_mpi()
+print("libmpi" in open("/proc/self/maps").read(), "mpi4py.MPI" in sys.modules)
 if sys.argv[1] != "no mpi4py":
-    import mpi4py
-    mpi4py.rc.initialize = False
     from mpi4py import MPI
     print(MPI.Is_initialized())
+    begin_mpi()
+    print(MPI.Is_initialized(), MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+    begin_mpi()
 """
 
 
 @pytest.mark.parametrize(
-    ("how", "said"), [("as usual", "True False\nFalse\n"), ("no mpi4py", "False False\n")]
+    ("how", "said"),
+    [("as usual", "True True\nFalse\nTrue True\n"), ("no mpi4py", "False False\n")],
 )
-def test_the_library_of_mpi_is_loaded_without_beginning_mpi(how, said):
+def test_mpi_is_imported_first_and_begun_later(how, said):
     done = subprocess.run(
         [sys.executable, "-c", LOADS, how],
         env=environment(),

@@ -1,0 +1,33 @@
+"""When MPI begins: importing ``mpi4py.MPI`` begins it, but a process that forks ranks must not."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+
+
+def import_mpi() -> None:
+    """Import ``mpi4py.MPI`` without beginning MPI, in a process that ranks are forked from.
+
+    What cannot be imported is left to the ranks, which report it.
+    """
+    with contextlib.suppress(Exception):
+        import mpi4py
+
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        try:
+            importlib.import_module("mpi4py.MPI")
+        finally:
+            mpi4py.rc.initialize, mpi4py.rc.finalize = True, None
+
+
+def begin_mpi() -> None:
+    """Begin MPI where ``import_mpi`` was called in the process that forked this rank.
+
+    Elsewhere importing ``mpi4py.MPI`` begins it. Call it before modules of users are imported,
+    which may expect that.
+    """
+    module = sys.modules.get("mpi4py.MPI")
+    if module is not None and not module.Is_initialized():
+        module.Init_thread()

@@ -1,0 +1,187 @@
+"""Ranks without clients sleep until the others have ended, and change nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+from commands import (
+    TINY,
+    checkpoints,
+    command,
+    launch,
+    of_rank,
+    rows,
+    started,
+    summary_of,
+    wait_for,
+)
+from on_ranks import SMALL, folder_of, same_after_a_resume, unlike_one_rank
+
+from mpifed.api import Request, execute
+from mpifed.errors import AgreedInputError, InputError, PeerFailure
+from mpifed.mpi.communicator import Alone, world
+from mpifed.training import spare
+from mpifed.training.spare import beside_spare, first_per_core, hosting_ranks
+
+CORES = frozenset({0, 1})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cores", "threads", "found"),
+    [
+        ([0] * 4, [CORES] * 4, 1, [0, 1]),
+        ([0] * 4, [CORES] * 4, 2, [0]),
+        ([0] * 4, [CORES] * 4, 9, [0]),  # never without a rank
+        ([0, 1, 0, 1], [frozenset({0})] * 4, 1, [0, 1]),
+        ([0, 0, 1, 1], [frozenset({k}) for k in range(4)], 1, [0, 1, 2, 3]),  # each bound to a core
+    ],
+)
+def test_a_node_has_as_many_hosting_ranks_as_cores(nodes, cores, threads, found):
+    assert first_per_core(nodes, cores, threads) == found
+
+
+def two_cores(monkeypatch) -> None:
+    monkeypatch.setattr(spare, "_cores_of_this_process", lambda: CORES)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"exchange": "gossip", "participation": 0.6},
+        {"exchange": "gossip", "placement": "partitioned", "exchange.topology": "path"},
+        {
+            "algorithm": "fedavg",
+            "exchange": "gossip",
+            "exchange.asynchrony": "wait_free",
+            "compute.seconds": 1.0,
+        },
+    ],
+    ids=["server", "gossip", "partitioned", "asynchronous"],
+)
+def test_a_run_on_the_ranks_that_have_cores_is_that_of_one_rank(more, tmp_path, monkeypatch):
+    two_cores(monkeypatch)
+    assert unlike_one_rank({**SMALL, "hosts": "cores", **more}, tmp_path) == []
+
+
+@pytest.mark.mpi
+def test_a_run_goes_on_on_the_ranks_that_have_cores(tmp_path, monkeypatch):
+    two_cores(monkeypatch)
+    assert same_after_a_resume({**SMALL, "hosts": "cores"}, tmp_path)
+
+
+@pytest.mark.mpi
+def test_every_rank_gets_the_result_and_the_summary_counts_all(tmp_path, monkeypatch):
+    two_cores(monkeypatch)
+    communicator, folder = world(), folder_of(tmp_path)
+    request = Request("synthetic-fedem", {**SMALL, "hosts": "cores"}, folder / "run", quiet=True)
+    result = execute(request, communicator, lambda: False)
+    assert (result.status, result.directory) == ("finished", folder / "run")
+    assert result.summary["ranks"] == communicator.size
+    left_out = max(0, communicator.size - len(CORES))
+    said = f"{left_out} of {communicator.size} ranks have no client and idle"
+    assert (said in (folder / "run" / "log.txt").read_text()) is (left_out > 0)
+
+
+@pytest.mark.mpi
+def test_what_hosting_ranks_refuse_is_refused_on_all(tmp_path, monkeypatch):
+    two_cores(monkeypatch)
+    overrides = {**SMALL, "hosts": "cores", "data.n_test": -1}
+    request = Request("synthetic-fedem", overrides, folder_of(tmp_path) / "run", quiet=True)
+    with pytest.raises(AgreedInputError, match=r"data\.n_test is -1"):
+        execute(request, world(), lambda: False)
+    assert not (folder_of(tmp_path) / "run").exists()
+
+
+@pytest.mark.mpi
+def test_a_spare_rank_that_is_asked_to_stop_stops_the_run(tmp_path, monkeypatch):
+    two_cores(monkeypatch)
+    communicator, folder = world(), folder_of(tmp_path)
+    overrides = {**SMALL, "hosts": "cores", "rounds": 100_000, "evaluation.every": 100_000}
+    request = Request("synthetic-fedem", overrides, folder / "run", quiet=True)
+    last = communicator.rank == communicator.size - 1
+    assert execute(request, communicator, lambda: last).status == "stopped"
+    # What is asked in one run does not stop the next.
+    again = Request("synthetic-fedem", {**SMALL, "hosts": "cores"}, folder / "again", quiet=True)
+    assert execute(again, communicator, lambda: False).status == "finished"
+
+
+@pytest.mark.mpi
+def test_a_failure_of_rank_0_reaches_the_spare_ranks():
+    communicator = world()
+
+    def fails(part, stop_requested):
+        if part.rank == 0:
+            raise RuntimeError("no more")
+
+    expected = RuntimeError if communicator.rank == 0 else PeerFailure
+    with pytest.raises(expected):
+        beside_spare(communicator, [0], fails, lambda: False)
+
+
+@pytest.mark.mpi
+def test_ranks_without_clients_are_those_above_the_number_of_clients():
+    class Two:
+        clients, hosts, threads = 2, "ranks", 1
+
+    assert hosting_ranks(Two, world()) == list(range(min(2, world().size)))
+
+
+def test_a_single_process_hosts_everything():
+    alone = Alone()
+    assert beside_spare(alone, [0], lambda part, stop: (part, stop()), lambda: True) == (
+        alone,
+        True,
+    )
+
+
+def test_another_word_is_refused(tmp_path):
+    with pytest.raises(InputError, match="hosts is 'nodes'; did you mean 'cores'"):
+        execute(Request("synthetic-fedem", {"hosts": "nodes"}), Alone(), lambda: False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [["clients=2"], ["hosts=cores"]])
+def test_commands_of_more_ranks_than_work_end_alike(more, tmp_path):
+    """Twice as many ranks as cores: the same rows, exit codes and one message."""
+    ranks = 2 * (os.cpu_count() or 1) + 1
+    words = [*TINY, *more, "--quiet", "--output"]
+    for count in (0, ranks):
+        done = launch(count, *words, tmp_path / str(count), seconds=120)
+        assert (done.code, done.err) == (0, "")
+    assert rows(tmp_path / "0") == rows(tmp_path / str(ranks))
+    wrong = [*TINY, *more, "data.n_test=-1", "--output", tmp_path / "no"]
+    refused = launch(ranks, *wrong, seconds=120)
+    assert refused.code == 2
+    said = "mpifed: data.n_test is -1; it must be a whole number, at least 1"
+    assert refused.err.splitlines() == [said]
+
+
+@pytest.mark.slow
+def test_a_signal_to_a_spare_rank_stops_the_run(tmp_path):
+    ranks, cut = 2 * (os.cpu_count() or 1) + 1, tmp_path / "cut"
+    words = [*TINY, "rounds=1000000", "evaluation.every=100", "checkpoint.every=20", "hosts=cores"]
+    with started(command(ranks, *words, "--output", cut), stderr=subprocess.PIPE) as process:
+        wait_for(cut / "checkpoints" / "round-000020.h5", process)
+        os.kill(of_rank(ranks - 1, cut), signal.SIGUSR1)
+        code = process.wait(60)
+        assert code == 75, process.stderr.read()
+    assert checkpoints(cut)[-1] == f"round-{summary_of(cut)['rounds']:06d}.h5"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whose", [0, -1])
+def test_a_killed_rank_ends_the_job_whether_it_hosts_or_not(whose, tmp_path):
+    ranks, cut = 2 * (os.cpu_count() or 1) + 1, tmp_path / "cut"
+    words = [*TINY, "rounds=1000000", "evaluation.every=100", "checkpoint.every=20", "hosts=cores"]
+    with started(command(ranks, *words, "--output", cut), stderr=subprocess.PIPE) as process:
+        wait_for(cut / "checkpoints" / "round-000020.h5", process)
+        os.kill(of_rank(range(ranks)[whose], cut), signal.SIGKILL)
+        code = process.wait(60)
+        said = process.stderr.read()
+    assert code not in (0, 2, 75)
+    assert f"rank {range(ranks)[whose]} on " in said
