@@ -129,8 +129,7 @@ def report_hundred() -> None:
         one = Path(folder, "one")
         command = [sys.executable, "-m", "mpifed.run", "clients=20", "rounds=2", "data.n_test=50"]
         subprocess.run([*command, "--quiet", "--output", str(one)], check=True, timeout=120)
-        for number in range(RUNS):
-            _copied(one, Path(folder, "runs", str(number)), number)
+        hundred_runs(one, Path(folder, "runs"), ROWS)
         for formats in ("none", "png"):
             page = Path(folder, formats)
             words = [str(Path(folder, "runs")), "--format", formats, "--output", str(page)]
@@ -158,11 +157,27 @@ def _spent() -> float:
     return times.children_user + times.children_system
 
 
-def _copied(one: Path, to: Path, number: int) -> None:
-    """Copy a run as if it had had another method and seed, and more rounds."""
+def hundred_runs(one: Path, folder: Path, rows: int) -> None:
+    """Copy a run as if it had been one of ten methods with ten seeds each.
+
+    Parameters
+    ----------
+    one : Path
+        The run directory.
+    folder : Path
+        Where the directories 0 to 99 are made.
+    rows : int
+        Rows of each ``metrics.csv``.
+    """
+    for number in range(RUNS):
+        _copied(one, folder / str(number), number, rows)
+
+
+def _copied(one: Path, to: Path, number: int, rows: int) -> None:
+    """Copy a run as if it had had another method and seed, and other rounds."""
     shutil.copytree(one, to, ignore=shutil.ignore_patterns("checkpoints"))
     configuration = yaml.safe_load((one / "config.yaml").read_text())
-    changed = {"seed": number % SEEDS, "rounds": ROWS - 1}
+    changed = {"seed": number % SEEDS, "rounds": rows - 1}
     configuration |= changed | {"algorithm": {"name": METHODS[number // SEEDS]}}
     (to / "config.yaml").write_text(yaml.safe_dump(configuration, sort_keys=False))
     with (one / "metrics.csv").open() as file:
@@ -171,8 +186,8 @@ def _copied(one: Path, to: Path, number: int) -> None:
     with (to / "metrics.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(row))
         writer.writeheader()
-        for k in range(ROWS):
-            risen = 1 - math.exp(-k / 200)
+        for k in range(rows):
+            risen = 1 - math.exp(-5 * k / rows)
             writer.writerow({key: _at(key, text, k, risen, noise) for key, text in row.items()})
 
 
