@@ -70,6 +70,16 @@ WRONG: dict[str, tuple[tuple[str, ...], ...]] = {
         (".", "--lats", "2"),
     ),
     "retime": (("nowhere", "network.latency=1"), (".", "network.latenzy=1"), (".", "--outptu")),
+    "topologies": (
+        (),
+        ("shwo", "ring:n=4"),
+        ("show", "rign:n=4"),
+        ("show", "ring:m=4"),
+        ("show", "ring:n=4", "--weights", "fmcm"),
+        ("compare", "ring:n=4", "--schedules", "one_peer"),
+        ("show", "edge_list:path=nowhere"),
+        ("show", "ring:n=4", "--josn"),
+    ),
     "reproduce": (
         (),
         ("fedme",),
@@ -117,7 +127,7 @@ def wrong_words(repeats: int = 3) -> None:
 def _refused(subcommand: str, words: tuple[str, ...]) -> float:
     with tempfile.TemporaryDirectory() as empty:
         before = _spent()
-        command = [sys.executable, "-m", f"mpifed.{subcommand}", *words]
+        command = [sys.executable, "-m", "mpifed", subcommand, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=empty)
         assert done.returncode == 2, done
         return _spent() - before
