@@ -30,10 +30,11 @@ from mpifed.training.build import make
 from mpifed.training.callback import Callback, RecordedRound, callback
 from mpifed.training.clock import Clock
 from mpifed.training.footprint import check_round
-from mpifed.training.forecast import forecast_lines, read_plan
+from mpifed.training.forecast import forecast_lines
 from mpifed.training.load import load
 from mpifed.training.on_ranks import run_on_ranks
 from mpifed.training.plan import plan_lines, remarks
+from mpifed.training.plan_words import read_plan
 from mpifed.training.request import (
     Request,
     Task,

@@ -13,6 +13,9 @@ import math
 import sys
 from collections.abc import Iterable
 
+from topologies.lines import LONGEST
+from topologies.lines import one_line as one_line
+
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -21,44 +24,8 @@ EXIT_STOPPED = 75
 SYNONYMS = {"gpu": "cuda"}
 """Names that users give to what mpifed calls otherwise."""
 
-LONGEST = 500
-"""Largest length of a message, in characters."""
-
-GAP = " [...] "
-"""Replaces the middle of a longer message."""
-
-
-def one_line(text: str, longest: int = LONGEST) -> str:
-    r"""Return ``text`` as one printable line.
-
-    White space becomes single spaces; characters that do not print become escape sequences. A text
-    that is too long loses its middle, since a message begins with what was wrong and ends with what
-    is allowed.
-
-    Parameters
-    ----------
-    text : str
-        Any text.
-    longest : int
-        Characters of the line at most.
-
-    Examples
-    --------
-    >>> one_line("a name\nwith \x1b[31mcolour")
-    'a name with \\x1b[31mcolour'
-    >>> one_line("x" * 60, longest=20)
-    'xxxxxxxxx [...] xxxx'
-    """
-    if len(text) > 4 * longest:  # escapes may still lengthen it; the rest is not needed
-        text = text[: 2 * longest] + GAP + text[-2 * longest :]
-    line = "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii")
-        for c in " ".join(text.split())
-    )
-    if len(line) <= longest:
-        return line
-    end = (longest - len(GAP)) // 3
-    return line[: longest - len(GAP) - end] + GAP + line[-end:]
+LINE = LONGEST + 200
+"""Largest length of a line that says who has a message, and the message."""
 
 
 def text_of(error: BaseException) -> str:
@@ -100,7 +67,7 @@ def in_words(error: BaseException) -> str:
 
 
 def complain(command: str, message: str) -> None:
-    """Print a message on standard error, on one line.
+    """Print a message on standard error, on one line of at most ``LINE`` characters.
 
     Parameters
     ----------
@@ -109,7 +76,7 @@ def complain(command: str, message: str) -> None:
     message : str
         The message.
     """
-    print(one_line(f"{command}: {message}"), file=sys.stderr, flush=True)
+    print(one_line(f"{command}: {message}", LINE), file=sys.stderr, flush=True)
 
 
 class InputError(ValueError):

@@ -229,7 +229,37 @@ def early_request(options: Any) -> EarlyRequest:
     send_to_guard(limit=limit)  # what follows imports
     if chosen is None:
         check_early(experiment, overrides)
+    if launched_rank() is None:  # ranks may see other files, and look together
+        _check_places(options, chosen, plan)
     return EarlyRequest(experiment, overrides, chosen, plan, limit)
+
+
+def _check_places(options: Any, chosen: str | bool | None, plan: Any) -> None:
+    """Refuse what the options name and is not there, or cannot be what it is to be."""
+    from mpifed.reading.run_directories import check_output, check_resumed
+
+    if options.output is not None:
+        check_output(Path(options.output))
+    if isinstance(chosen, str):
+        check_resumed(Path(chosen))
+    if plan is not None:
+        from mpifed.training.plan_words import read_plan
+
+        read_plan(plan)
+    if options.on_round is not None:
+        _check_function(options.on_round)
+
+
+def _check_function(name: str) -> None:
+    """Refuse a name of no function, without importing the module of one."""
+    if ":" in name:
+        from mpifed.config.early import refuse_missing_module
+
+        refuse_missing_module(name, "on_round")
+        return
+    from mpifed.training.callback import callback
+
+    callback(name)
 
 
 def _request(options: Any, early: EarlyRequest) -> Any:

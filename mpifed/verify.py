@@ -47,17 +47,23 @@ def main(words: Sequence[str] | None = None) -> int:
 def verified(words: list[str]) -> int:
     """Run the command in this process without a guard; the words are those of ``main``."""
     from mpifed import launch, reporting
+    from mpifed.reading.configurations import read_stored
+    from mpifed.reading.run_directories import check_finished, chosen_rounds
+    from mpifed.supervision.launcher import launched_rank
 
     def prepared() -> Callable[[], int]:
         options = parser().parse_args(words)
-        rounds = _rounds(options)
+        directory, rounds = Path(options.run), _rounds(options)
+        if launched_rank() is None:  # ranks may see other files, and look together
+            check_finished(directory)
+            chosen_rounds(rounds, int(read_stored(directory / "config.yaml")["rounds"]))
         if options.ranks is not None:
             command = _under_mpirun(options.ranks, words)
             # Not what an MPI that began in this process has set since, which would mislead mpirun.
             own = dict(os.environ)
             return lambda: subprocess.run(command, env=own, check=False).returncode
         communicator = launch.world_of_ranks()
-        action = _action(Path(options.run), rounds, communicator, options.quiet)
+        action = _action(directory, rounds, communicator, options.quiet)
         return lambda: reporting.reporting(communicator, action)
 
     return reporting.started(prepared)

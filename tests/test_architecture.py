@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FLOORS = (
-    {"errors", "random", "replacing", "sparse_rows", "staging", "state", "topologies"},
+    {"topologies"},
+    {"errors", "random", "replacing", "sparse_rows", "staging", "state"},
     {"command", "components", "memory", "reading", "supervision"},
     {"mpi", "reporting", "tracking"},
     {"data"},

@@ -18,15 +18,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from topologies import commands, tabulating
+from topologies.lines import one_line
 from topologies.listing import list_names
 from topologies.messages import MESSAGE_BYTES
 from topologies.overlays import OVERLAYS
 from topologies.parameters import TopologyError
 from topologies.ranking import BUDGETS
 from topologies.threads import one_thread
-
-LONGEST = 500
-"""Characters of a message at most."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     except TopologyError as error:
         if os.environ.get("MPIFED_DEBUG") == "1":
             raise
-        print(_one_line(f"topologies: {error}"), file=sys.stderr)
+        print(one_line(f"topologies: {error}"), file=sys.stderr)
         return 2
     except MemoryError:
         print("topologies: there is not enough memory for this graph", file=sys.stderr)
@@ -63,13 +61,6 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader (head, less) has seen enough; what is left in the buffer has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
-
-
-def _one_line(text: str) -> str:
-    """``text`` as one printable line of at most ``LONGEST`` characters."""
-    words = " ".join(text[: 2 * LONGEST].split())
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
-    return line if len(line) <= LONGEST else line[: LONGEST - 4] + " ..."
 
 
 class _Parser(argparse.ArgumentParser):

@@ -7,9 +7,6 @@ import math
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import shortest_path
 
 from topologies.consensus import contraction
 from topologies.graphs import edge_array
@@ -38,6 +35,8 @@ def spectrum(matrix: MixingMatrix) -> Array:
     >>> spectrum(mixing_matrix(build_graph("complete", 3), "uniform")).round(12) + 0.0
     array([0., 0., 1.])
     """
+    from scipy import linalg
+
     dense = matrix.to_dense()
     values = np.linalg.eigvalsh(dense) if matrix.symmetric else linalg.svdvals(dense)[::-1]
     return np.asarray(values, dtype=np.float64)
@@ -136,6 +135,9 @@ def diameter(graph: nx.Graph) -> float:
     >>> diameter(nx.cycle_graph(6))
     3.0
     """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import shortest_path
+
     n, edges = len(graph), edge_array(graph)
     adjacency = csr_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
     longest = 0.0

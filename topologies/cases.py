@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from time import process_time
 from typing import Any
 
 import networkx as nx
 
 from topologies.catalogue import node_count, parse_spec
+from topologies.clock import cpu_seconds
 from topologies.graphs import NODES, build_graph, parse_graph
 from topologies.measures import describe
 from topologies.parameters import TopologyError
@@ -167,7 +167,7 @@ def carry_out(plan: Plan, seed: int) -> Case:
     graph = None
     if plan.family is not None:
         graph = build_graph(plan.family, **{"seed": seed, **plan.arguments})
-    start = process_time()
+    start = cpu_seconds()
     schedule = build_schedule(
         plan.schedule,
         plan.arguments.get("n") if graph is None else len(graph),
@@ -177,4 +177,4 @@ def carry_out(plan: Plan, seed: int) -> Case:
         seed=seed,
         **plan.schedule_options,
     )
-    return Case(plan, graph, schedule, process_time() - start)
+    return Case(plan, graph, schedule, cpu_seconds() - start)

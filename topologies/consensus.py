@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
-from scipy.sparse import csr_array
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from topologies.matrix import MixingMatrix
 from topologies.parameters import TopologyError
@@ -43,6 +40,9 @@ def contraction(matrices: list[MixingMatrix]) -> float:
     TopologyError
         If these do not converge.
     """
+    from scipy import linalg
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
     n = matrices[0].n
     if n <= DENSE_NODES:
         deviation = np.eye(n)
@@ -145,6 +145,8 @@ def consensus_rate(source: MixingMatrix | Schedule, samples: int = SAMPLES) -> C
 
 
 def _estimated_rate(schedule: Schedule, samples: int) -> ConsensusRate:
+    from scipy.sparse import csr_array
+
     n, tau = schedule.n, schedule.tau
     blocks = []
     for start in range(1, samples * tau, tau):

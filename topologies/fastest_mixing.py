@@ -22,15 +22,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from time import process_time
 
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from topologies.candidates import best_of, formula_rules, slem_of
+from topologies.clock import cpu_seconds
 from topologies.dual_bound import feasible_bound
 from topologies.edges import at_most_one
 from topologies.formulas import metropolis_hastings_weights
@@ -142,7 +140,7 @@ def fmmc(
     >>> round(result.slem, 6), result.status
     (0.333333, 'closed_form')
     """
-    start = process_time()
+    start = cpu_seconds()
     edges = edge_array(graph)
     weights = np.zeros(len(edges))
     parts = []
@@ -166,7 +164,7 @@ def fmmc(
             (part.status for part in parts),
             key=("closed_form", "converged", "rounding", "max_iterations").index,
         ),
-        process_time() - start,
+        cpu_seconds() - start,
     )
 
 
@@ -235,6 +233,9 @@ def _solve(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
 
 def _check_zero_diagonal(pattern: Pattern) -> None:
     """Refuse a graph whose double cover has no perfect matching: only then are there no weights."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
     n, rows, cols = pattern.n, np.append(pattern.i, pattern.j), np.append(pattern.j, pattern.i)
     cover = csr_array((np.ones(len(rows), dtype=np.int8), (rows, cols)), shape=(n, n))
     if not len(rows) or (maximum_bipartite_matching(cover) < 0).any():

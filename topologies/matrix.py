@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from topologies.catalogue import MATRIX_NODE_BYTES, check_memory
 from topologies.edges import at_most_one, canonical_edges, node_sums
@@ -20,6 +19,9 @@ from topologies.inputs import check_archive
 from topologies.parameters import TopologyError
 from topologies.replacing import replacing
 from topologies.validation import BUILT_TOLERANCE, IMPORT_TOLERANCE, Report, violations
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 ACTIVE = 1e-7
 
@@ -103,6 +105,8 @@ class MixingMatrix:
             If the array is not doubly stochastic and non-negative within ``tolerance``; the message
             lists the violations.
         """
+        from scipy import sparse
+
         array = sparse.csr_array(matrix, dtype=np.float64)
         if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.shape[0]:
             raise TopologyError(
@@ -302,6 +306,8 @@ def _compressed(
     n: int, rows: NDArray[np.int64], cols: NDArray[np.int64], data: NDArray[np.float64]
 ) -> sparse.csr_array:
     """The CSR array of distinct entries; by way of COO and sums it takes four times as long."""
+    from scipy import sparse
+
     order = np.lexsort((cols, rows))
     starts = np.append(0, np.cumsum(np.bincount(rows, minlength=n)))
     return sparse.csr_array((data[order], cols[order], starts), shape=(n, n))

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from topologies.circulants import one_peer_exponential, static_exponential
 from topologies.finite_time import base_k
@@ -37,6 +37,9 @@ from topologies.parameters import TopologyError
 from topologies.sequences import Arrays, Schedule, Static, check_round, identity, stream
 from topologies.weighted import restore_static
 from topologies.weights import mixing_matrix
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Nodes = NDArray[np.int64]
 
@@ -140,6 +143,8 @@ def restore_random_walk(n: int, seed: int, arrays: Arrays) -> Moving:
     TopologyError
         If W has negative weights, which are no probabilities.
     """
+    from scipy.sparse import csr_array
+
     weights = csr_array(restore_static(n, seed, arrays).matrix(1).to_sparse())
     if weights.data.min(initial=0.0) < -1e-12:
         raise TopologyError(

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 Array = NDArray[np.float64]
 
@@ -114,6 +113,8 @@ def project_admissible(
     tuple
         The edge weights (m,), the diagonal (n,) and the multipliers.
     """
+    from scipy import linalg
+
     i, j = pattern.i, pattern.j
     off = matrix[i, j]
     own = matrix.diagonal() if pattern.self_loops else np.full(pattern.n, -np.inf)
@@ -162,6 +163,8 @@ def descended(
 def _factor(
     pattern: Pattern, edges: NDArray[np.bool_], loops: NDArray[np.bool_]
 ) -> tuple[Array, bool]:
+    from scipy import linalg
+
     # The shift keeps the system regular where the support is bipartite, and changes no digit.
     diagonal = 2 * loops + pattern.node_sums(edges) + 1e-9
     hessian = pattern.dense(edges.astype(np.float64), diagonal)

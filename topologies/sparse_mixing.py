@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator, eigsh
 
 from topologies.formulas import metropolis_hastings_weights
 from topologies.projections import Pattern
@@ -206,6 +205,8 @@ def _left(kept: Array, inner: Array, least: float) -> Array:
 
 def _missed(sparse: SparsePattern, w: Array, own: Array, basis: Array, level: float) -> Array:
     """Return eigenvectors of W - J orthogonal to the basis with eigenvalues beyond +-level."""
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
     if basis.shape[1] + 2 > sparse.n:
         return basis[:, :0]
     matrix = sparse.matrix(w, own)

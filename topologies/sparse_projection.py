@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from topologies.projections import Pattern, descended
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Array = NDArray[np.float64]
 
@@ -36,6 +39,8 @@ class SparsePattern:
 
     def matrix(self, on_edges: Array, diagonal: Array) -> csr_array:
         """Return the symmetric (n, n) with these values on edges (m,) and diagonal (n,)."""
+        from scipy.sparse import csr_array
+
         data = np.concatenate([on_edges, on_edges, diagonal])[self._order]
         return csr_array((data, self._columns, self._starts), shape=(self.n, self.n))
 

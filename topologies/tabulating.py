@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from time import process_time
 from typing import Any
 
 from topologies.cases import plan
+from topologies.clock import cpu_seconds
 from topologies.network import read_network
 from topologies.output import check_outputs, print_json, print_table, shown
 from topologies.overlays import check_overlay, design
@@ -86,7 +86,7 @@ def cycle_times(options: argparse.Namespace) -> None:
     cost = {"message_bits": options.message_bytes * 8, "local_steps": options.local_steps}
     rows: list[dict[str, Any]] = []
     for name in options.overlays:
-        start = process_time()
+        start = cpu_seconds()
         overlay = design(name, network, **cost)
         seconds = cycle_time(overlay, network, **cost)
         degree = max((degree for _, degree in overlay.out_degree), default=0)
@@ -97,7 +97,7 @@ def cycle_times(options: argparse.Namespace) -> None:
                 "rounds_per_second": 1 / seconds if seconds > 0 else None,
                 "arcs": overlay.number_of_edges(),
                 "most_links": degree,
-                "seconds": process_time() - start,
+                "seconds": cpu_seconds() - start,
             }
         )
     _show(rows, options)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from time import process_time
 from typing import Any
 
 import networkx as nx
 import numpy as np
 
 from topologies.catalogue import Entry, call_own, find, read_parameters
+from topologies.clock import cpu_seconds
 from topologies.edges import at_most_one
 from topologies.fastest_mixing import fmmc
 from topologies.formulas import (
@@ -227,7 +227,7 @@ def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> Mix
         raise TopologyError(
             "the graph must be undirected with nodes 0 .. n-1, as build_graph makes it"
         )
-    start = process_time()
+    start = cpu_seconds()
     if rule.parameters is None:
         matrix = call_own(weights, rule.build, graph, **options)
     else:
@@ -242,9 +242,7 @@ def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> Mix
             "sides swap values for ever, and gossip does not converge",
             stacklevel=2,
         )
-    info = dict(
-        graph.graph, weights=weights, weight_options=options, seconds=process_time() - start
-    )
+    info = dict(graph.graph, weights=weights, weight_options=options, seconds=cpu_seconds() - start)
     return MixingMatrix(
         matrix.n, matrix.edges, matrix.weights, matrix.symmetric, {**info, **matrix.info}
     )

@@ -22,6 +22,9 @@ from typing import Any
 OURS = ("mpifed", "topologies")
 """Packages whose modules are dropped."""
 
+LARGE = ("torch", "scipy", "networkx", "h5py", "sklearn")
+"""Libraries that take long to import and that no declaration needs."""
+
 
 class _Named:
     """Something of a library, of which only the name is there."""

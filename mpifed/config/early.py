@@ -1,7 +1,7 @@
 """What a command finds in its words before torch and MPI are imported, which takes seconds.
 
-Every rank reads the experiment here. A file that cannot be read is left to the ranks, which read it
-again on one of them and fail together.
+Every rank reads the experiment here. A file that cannot be read is left to the ranks, if there are
+several, which read it again on one of them and fail together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from mpifed.components.elsewhere import words_of
 from mpifed.components.registry import checked_options, complete, find, load, named
 from mpifed.components.tables import TABLES
-from mpifed.components.without_torch import stand_ins
+from mpifed.components.without_torch import LARGE, stand_ins
 from mpifed.config.configuration import check_names, with_name
 from mpifed.config.experiment_files import (
     DEFAULT_EXPERIMENT,
@@ -23,12 +23,10 @@ from mpifed.config.experiment_files import (
     apply_overrides,
     read_experiment,
 )
+from mpifed.data.named_files import check_named_files
 from mpifed.errors import InputError
 from mpifed.supervision.heartbeat import STALL_LIMIT
 from mpifed.supervision.launcher import launched_rank
-
-LARGE = ("torch", "scipy", "networkx", "h5py", "sklearn")
-"""Libraries that take long to import and that no declaration needs."""
 
 TOPOLOGIES = {
     "topology": "topologies.families",
@@ -38,7 +36,9 @@ TOPOLOGIES = {
 """Modules that have the names of graphs, weights and schedules in a table, by option."""
 
 
-def check_early(experiment: str | None, overrides: Mapping[str, Any]) -> None:
+def check_early(
+    experiment: str | None, overrides: Mapping[str, Any], with_files: bool | None = None
+) -> None:
     """Refuse what needs neither torch nor data: unknown keys and names, types and bounds.
 
     Parameters
@@ -47,25 +47,31 @@ def check_early(experiment: str | None, overrides: Mapping[str, Any]) -> None:
         Name or path of the experiment; None is the default one.
     overrides : mapping
         Values by dotted key.
+    with_files : bool, optional
+        Whether files of data that are not there are refused too; by default where no launcher has
+        started this process, since ranks may see other files and look together.
 
     Raises
     ------
     InputError
         In the words of ``configuration.resolve``, which checks the rest.
     """
-    if experiment is not None and not experiment.endswith(YAML_FILES):
-        read_experiment(experiment)  # refuses an unknown name, for which no file is read
-    mapping = written(experiment)
+    own = experiment is not None and experiment.endswith(YAML_FILES)
+    if own and launched_rank() is not None:
+        mapping = written(experiment)
+    else:
+        mapping = read_experiment(DEFAULT_EXPERIMENT if experiment is None else experiment)
     if mapping is not None:
-        shipped = {} if experiment is not None and experiment.endswith(YAML_FILES) else mapping
+        shipped = {} if own else mapping
         with stand_ins(*LARGE):
             mapping = apply_overrides(mapping, overrides)
         n_training = check_names(mapping).n_training
-        _check_components(mapping, shipped, n_training)
+        look = launched_rank() is None if with_files is None else with_files
+        _check_components(mapping, shipped, n_training, look)
 
 
 def _check_components(
-    mapping: Mapping[str, Any], shipped: Mapping[str, Any], n_training: int
+    mapping: Mapping[str, Any], shipped: Mapping[str, Any], n_training: int, with_files: bool
 ) -> None:
     """Refuse options of components that these do not have, and values that are no word of theirs.
 
@@ -78,7 +84,7 @@ def _check_components(
         given = with_name(section, mapping.get(section, default))
         name, options = named(given, section, default)
         if ":" in name:
-            _refuse_missing_module(name, section)
+            refuse_missing_module(name, f"{section}.name")
         elif _is_doubtful(section, name, options, shipped.get(section)):
             with stand_ins(*LARGE) as were_called:
                 try:
@@ -91,8 +97,8 @@ def _check_components(
                         raise
                 except Exception:
                     continue
-        if section == "data" and launched_rank() is None:
-            _refuse_missing_file(name, options)
+        if section == "data" and with_files:
+            check_named_files(name, options)
 
 
 def _is_settled(mapping: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
@@ -133,22 +139,26 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
 
 
-def _refuse_missing_module(name: str, section: str) -> None:
-    """Refuse a user's component whose module is nowhere; it is not imported where it is there."""
+def refuse_missing_module(name: str, field: str) -> None:
+    """Refuse a user's object whose module is nowhere; it is not imported where it is there.
+
+    Parameters
+    ----------
+    name : str
+        ``package.module:object``.
+    field : str
+        The name's place in the configuration, for messages.
+
+    Raises
+    ------
+    InputError
+        If there is no such module.
+    """
     module = name.partition(":")[0]
     package = module.partition(".")[0]
     is_sought = package.isidentifier() and package not in sys.modules
     if "/" in module or (is_sought and importlib.util.find_spec(package) is None):
-        load(name, f"{section}.name")
-
-
-def _refuse_missing_file(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse a table that does not exist; ranks may see other files, and look together."""
-    path = options.get("path")
-    if name in ("csv", "npz") and isinstance(path, str):
-        from mpifed.data.compressed import located
-
-        located(path, name)
+        load(name, field)
 
 
 def written_stall_limit(experiment: str | None, overrides: Mapping[str, Any]) -> float | None:

@@ -11,17 +11,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import torch
 from annotated_types import Ge
 
 from mpifed.command import Parser, program
@@ -29,9 +27,8 @@ from mpifed.components.documentation import summaries
 from mpifed.components.registry import find, summary
 from mpifed.components.schema import Option, check_value, describe, options_of
 from mpifed.components.tables import DATASETS
-from mpifed.data.base import Dataset, Shards
-from mpifed.data.federated_format import Contents
-from mpifed.data.federated_writer import write
+from mpifed.components.without_torch import LARGE, stand_ins
+from mpifed.data.named_files import check_named_files
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -41,14 +38,9 @@ from mpifed.errors import (
     closest,
     complain,
     in_words,
-    one_line,
     text_of,
 )
-from mpifed.memory import check_memory, enough_memory
-from mpifed.mpi.communicator import LAUNCHER_SIZES, Alone
-
-BLOCK = 256 << 20
-"""Bytes of x that are held at once, if no client has more."""
+from mpifed.mpi.communicator import LAUNCHER_SIZES
 
 INTERRUPTED = 130
 
@@ -101,9 +93,58 @@ def _check_alone() -> None:
             )
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What the words ask for."""
+
+    name: str
+    component: Callable[..., Any]
+    n_clients: int
+    seed: int
+    values: dict[str, Any]
+    dtype: str
+    output: Path
+
+
 def _run(words: list[str]) -> int:
+    _check_early(words)
+    from mpifed.data.making import make  # brings torch, which no wrong word shall wait for
+
+    asked = _asked(words)
+    line = make(
+        asked.name,
+        asked.component,
+        asked.n_clients,
+        asked.seed,
+        asked.values,
+        asked.dtype,
+        asked.output,
+        lambda remark: print(_as_flags(remark)),
+    )
+    print(line)
+    return EXIT_FINISHED
+
+
+def _check_early(words: list[str]) -> None:
+    """Refuse what can be refused without torch and other large libraries, in the same words."""
+    if any(":" in word for word in words):
+        return  # a user's module, which may do anything with torch when it is imported
+    with stand_ins(*LARGE) as were_called:
+        try:
+            asked = _asked(words)
+        except InputError as error:
+            # One with a cause is about a failure, for which a stand-in may be the reason.
+            if error.__cause__ is None and not were_called():
+                raise
+            return
+        except Exception:
+            return  # a declaration needs more than a name of a large library
+    check_named_files(asked.name, asked.values)
+
+
+def _asked(words: list[str]) -> _Asked:
     if not words or words[0].startswith("-"):
-        _general_parser().parse_args(words)
+        _general_parser(words).parse_args(words)
         raise InputError(
             "the name of a data set must come first; --help shows how the command is used"
         )
@@ -124,26 +165,13 @@ def _run(words: list[str]) -> int:
         seed = check_value(_number(given["seed"]), Annotated[int, Ge(0)], "--seed")
     values = _completed(component, _checked(options, given), n_clients)
     output = _writable(given["output"], given["force"])
-
-    check_memory(8.0 * n_clients, f"--clients is {n_clients}, which")
-    with enough_memory(f"the data set {name} with such options"):
-        dataset = component(n_clients, seed, Alone(), **values)
-    for line in dataset.remarks():
-        print(_as_flags(line))
-    contents, dtype = _contents(dataset, values, seed, given["dtype"])
-    blocks = _blocks(dataset, contents, dtype, show=sys.stderr.isatty())
-    write(output, contents, blocks, {"dataset": name, **values})
-    about = contents.description
-    print(
-        f"{output}: {n_clients} clients of {one_line(about.source, 200)}, "
-        f"{about.n_train.sum()} training, {about.n_val.sum()} validation and "
-        f"{about.n_test.sum()} test samples, {output.stat().st_size / 1e6:.1f} MB"
-    )
-    return EXIT_FINISHED
+    return _Asked(name, component, n_clients, seed, values, given["dtype"], output)
 
 
-def _general_parser() -> Parser:
-    names = "\n".join(f"  {name:<16} {summary(find('data', name))}" for name in DATASETS)
+def _general_parser(words: Sequence[str]) -> Parser:
+    # Summaries are in modules, all of which are imported for them.
+    told = DATASETS if {"-h", "--help"} & {*words} else ()
+    names = "\n".join(f"  {name:<16} {summary(find('data', name))}" for name in told)
     return Parser(
         prog=program("data"),
         usage="%(prog)s NAME --output FILE.h5 --clients N [options of the data set]",
@@ -239,37 +267,6 @@ def _writable(text: str, force: bool) -> Path:
     if not os.access(output.parent, os.W_OK | os.X_OK):
         raise InputError(f"--output is '{output}', but '{output.parent}' may not be written")
     return output
-
-
-def _contents(
-    dataset: Dataset, values: dict[str, Any], seed: int, dtype: str
-) -> tuple[Contents, torch.dtype]:
-    """What the file will hold, and the type in which x is loaded for it."""
-    stored = "uint8" if dataset.divisor > 1 or dataset.is_uint8 else dtype
-    partition = str(values.get("partition", "natural"))
-    made_by = seed if dataset.seed is None else dataset.seed
-    contents = Contents(dataset.description, partition, made_by, stored, dataset.divisor)
-    return contents, getattr(torch, stored)
-
-
-def _blocks(
-    dataset: Dataset, contents: Contents, dtype: torch.dtype, show: bool
-) -> Iterator[Shards]:
-    about = contents.description
-    samples = about.n_train + about.n_val + about.n_test
-    largest = int(samples.argmax())
-    check_memory(
-        float(samples[largest]) * math.prod(about.input_shape) * dtype.itemsize,
-        f"client {largest} has {samples[largest]} samples of shape {about.input_shape}, which",
-    )
-    sizes = samples * math.prod(about.input_shape)
-    block = np.cumsum(sizes * dtype.itemsize) // BLOCK
-    for clients in np.split(np.arange(len(block)), np.flatnonzero(np.diff(block)) + 1):
-        if show:
-            print(f"\r{clients[0]} of {len(block)} clients", end="", file=sys.stderr, flush=True)
-        yield dataset.load(clients, dtype)
-    if show:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _flag(name: str) -> str:

@@ -32,10 +32,10 @@ import h5py
 import numpy as np
 
 from mpifed.data.base import Description, SplitName, Task
+from mpifed.data.named_files import check_there
 from mpifed.errors import InputError, closest, one_line
 from mpifed.reading import hdf5
 from mpifed.reading.hdf5 import disk_reason
-from topologies.inputs import check_regular
 
 VERSION = 1
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
@@ -125,12 +125,7 @@ def read_contents(path: Path) -> Contents:
         If the file does not exist, may not be read, or breaks a rule of the format. The message
         names the rule.
     """
-    try:
-        check_regular(path)
-    except FileNotFoundError:
-        raise InputError(f"data.path is '{path}', but there is no such file") from None
-    except OSError as error:
-        raise InputError(f"data.path is '{path}', which cannot be read: {error.strerror}") from None
+    check_there(path)
     if not os.access(path, os.R_OK):
         raise InputError(f"data.path is '{path}', which this user has no permission to read")
     with opened(path) as file:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from mpifed.errors import InputError, one_line
-from mpifed.reading.hdf5 import opened, whole
 from mpifed.reading.text import damaged, is_count, is_number, read_json, read_text
 
 ROUND = re.compile(r"[0-9]{1,18}")
@@ -207,11 +206,13 @@ def read_clients(path: Path) -> Clients:
     InputError
         If it is not such a file: every result is made of numbers, with a row for each client.
     """
+    from mpifed.reading import hdf5  # imports h5py, which the other files do not need
+
     try:
-        with opened(path) as file:
+        with hdf5.opened(path) as file:
             group = file.get("learnt", {})
-            learnt = {name: whole(group[name]) for name in group}
-            results = {name: whole(data) for name, data in file.items() if name != "learnt"}
+            learnt = {name: hdf5.whole(group[name]) for name in group}
+            results = {name: hdf5.whole(data) for name, data in file.items() if name != "learnt"}
         _check_results(results)
     except FileNotFoundError:
         raise InputError(f"'{path}' is missing") from None

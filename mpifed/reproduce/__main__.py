@@ -27,7 +27,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpifed.command import Parser, program
 from mpifed.config.experiment_files import parse_overrides
@@ -40,9 +40,10 @@ from mpifed.errors import (
     complain,
     text_of,
 )
-from mpifed.reproduce.commands import make_figure
 from mpifed.reproduce.study import Figure, Study, Table
-from mpifed.reproduce.tables import Plan, make_table, plan_of
+
+if TYPE_CHECKING:
+    from mpifed.reproduce.tables import Plan
 
 PAPERS = ("fedem", "flix", "fedmm")
 
@@ -79,6 +80,9 @@ def main(words: Sequence[str] | None = None) -> int:
                 )
         _refuse_unknown(options, chosen)
         command = shlex.join(["python", "-m", "mpifed.reproduce", *given])
+        from mpifed.reproduce.commands import make_figure
+        from mpifed.reproduce.tables import Plan, make_table  # later, since they read results
+
         planned, left_out = _planned(chosen, options, overrides)
         for name, reason in left_out.items():
             complain("mpifed.reproduce", f"{name} is left out: {reason}")
@@ -115,7 +119,7 @@ def _chosen(options: argparse.Namespace, known: Mapping[str, Study]) -> dict[str
 
 
 def _refuse_unknown(options: argparse.Namespace, chosen: Mapping[str, Study]) -> None:
-    """Refuse kinds of data and rows that none of the tables has, and less than one process."""
+    """Refuse kinds of data and rows that no table has, unknown sites, and no processes."""
     tables = [study for study in chosen.values() if isinstance(study, Table)]
     whose = tables[0].name if len(tables) == 1 else "any of the tables"
     kinds = {variant for study in tables for variant in study.variants}
@@ -129,6 +133,10 @@ def _refuse_unknown(options: argparse.Namespace, chosen: Mapping[str, Study]) ->
                 raise InputError(
                     f"{option} is '{each}', which is not in {whose}; {closest(each, known)}"
                 )
+    if options.slurm:
+        from mpifed.jobs.sources import read_site
+
+        read_site(options.slurm)
     if options.processes < 1:
         raise InputError(f"--processes is {options.processes}; it must be a whole number from 1")
 
@@ -150,6 +158,8 @@ def _planned(
     InputError
         If none can be run.
     """
+    from mpifed.reproduce.tables import plan_of
+
     planned: dict[str, Plan | Figure] = {}
     left_out: dict[str, str] = {}
     for name, study in chosen.items():

@@ -1,21 +1,17 @@
-"""What pages of the FedEM paper show beside their table, as Markdown made of the runs by row."""
+"""What pages of the FedEM paper show beside their table, as Markdown made of the runs by row.
+
+What computes with torch is imported in the functions, since studies name them to list themselves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 
-from mpifed.algorithms.fedem import expectation
-from mpifed.api import load
-from mpifed.config.configuration import resolve
-from mpifed.data.synthetic import Synthetic
-from mpifed.mpi.communicator import Alone
 from mpifed.reading.configurations import read_stored
 from mpifed.reading.results import read_clients, read_metrics
 from mpifed.reproduce.study import Planned
-from mpifed.theory.recovery import recovery
 
 
 def growth(runs: Mapping[str, Sequence[Planned]]) -> str:
@@ -39,6 +35,10 @@ def growth(runs: Mapping[str, Sequence[Planned]]) -> str:
 
 def entropies(runs: Mapping[str, Sequence[Planned]]) -> str:
     """Return the mean entropy of mixtures, of clients in training and of unseen ones (App. J.3)."""
+    import torch
+
+    from mpifed.algorithms.fedem import expectation
+
     lines = ["| entropy (nats) | in training | unseen |", "| --- | ---: | ---: |"]
     for label, planned in runs.items():
         found = []
@@ -57,6 +57,12 @@ def entropies(runs: Mapping[str, Sequence[Planned]]) -> str:
 
 def recovered(runs: Mapping[str, Sequence[Planned]]) -> str:
     """Return how well FedEM recovers clusters (App. J.4)."""
+    from mpifed.api import load
+    from mpifed.config.configuration import resolve
+    from mpifed.data.synthetic import Synthetic
+    from mpifed.mpi.communicator import Alone
+    from mpifed.theory.recovery import recovery
+
     lines = [
         "| | seed | distance of components | distance of mixtures | assigned |",
         "| --- | ---: | ---: | ---: | ---: |",

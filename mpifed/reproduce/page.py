@@ -13,7 +13,6 @@ import numpy as np
 from mpifed.reading.results import read_clients, read_summary
 from mpifed.report.intervals import estimate
 from mpifed.reproduce.study import Entry, Planned, Table
-from mpifed.training.averages import bottom_decile
 
 LEVEL = 0.05
 """Above this p-value two methods tie."""
@@ -47,6 +46,8 @@ def measured(run: Planned) -> dict[str, float]:
     dict of str to float
         By the names of ``MEASURES``; NaN where one does not apply.
     """
+    from mpifed.training.averages import bottom_decile  # brings torch
+
     summary = read_summary(run.directory / "summary.json")
     clients = read_clients(run.directory / "clients.h5").results
     unseen = clients["unseen"].astype(bool)

@@ -13,7 +13,6 @@ from typing import Any
 
 from mpifed.errors import InputError, RunError, text_of
 from mpifed.reproduce.study import Planned
-from mpifed.training.progress import duration
 
 
 def check_input(run: Planned) -> None:
@@ -49,6 +48,8 @@ def run_missing(
     failed: dict[str, str] = {}
     if not waiting:
         return failed
+    from mpifed.training.progress import duration  # brings rich
+
     began = time.monotonic()
 
     def ended(run: Planned, reason: str, number: int) -> None:

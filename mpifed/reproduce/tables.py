@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpifed.config.configuration import resolve, to_mapping
+from mpifed.config.early import check_early
 from mpifed.config.experiment_files import apply_overrides, read_experiment
 from mpifed.errors import InputError, text_of
 from mpifed.jobs.printing import say
@@ -74,9 +75,11 @@ def plan_of(study: Table, options: argparse.Namespace, overrides: Mapping[str, A
     if not variants:
         raise InputError(f"{study.name} has no data '{options.data[0]}'")
     plan = Plan(leaving_out(overridden(study, more), left_out), tuple(variants), seeds, more)
-    for variant in variants:
-        rows = _runs(plan, variant, options)
-        _check(rows, with_data=not (options.dry_run or options.slurm or options.finished))
+    with_data = not (options.dry_run or options.slurm or options.finished)
+    every = [_runs(plan, variant, options) for variant in variants]
+    _check_words(every[0], with_data)
+    for rows in every:
+        _check(rows, with_data)
     return plan
 
 
@@ -142,6 +145,15 @@ def make_table(plan: Plan, options: argparse.Namespace, command: str) -> dict[st
 def _runs(plan: Plan, variant: str, options: argparse.Namespace) -> dict[str, list[Planned]]:
     tuned = tuning.read_tuned(options.paper, variant, options.output)
     return runs_of(plan.study, variant, options.output, plan.seeds, tuned, plan.more)
+
+
+def _check_words(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:
+    """Refuse a user's overrides by the first run, which has them as all others, without torch."""
+    label, runs = next((label, runs) for label, runs in rows.items() if runs)
+    try:
+        check_early(runs[0].experiment, runs[0].overrides, with_data and not runs[0].finished)
+    except InputError as error:
+        raise InputError(f"row '{label}': {text_of(error)}") from None
 
 
 def _check(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:

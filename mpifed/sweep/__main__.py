@@ -69,7 +69,9 @@ def main(words: Sequence[str] | None = None) -> int:
         if options.jobs < 1:
             raise InputError(f"--jobs is {options.jobs}; it must be at least 1")
         output = options.output or _default_output(experiment)
-        runs = plan(experiment, overrides, output, options.ranks or 1)
+        runs = plan(
+            experiment, overrides, output, options.ranks or 1, with_files=not options.dry_run
+        )
         launcher = launch_words(options.ranks)
         if not options.dry_run:
             check_data(experiment, runs)

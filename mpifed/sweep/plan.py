@@ -17,6 +17,7 @@ from typing import Any
 
 from mpifed.config import configuration as config
 from mpifed.config.differences import differences
+from mpifed.config.early import check_early
 from mpifed.errors import EXIT_BAD_INPUT, InputError
 from mpifed.reading.configurations import read_stored
 from mpifed.reading.yaml_files import as_text
@@ -30,6 +31,9 @@ LEFT = ", 'auto' now"
 
 MOST_RUNS = 10_000
 """Largest number of runs of a sweep, all of which are checked before the first begins."""
+
+MOST_EARLY = 20
+"""Runs of a sweep that are checked before torch is imported, which takes as long as a hundred."""
 
 RANGE = re.compile(r"([^=]+)=range\( *(-?[0-9]{1,15}(?: *, *-?[0-9]{1,15}){0,2}) *\)")
 """An override whose value is a range as in Python."""
@@ -71,7 +75,9 @@ class Planned:
         return next((place for place in self.needs if not _finished(place)), None)
 
 
-def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> list[Planned]:
+def plan(
+    experiment: str, words: Sequence[str], output: Path, ranks: int, with_files: bool = False
+) -> list[Planned]:
     """Plan and check every run of a sweep.
 
     Parameters
@@ -84,6 +90,8 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
         The directory of the run directories.
     ranks : int
         MPI ranks of each run.
+    with_files : bool
+        Whether files of data that are not here are refused.
 
     Returns
     -------
@@ -106,6 +114,7 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             f"{' times '.join(f'{len(values)} of {key}' for key, values in axes.items())} are "
             f"{count} runs; a sweep has at most {MOST_RUNS}"
         )
+    _check_values(experiment, axes, fixed, with_files)
     runs: list[Planned] = []
     names = directory_names(axes, output)
     chain = len(list(axes.values())[-1]) if axes else 1
@@ -129,6 +138,16 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             check_same_run(run.directory, complete)
         runs.append(run)
     return runs
+
+
+def _check_values(
+    experiment: str, axes: dict[str, list[Any]], fixed: dict[str, Any], with_files: bool
+) -> None:
+    """Refuse a wrong value before torch is imported: each beside the first of the other lists."""
+    first = {key: values[0] for key, values in axes.items()}
+    others = [{**first, key: value} for key, values in axes.items() for value in values[1:]]
+    for chosen in [first, *others][:MOST_EARLY]:
+        check_early(experiment, fixed | chosen, with_files)
 
 
 def check_data(experiment: str, runs: Sequence[Planned]) -> None:

@@ -25,12 +25,15 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpifed.command import Parser, program
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
+from mpifed.reading.run_directories import check_checkpointed
 from mpifed.theory import flix
-from mpifed.theory.stored import Stored, read_run
+
+if TYPE_CHECKING:
+    from mpifed.theory.stored import Stored
 
 REQUIRED: dict[str, tuple[str, ...]] = {
     "variance": (),
@@ -77,6 +80,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_args(words)
         _check(options)
+        from mpifed.theory.stored import read_run  # brings torch, which no word above needs
+
         answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
     except InputError as error:
         complain("mpifed.theory", text_of(error))
@@ -182,6 +187,7 @@ ANSWERS = {"variance": variance, "one-shot": one_shot, "rounds": rounds, "alpha"
 
 
 def _check(options: argparse.Namespace) -> None:
+    """Refuse what needs no checkpoint to be read."""
     for name in REQUIRED[options.question]:
         if getattr(options, name) is None:
             raise InputError(f"{options.question} needs --{name}")
@@ -191,6 +197,7 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError(f"--rounds is {options.rounds}; it must be at least 0")
     if options.alpha is not None and not 0 <= options.alpha <= 1:
         raise InputError(f"--alpha is {options.alpha:g}; it must be at least 0 and at most 1")
+    check_checkpointed(options.run_dir)
 
 
 def parser() -> Parser:

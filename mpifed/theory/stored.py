@@ -14,6 +14,7 @@ from mpifed.components.schema import shown
 from mpifed.errors import InputError
 from mpifed.federation.clients import draw_unseen
 from mpifed.reading.hdf5 import disk_reason, opened, whole
+from mpifed.reading.run_directories import no_checkpoint
 from mpifed.theory import flix
 
 METHODS = ("flix", "dcgd", "diana")
@@ -136,7 +137,7 @@ def read_run(directory: Path) -> Stored:
     """
     found, _ = newest(directory)
     if found is None:
-        raise InputError(f"RUN_DIR is '{directory}', which holds no intact checkpoint of a run")
+        raise no_checkpoint(directory)
     path, meta = found
     configuration = meta.configuration
     options = configuration["algorithm"]

@@ -10,16 +10,12 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from mpifed.components.values import plain_value
 from mpifed.config.configuration import Configuration
-from mpifed.config.experiment_files import PLAN
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.played import Operation, Played
@@ -29,6 +25,7 @@ from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
 from mpifed.training.network import Network, ping_pong, wall_seconds
+from mpifed.training.plan_words import Plan
 from mpifed.training.samples import samples_of
 
 ROUNDS, PATIENCE = 7, 10.0
@@ -43,27 +40,6 @@ FIRST_LOOKS = 5
 
 COPIES = 3
 """Rows of the participants that a round holds beside the state: begun, trained, their gradient."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What ``--plan`` asks for.
-
-    Attributes
-    ----------
-    ranks : tuple of int
-        Numbers of ranks.
-    ranks_per_node, cores : int or None
-        Ranks and cores of a node. None for both is a core of its own for every rank, on nodes like
-        this one.
-    network : Network or None
-        None is the network between the ranks of this job, which a ping-pong measures.
-    """
-
-    ranks: tuple[int, ...]
-    ranks_per_node: int | None = None
-    cores: int | None = None
-    network: Network | None = None
 
 
 @dataclass(frozen=True)
@@ -114,60 +90,6 @@ class Forecast:
         looks = self.waits * FIRST_LOOKS + max(0.0, wall - self.work) / LONGEST_PAUSE
         spent = self.ranks * (self.work + looks * self.look)
         return spent + BUSY_SHARE * max(0.0, self.polled * wall - spent)
-
-
-def read_plan(given: Mapping[str, Any]) -> Plan:
-    """Return what the words after ``--plan`` ask for.
-
-    Raises
-    ------
-    InputError
-        For a key that is unknown, a value out of range, or a network of which a part is missing.
-    """
-    values = dict(given)
-    if "site" in values:
-        values = {**_site(values.pop("site")), **values}
-    for key in values:
-        if key not in PLAN:
-            raise InputError(f"--plan has the key {key}; allowed: {', '.join(PLAN)}")
-    ranks = values.get("ranks")
-    ranks = ranks if isinstance(ranks, list) else [ranks]
-    if not ranks or not all(type(count) is int and 1 <= count <= 10**7 for count in ranks):
-        raise InputError(
-            f"--plan: ranks is {values.get('ranks')}; allowed: an integer from 1 to 10000000, "
-            "or a list of such"
-        )
-    for key in ("ranks_per_node", "cores"):
-        if key in values and (type(values[key]) is not int or values[key] < 1):
-            raise InputError(f"--plan: {key} is {values[key]}; allowed: an integer from 1")
-    parts = [field.name for field in fields(Network)]
-    named = [key for key in parts if key in values]
-    if named and len(named) < len(parts):
-        missing = ", ".join(key for key in parts if key not in values)
-        raise InputError(f"--plan gives {', '.join(named)} but not {missing}; give all or none")
-    network = Network(**{key: _number(key, values[key]) for key in named}) if named else None
-    return Plan(tuple(ranks), values.get("ranks_per_node"), values.get("cores"), network)
-
-
-def _number(key: str, value: Any) -> float:
-    """Return a number of the network."""
-    bound = "above" if key == "bandwidth" else "from"
-    try:
-        number: float = plain_value(value, float)
-    except (TypeError, ValueError, OverflowError):
-        number = -1.0
-    if not 0 <= number <= 1e18 or (number == 0 and bound == "above"):
-        raise InputError(f"--plan: {key} is {value}; allowed: a number {bound} 0")
-    return number
-
-
-def _site(path: Any) -> dict[str, Any]:
-    from mpifed.reading.yaml_files import read_yaml
-
-    found = read_yaml(Path(str(path)))
-    if not isinstance(found, dict):
-        raise InputError(f"--plan: {path} holds no mapping; allowed keys: {', '.join(PLAN)}")
-    return found
 
 
 def played(configuration: Configuration, ranks: int, per_node: int) -> tuple[Engine, Played]:

@@ -13,6 +13,7 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.errors import InputError
 from mpifed.reading.configurations import read_stored
 from mpifed.reading.results import Metrics, read_clients, read_metrics, read_summary
+from mpifed.reading.run_directories import check_finished
 from mpifed.training.versions import describe_versions
 
 IN_BOTH = ("state_digest", "test_accuracy", "test_accuracy_p10", "test_loss")
@@ -76,11 +77,7 @@ def read_run(directory: Path) -> Recorded:
     InputError
         If it is not that of a finished run.
     """
-    if not directory.is_dir():
-        what = "a file" if directory.exists() else "missing"
-        raise InputError(f"RUN is '{directory}', which is {what}; it must be a run directory")
-    if not (directory / "DONE").exists():
-        raise InputError(f"RUN is '{directory}', which holds no finished run (it has no DONE)")
+    check_finished(directory)
     intact, damaged = {}, {}
     for path in checkpoint.listed(directory / "checkpoints"):
         try:
@@ -90,34 +87,6 @@ def read_run(directory: Path) -> Recorded:
     mapping = read_stored(directory / "config.yaml")
     metrics = read_metrics(directory / "metrics.csv")
     return Recorded(directory, mapping, metrics, intact, damaged)
-
-
-def chosen_rounds(recorded: Recorded, rounds: tuple[int, int] | int | None) -> tuple[int, int]:
-    """Return the first and the last round to repeat.
-
-    Parameters
-    ----------
-    recorded : Recorded
-        What the run has recorded.
-    rounds : tuple of int, int or None
-        The first and the last; how many of the last; or None for all.
-
-    Raises
-    ------
-    InputError
-        If the run has no such rounds.
-    """
-    last = recorded.rounds
-    if rounds is None:
-        return 1, last
-    if isinstance(rounds, int):
-        if not 1 <= rounds <= last:
-            raise InputError(f"--last is {rounds}; the run has {last} rounds")
-        return last - rounds + 1, last
-    if not 1 <= rounds[0] <= rounds[1] <= last:
-        given = f"{rounds[0]}:{rounds[1]}"
-        raise InputError(f"--rounds is {given}; it must be A:B with 1 <= A <= B <= {last}")
-    return rounds
 
 
 def differing_results(

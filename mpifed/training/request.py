@@ -20,6 +20,7 @@ from mpifed.config.experiment_files import (
     read_experiment,
 )
 from mpifed.errors import InputError
+from mpifed.reading.run_directories import check_output
 from mpifed.training import resume
 from mpifed.training.callback import Callback
 
@@ -41,7 +42,7 @@ class Request:
     dry_run : bool
         Whether the plan is printed and nothing trained.
     plan : mapping or None
-        What a round would take where, as ``forecast.read_plan`` reads it; nothing is trained.
+        What a round would take where, as ``plan_words.read_plan`` reads it; nothing is trained.
     quiet : bool
         Whether nothing is printed.
     spent : float
@@ -163,10 +164,7 @@ def _default_output(mapping: Mapping[str, Any]) -> Path:
 
 def _check_output(output: Path, request: Request, point: resume.ResumePoint | None) -> None:
     try:
-        if output.exists() and not output.is_dir():
-            raise InputError(
-                f"--output {output} is a file; it must be a directory, or not exist yet"
-            )
+        check_output(output)
         _check_free(output, request, point)
         place = output.resolve()
         while not place.exists():

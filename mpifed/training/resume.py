@@ -15,6 +15,7 @@ from mpifed.config.differences import differences
 from mpifed.errors import InputError
 from mpifed.reading.configurations import read_stored
 from mpifed.reading.results import read_summary
+from mpifed.reading.run_directories import check_resumed
 
 MAY_CHANGE = (
     *("rounds", "checkpoint", "threads", "hosts", "reschedule", "stall_limit", "experiment"),
@@ -126,8 +127,7 @@ def explicit(path: Path) -> tuple[ResumePoint, list[str]]:
             reasons = "".join(f"; {line}" for line in passed_over)
             raise InputError(f"--resume {path}: the directory holds no intact checkpoint{reasons}")
         return point, passed_over
-    if not path.exists():
-        raise InputError(f"--resume {path}: there is no such file")
+    check_resumed(path)
     return ResumePoint(path, checkpoint.read_meta(path)), []
 
 

@@ -19,6 +19,7 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import Configuration, resolve
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
+from mpifed.reading.run_directories import chosen_rounds
 from mpifed.training import resume
 from mpifed.training.asynchronous import taking_part
 from mpifed.training.build import make
@@ -26,7 +27,7 @@ from mpifed.training.clock import Clock
 from mpifed.training.digest import digest
 from mpifed.training.engine import Engine
 from mpifed.training.evaluation import columns_of
-from mpifed.training.recorded_run import Recorded, chosen_rounds, differing_results, read_run
+from mpifed.training.recorded_run import Recorded, differing_results, read_run
 from mpifed.training.run_directory import field_of, results_of
 from mpifed.training.samples import samples_of
 from mpifed.training.simulated import COLUMN
@@ -85,7 +86,7 @@ def verify(
     first = communicator.rank == 0
     read = agree(communicator, lambda: read_run(directory) if first else None)
     recorded: Recorded = communicator.broadcast_object(read)
-    begin, end = agree(communicator, lambda: chosen_rounds(recorded, rounds))
+    begin, end = agree(communicator, lambda: chosen_rounds(rounds, recorded.rounds))
     configuration = agree(communicator, lambda: resolve(recorded.mapping, communicator.size))
     configuration = communicator.broadcast_object(configuration)
     torch.set_num_threads(configuration.threads)

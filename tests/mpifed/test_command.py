@@ -38,7 +38,7 @@ from mpifed.config.experiment_files import (
     read_experiment,
 )
 from mpifed.data.__main__ import main as make_data
-from mpifed.errors import InputError
+from mpifed.errors import LINE, InputError
 from mpifed.federation.participation import KINDS as PARTICIPATION
 from mpifed.launch import KINDS
 from mpifed.mpi.communicator import world
@@ -424,3 +424,21 @@ def test_a_machine_without_an_mpi_library(tmp_path, capfd, monkeypatch):
     assert done.returncode == 2
     assert "mpi4py finds no MPI library: cannot load MPI library" in done.stderr
     assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "end"),
+    [
+        ("x" * 900, "or the path of a .yaml file"),
+        ("/deep" * 300 + "/study.yaml", "/study.yaml cannot be read: No such file or directory"),
+        ("data=" + "x" * 900 + ".h5", "xxx.h5', which cannot be read: File name too long"),
+        ("algorithm=" + "x" * 900, "reptile, sa_ssmm, scaffnew, scaffold"),
+        ("rounds=" + "9" * 900, "at most 9223372036854775807"),
+        ("x" * 900 + "=3", "seed, stall_limit, storage, threads"),
+    ],
+)
+def test_a_long_word_is_shortened_and_not_the_sentence(word, end, capfd):
+    outcome = call([word], capfd)
+    assert outcome.code == 2
+    assert len(outcome.err) <= LINE + 1
+    assert outcome.err.rstrip().endswith(end)

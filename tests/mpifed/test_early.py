@@ -89,7 +89,8 @@ def test_a_word_outside_of_components_is_refused_without_large_libraries():
 
 
 @pytest.mark.parametrize("word", ["clients=ranks", "data=some.h5", "data.path=some.h5"])
-def test_what_only_the_whole_check_knows_passes(word):
+def test_what_only_the_whole_check_knows_passes(word, monkeypatch):
+    monkeypatch.setattr(early, "launched_rank", lambda: 0)  # ranks look for files together
     check_early(None, parse_overrides([word]))
     check_early("not-there.yaml", parse_overrides([word]))
 
@@ -115,11 +116,29 @@ def test_what_is_right_or_needs_more_passes(word, monkeypatch):
     check_early(None, overrides)
 
 
-@pytest.mark.parametrize("word", ["data=nowhere.csv", "data.path=nowhere.csv.xz", "data=none.npz"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "data=nowhere.csv",
+        "data.path=nowhere.csv.xz",
+        "data=none.npz",
+        "data=none.h5",
+        "data={name: libsvm, path: a6a}",
+        "data={name: libsvm, raw: nowhere}",
+        "data={name: mnist, raw: nowhere}",
+    ],
+)
 def test_a_table_that_is_missing_is_refused_where_one_process_runs(word, monkeypatch):
     monkeypatch.setattr(early, "launched_rank", lambda: None)
-    with pytest.raises(InputError, match="there is no such file"):
+    with pytest.raises(InputError, match=r"there is no such (file|directory)"):
         check_early("digits-fedem", parse_overrides([word]))
+    check_early("digits-fedem", parse_overrides([word]), with_files=False)
+
+
+def test_an_experiment_that_is_missing_is_refused_where_one_process_runs(monkeypatch):
+    monkeypatch.setattr(early, "launched_rank", lambda: None)
+    with pytest.raises(InputError, match=r"nowhere\.yaml cannot be read"):
+        check_early("nowhere.yaml", {})
 
 
 @pytest.mark.parametrize("word", ["algorithm={name: fedadam, server_lr: 0.1}", "clients=ranks"])

@@ -21,8 +21,9 @@ from mpifed.training import forecast as forecasts
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
-from mpifed.training.forecast import Plan, forecast, read_plan
+from mpifed.training.forecast import forecast
 from mpifed.training.network import Network, ping_pong, wall_seconds
+from mpifed.training.plan_words import Plan, read_plan
 from mpifed.training.samples import samples_of
 
 FAST = Network(latency=1e-6, overhead=1e-6, bandwidth=1e10)

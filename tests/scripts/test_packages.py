@@ -28,9 +28,13 @@ DEFINITION = (ROOT / "apptainer" / "mpifed.def").read_text()
 
 
 def recipe() -> dict:
-    text = (ROOT / "conda" / "meta.yaml").read_text()
-    rendered = jinja2.Template(text, undefined=jinja2.StrictUndefined).render(PYTHON="python")
-    return yaml.safe_load(rendered)
+    """The recipe with the values of its expressions, as rattler-build renders it."""
+    text = (ROOT / "conda" / "recipe.yaml").read_text()
+    expressions = jinja2.Environment(
+        variable_start_string="${{", variable_end_string="}}", undefined=jinja2.StrictUndefined
+    )
+    known = yaml.safe_load(text)["context"] | {"PYTHON": "python"}
+    return yaml.safe_load(expressions.from_string(text).render(known))
 
 
 def test_the_conda_recipe_has_the_dependencies_of_the_package() -> None:
@@ -47,10 +51,13 @@ def test_the_conda_recipe_has_the_dependencies_of_the_package() -> None:
     wanted = map(Requirement, PROJECT["dependencies"])
     assert known == {each.name.lower(): each.specifier for each in wanted}
     entries = [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]
-    assert made["build"]["entry_points"] == entries
+    assert made["build"]["python"]["entry_points"] == entries
+    assert made["build"]["noarch"] == "python"
     assert made["about"]["license"] == PROJECT["license"]
     assert made["about"]["summary"] == PROJECT["description"]
-    assert (ROOT / "conda" / made["source"]["path"] / "pyproject.toml").is_file()
+    source = ROOT / "conda" / made["source"]["path"]
+    assert (source / "pyproject.toml").is_file()
+    assert (source / made["about"]["license_file"]).is_file()
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     host = {line.replace(" ", "") for line in made["requirements"]["host"]}
     assert set(build) <= host
@@ -88,11 +95,16 @@ def test_the_scripts_of_the_definition_parse(tmp_path: Path) -> None:
 
 
 def test_what_the_recipes_run_are_commands_that_there_are() -> None:
-    commands = recipe()["test"]["commands"] + sections()["test"].splitlines()
+    (scripts,) = [each["script"] for each in recipe()["tests"] if "script" in each]
+    commands = scripts + sections()["test"].splitlines()
     subcommands = {line.split("mpifed ")[1].split()[0] for line in commands if "mpifed " in line}
     from mpifed.__main__ import SUBCOMMANDS
 
     assert subcommands - {"--version"} <= set(SUBCOMMANDS)
+    (imported,) = [each["python"]["imports"] for each in recipe()["tests"] if "python" in each]
+    assert {name for name in imported if (ROOT / name / "__init__.py").is_file()} == {*imported}
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert packages <= {*imported}
 
 
 def test_the_change_log_and_the_package_name_one_version() -> None:

@@ -1,0 +1,73 @@
+"""Files that a data set is given by name, refused where there are none before torch is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mpifed.data.archives import places
+from mpifed.data.compressed import located
+from mpifed.errors import InputError
+from topologies.inputs import check_regular
+
+FILES = {
+    "csv": "csv",
+    "npz": "npz",
+    "libsvm": "libsvm",
+    "ratings": "movielens",
+    "shakespeare": "shakespeare",
+    "tags_file": "tags",
+}
+"""Data sets that read one file, by name: its directory in ``$MPIFED_DATA``."""
+
+FOLDERS = ("mnist", "emnist", "cifar10", "cifar100", "leaf", "femnist", "omniglot")
+"""Data sets that read a directory or archives."""
+
+
+def check_there(path: Path) -> None:
+    """Refuse a federated file that is not there.
+
+    Parameters
+    ----------
+    path : Path
+        ``data.path``.
+
+    Raises
+    ------
+    InputError
+        If it does not exist or is no regular file.
+    """
+    try:
+        check_regular(path)
+    except FileNotFoundError:
+        raise InputError(f"data.path is '{path}', but there is no such file") from None
+    except OSError as error:
+        raise InputError(f"data.path is '{path}', which cannot be read: {error.strerror}") from None
+
+
+def check_named_files(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse files and directories that the options of a data set name and that are not there.
+
+    Parameters
+    ----------
+    name : str
+        The data set.
+    options : mapping
+        The options given, not necessarily checked.
+
+    Raises
+    ------
+    InputError
+        In the words of the data set, which looks for them again.
+    """
+    path, raw = options.get("path"), options.get("raw")
+    named = {type(value) for value in (path, raw) if value is not None}
+    if named != {str}:
+        return
+    if name in FILES:
+        located(path, FILES[name], raw)
+    elif name in FOLDERS and raw is not None:
+        places(raw, name)
+    elif name == "federated" and path is not None:
+        check_there(Path(path).expanduser())
