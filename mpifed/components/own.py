@@ -25,7 +25,10 @@ def refusing(function: Callable[..., Any], said: str) -> Callable[..., Any]:
         except (InputError, MemoryError):
             raise
         except Exception as error:
-            raise InputError(f"{said}, which fails for these data: {in_words(error)}") from error
+            call = f"mpifed calls {getattr(function, '__name__', 'it')}(data, **options)"
+            raise InputError(
+                f"{said}, which fails for these data: {in_words(error)} ({call})"
+            ) from error
 
     return call
 
