@@ -32,9 +32,11 @@ from mpifed.training.clock import Clock
 from mpifed.training.footprint import check_round
 from mpifed.training.forecast import forecast_lines
 from mpifed.training.load import load
+from mpifed.training.mistakes import told_as_input
 from mpifed.training.on_ranks import run_on_ranks
 from mpifed.training.plan import plan_lines, remarks
 from mpifed.training.plan_words import read_plan
+from mpifed.training.rehearsal import rehearse
 from mpifed.training.request import (
     Request,
     Task,
@@ -201,7 +203,9 @@ def execute(
         task = communicator.broadcast_object(
             agree(communicator, lambda: _understood(request) if first else None)
         )
-        configuration = agree(communicator, lambda: resolve(task.mapping, communicator.size))
+        configuration = agree(
+            communicator, told_as_input()(lambda: resolve(task.mapping, communicator.size))
+        )
         # Some options depend on the environment, which may differ between nodes: one rank decides.
         configuration = communicator.broadcast_object(configuration)
         heartbeat.send_to_guard(limit=configuration.stall_limit)
@@ -249,12 +253,17 @@ def _carry_out(
         say = None if request.quiet else functools.partial(print, flush=True)
         listen: AbstractContextManager[list[str]] = listening(say) if first else nullcontext([])
         with listen as heard:
-            setup = agree(communicator, lambda: make(configuration, communicator, horizon, stored))
-            agree(communicator, lambda: checked_payload(setup.algorithm))
+            setup = agree(
+                communicator,
+                told_as_input()(lambda: make(configuration, communicator, horizon, stored)),
+            )
+            agree(communicator, told_as_input()(lambda: checked_payload(setup.algorithm)))
             agree(communicator, lambda: check_round(setup))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
-        task.remarks.extend(remarks(setup))
+        task.remarks.extend(agree(communicator, told_as_input()(lambda: remarks(setup))))
     if request.dry_run:
+        if task.point is None:
+            rehearse(setup, None, task.output)
         lines = [to_yaml(configuration), *plan_lines(setup), *task.remarks]
         if first:
             print(*lines, sep="\n", flush=True)

@@ -136,6 +136,8 @@ def call_own(name: str, function: Callable[..., Any], *arguments: Any, **options
     Traceback (most recent call last):
     topologies.parameters.TopologyError: mine:wheel is wheel(nodes), but is called as wheel(n=...)
     """
+    short, given = name.rpartition(":")[2], [type(value).__name__ for value in arguments]
+    call = f"{short}({', '.join([*given, *(f'{key}=...' for key in options)])})"
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a callable whose parameters Python cannot tell
@@ -144,20 +146,18 @@ def call_own(name: str, function: Callable[..., Any], *arguments: Any, **options
         try:
             signature.bind(*arguments, **options)
         except TypeError:
-            short = name.rpartition(":")[2]
             bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
-            given = [type(value).__name__ for value in arguments]
-            given += [f"{key}=..." for key in options]
             raise TopologyError(
-                f"{name} is {short}({', '.join(map(str, bare))}), but is called as "
-                f"{short}({', '.join(given)})"
+                f"{name} is {short}({', '.join(map(str, bare))}), but is called as {call}"
             ) from None
     try:
         return function(*arguments, **options)
     except (TopologyError, MemoryError):
         raise
     except Exception as error:
-        raise TopologyError(f"{name} fails: {type(error).__name__}: {error}") from error
+        raise TopologyError(
+            f"{name}, called as {call}, fails: {type(error).__name__}: {error}"
+        ) from error
 
 
 def read_parameters(owner: str, entry: Entry, given: Mapping[str, Any]) -> dict[str, Any]:

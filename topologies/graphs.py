@@ -246,7 +246,8 @@ def _check_own_graph(name: str, graph: Any) -> None:
     """Refuse a user's graph unless it is undirected, on 0 .. n-1, and without self-loops."""
     if not isinstance(graph, nx.Graph) or graph.is_directed() or graph.is_multigraph():
         raise TopologyError(
-            f"{name} returned {type(graph).__name__}, but must return an undirected networkx.Graph"
+            f"{name}, a function of n, returned {type(graph).__name__}, but must return an "
+            "undirected networkx.Graph"
         )
     if set(graph) != set(range(len(graph))) or not graph or nx.number_of_selfloops(graph):
         raise TopologyError(f"{name} returned a graph with self-loops, or on others than 0 .. n-1")

@@ -176,6 +176,10 @@ def takes_round(function: Callable[..., Any]) -> bool:
         return False
 
 
+RETURNS = "function(n, round, **options) returns W^k: an array (n, n), a graph or a MixingMatrix"
+"""How a user's function of rounds is called, for messages."""
+
+
 @dataclass(frozen=True)
 class OfRounds:
     """The schedule of a user's function of n and the round.
@@ -207,11 +211,16 @@ class OfRounds:
         """Return W^k for the round k >= 1; raise ``TopologyError`` where it is none."""
         where = f"{self.name} for round {check_round(k)}"
         try:
-            made = as_matrix(self.function(self.n, round=k, **self.options))
+            found = self.function(self.n, round=k, **self.options)
+            if found is None:
+                raise TopologyError(f"None was returned; {RETURNS}")
+            made = as_matrix(found)
         except TopologyError as error:
             raise TopologyError(f"{where}: {error}") from None
         except Exception as error:
-            raise TopologyError(f"{where} fails: {type(error).__name__}: {error}") from error
+            raise TopologyError(
+                f"{where} fails: {type(error).__name__}: {error}; {RETURNS}"
+            ) from error
         if made.n != self.n:
             raise TopologyError(f"{where} has {made.n} nodes, not {self.n}")
         if not made.doubly_stochastic:

@@ -92,7 +92,8 @@ def check_returned(found: object, name: str, n: int) -> Schedule:
         misspelt = f" (it has {near[0]!r})" if near else ""
         raise TopologyError(
             f"{name} returned {type(found).__name__}, which is not a schedule: it lacks "
-            f"{', '.join(missing)}{misspelt}"
+            f"{', '.join(missing)}{misspelt}; write def function(n, round) "
+            "for one that returns the matrix of a round"
         )
     schedule = cast(Schedule, found)
     if schedule.n != n:

@@ -234,7 +234,8 @@ def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> Mix
         matrix = rule.build(graph, **options)
     if not isinstance(matrix, MixingMatrix):
         raise TopologyError(
-            f"{weights} returned {type(matrix).__name__}, but must return a MixingMatrix"
+            f"{weights}, a function of the graph, returned {type(matrix).__name__}, but must "
+            "return a MixingMatrix"
         )
     if _swaps_sides(matrix):
         warnings.warn(

@@ -6,7 +6,7 @@ A mistake is named where it is made, by class and method, and not where somethin
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
@@ -14,8 +14,11 @@ import numpy as np
 from torch import Tensor
 
 from mpifed.algorithms.base import Algorithm, Predictor
+from mpifed.components.declared import call_of
+from mpifed.components.results import WrongResult
 from mpifed.components.schema import shown
-from mpifed.errors import RunError, closest
+from mpifed.errors import closest
+from mpifed.state import tensors
 
 
 def check_state(algorithm: Algorithm, method: str, made: Any, before: Any = None) -> None:
@@ -30,31 +33,107 @@ def check_state(algorithm: Algorithm, method: str, made: Any, before: Any = None
     made : Any
         What it returned.
     before : dataclass, optional
-        The state that it was given, whose type the new one must have.
+        The state that it was given. The new one must be of its type, and have tensors of the same
+        shapes and types.
 
     Raises
     ------
-    RunError
-        For anything else than a dataclass, or one of another type than ``before``.
+    WrongResult
+        For anything else than a dataclass of tensors with declared owners, or one that is not as
+        ``before``.
     """
     if before is not None and type(made) is not type(before):
         _refuse(algorithm, method, made, f"a state as it was given, of {type(before).__name__}")
     if not dataclasses.is_dataclass(made) or isinstance(made, type):
         _refuse(algorithm, method, made, "a state, which is a dataclass (mpifed.state)")
+    given = None if before is None else dict(_fields(before))
+    for name, field in _fields(made):
+        if "owner" not in field.metadata:
+            _wrong(
+                algorithm,
+                method,
+                f"a state whose field {name} says of no owner; each is declared as state.server(), "
+                "state.client(), state.shared() or state.follows()",
+            )
+        value = field.value
+        if not isinstance(value, Tensor):
+            _wrong(
+                algorithm, method, f"a state whose {name} is {_kind(value)}; it must be a tensor"
+            )
+        if given is not None and _form(value) != _form(given[name].value):
+            _wrong(
+                algorithm,
+                method,
+                f"a state whose {name} is {_form(value)}; it must be as it was given, "
+                f"{_form(given[name].value)}",
+            )
 
 
-def checked_predictor(algorithm: Algorithm, method: str, made: Any) -> Predictor:
-    """Return what ``deploy`` or ``adapt`` returned; ``check_predictor`` looks at its shapes.
+@dataclasses.dataclass(frozen=True)
+class _Field:
+    """A field of a state, or of a state within it."""
+
+    value: Any
+    metadata: Mapping[Any, Any]
+
+
+def _fields(state: Any, prefix: str = "") -> Iterator[tuple[str, _Field]]:
+    """Yield the fields of a state and of the states within it, with dots in their names."""
+    for field in dataclasses.fields(state):
+        value, name = getattr(state, field.name), f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield from _fields(value, f"{name}.")
+        else:
+            yield name, _Field(value, field.metadata)
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def check_rows(algorithm: Algorithm, made: Any, n_clients: int, shared_is_rows: bool) -> None:
+    """Check that what ``init`` returned has a row of each client where it must.
+
+    Parameters
+    ----------
+    algorithm, made
+        As for ``check_state``, which was called before.
+    n_clients : int
+        The number of clients hosted here.
+    shared_is_rows : bool
+        Whether shared fields have a client axis, as under gossip.
+
+    Raises
+    ------
+    WrongResult
+        For a field with another number of rows.
+    """
+    for name, tensor, is_rows in tensors(made, shared_is_rows):
+        if is_rows and (not tensor.dim() or len(tensor) != n_clients):
+            _wrong(
+                algorithm,
+                "init",
+                f"a state whose {name} is {_form(tensor)} for {n_clients} clients; its first axis "
+                "must be clients (what exchange.spread returns, for shared fields)",
+            )
+
+
+def checked_predictor(
+    algorithm: Algorithm, method: str, made: Any, n_clients: int, n_parameters: int
+) -> Predictor:
+    """Return what ``deploy`` or ``adapt`` returned.
 
     Parameters
     ----------
     algorithm, method, made
         As for ``check_state``.
+    n_clients, n_parameters : int
+        As for ``check_predictor``.
 
     Raises
     ------
-    RunError
-        If it is not a ``Predictor`` of tensors.
+    WrongResult
+        If it is not a ``Predictor`` of tensors, or these have other shapes than allowed.
     """
     if not isinstance(made, Predictor):
         _refuse(algorithm, method, made, "a mpifed.algorithms.base.Predictor")
@@ -65,18 +144,21 @@ def checked_predictor(algorithm: Algorithm, method: str, made: Any) -> Predictor
     if made.gate is not None and (made.mixture is None or not callable(made.gate)):
         wanted = "a Predictor whose gate is a function, with a mixture beside it"
         _refuse(algorithm, method, made.gate, wanted)
+    if n_clients:
+        said = f"algorithm '{type(algorithm).__name__}': {call_of(Algorithm, method)}"
+        check_predictor(made, n_clients, n_parameters, said)
     return made
 
 
 def checked_remarks(algorithm: Algorithm, made: Any) -> list[str]:
-    """Return the lines that ``remarks`` returned; ``RunError`` unless it is a list of strings."""
+    """Return what ``remarks`` returned; ``WrongResult`` unless it is a list of strings."""
     if not isinstance(made, (list, tuple)) or not all(isinstance(line, str) for line in made):
         _refuse(algorithm, "remarks", made, "a list of strings")
     return list(made)
 
 
 def checked_payload(algorithm: Algorithm) -> int:
-    """Return ``payload()``; ``RunError`` unless it is a whole number, 0 or more."""
+    """Return ``payload()``; ``WrongResult`` unless it is a whole number, 0 or more."""
     made: Any = algorithm.payload()
     if isinstance(made, bool) or not isinstance(made, Integral) or made < 0:
         _refuse(algorithm, "payload", made, "a whole number, at least 0")
@@ -88,7 +170,7 @@ def checked_measures(algorithm: Algorithm, made: Any) -> dict[str, float | None]
 
     Raises
     ------
-    RunError
+    WrongResult
         For a column that ``columns`` does not declare, or a value that is neither a number nor
         None.
     """
@@ -96,11 +178,9 @@ def checked_measures(algorithm: Algorithm, made: Any) -> dict[str, float | None]
         _refuse(algorithm, "measure", made, "a mapping of columns to numbers")
     for name, value in made.items():
         if name not in algorithm.columns:
-            raise RunError(
-                f"algorithm '{type(algorithm).__name__}': measure returned the column "
-                f"{shown(name)}, which columns does not declare; "
-                f"{closest(str(name), algorithm.columns) if algorithm.columns else 'it is empty'}"
-            )
+            near = closest(str(name), algorithm.columns) if algorithm.columns else "it is empty"
+            what = f"the column {shown(name)}, which columns does not declare; {near}"
+            _wrong(algorithm, "measure", what)
         is_array = isinstance(value, (Tensor, np.ndarray))
         scalar = isinstance(value, Real) or (is_array and len(value.reshape(-1)) == 1)
         if value is not None and not scalar:
@@ -109,7 +189,7 @@ def checked_measures(algorithm: Algorithm, made: Any) -> dict[str, float | None]
 
 
 def checked_learnt(algorithm: Algorithm, made: Any) -> Mapping[str, Any]:
-    """Return what ``learnt`` returned; ``RunError`` unless it is tensors by name."""
+    """Return what ``learnt`` returned; ``WrongResult`` unless it is tensors by name."""
     arrays = (Tensor, np.ndarray, Real)
     if not isinstance(made, Mapping) or not all(
         isinstance(name, str) and isinstance(part, arrays) for name, part in made.items()
@@ -118,17 +198,28 @@ def checked_learnt(algorithm: Algorithm, made: Any) -> Mapping[str, Any]:
     return made
 
 
-def _refuse(algorithm: Algorithm, method: str, made: Any, wanted: str) -> NoReturn:
+def _kind(made: Any) -> str:
+    if made is None:
+        return "None"
     name = type(made).__name__
-    given = f"{shown(made)} ({name})" if isinstance(made, (str, Real)) else f"a {name}"
-    given = "None" if made is None else given
-    raise RunError(
-        f"algorithm '{type(algorithm).__name__}': {method} returned {given}; it must return "
-        f"{wanted}"
+    return f"{shown(made)} ({name})" if isinstance(made, (str, Real)) else f"a {name}"
+
+
+def _refuse(algorithm: Algorithm, method: str, made: Any, wanted: str) -> NoReturn:
+    _wrong(algorithm, method, f"{_kind(made)}; it must return {wanted}")
+
+
+def _wrong(algorithm: Algorithm, method: str, what: str) -> NoReturn:
+    """Raise ``WrongResult`` for ``what`` a method returned, with the call that was made of it."""
+    raise WrongResult(
+        f"algorithm '{type(algorithm).__name__}': {method} returned {what} "
+        f"(mpifed calls {call_of(Algorithm, method)})"
     )
 
 
-def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> None:
+def check_predictor(
+    predictor: Predictor, n_clients: int, n_parameters: int, said: str = "the algorithm"
+) -> None:
     """Refuse a predictor whose shapes do not say which models a client deploys.
 
     Parameters
@@ -139,10 +230,12 @@ def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> 
         Number of clients for which it was asked.
     n_parameters : int
         P, the numbers in one model.
+    said : str
+        Who deploys it, for the message.
 
     Raises
     ------
-    RunError
+    WrongResult
         For other shapes than allowed; (clients, P) must not be read as M = clients shared models.
     """
     came, mixture = predictor.parameters, predictor.mixture
@@ -156,8 +249,8 @@ def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> 
             beside = (
                 "no mixture" if mixture is None else f"a mixture of shape {tuple(mixture.shape)}"
             )
-            raise RunError(
-                f"the algorithm deploys parameters of shape {shape} and {beside} for {n_clients} "
+            raise WrongResult(
+                f"{said} deploys parameters of shape {shape} and {beside} for {n_clients} "
                 f"clients; allowed: (M, {n_parameters}) for M models that all share, or "
                 f"({n_clients}, M, {n_parameters}) for each client's own, with a mixture "
                 f"({n_clients}, M), which M = 1 may do without, or ({n_clients}, M + 1) with a "
@@ -165,7 +258,7 @@ def check_predictor(predictor: Predictor, n_clients: int, n_parameters: int) -> 
             )
     for name, values in predictor.results.items():
         if values.dim() == 0 or len(values) != n_clients:
-            raise RunError(
-                f"the algorithm deploys results '{name}' of shape {tuple(values.shape)} for "
+            raise WrongResult(
+                f"{said} deploys results '{name}' of shape {tuple(values.shape)} for "
                 f"{n_clients} clients; the first axis must be clients"
             )

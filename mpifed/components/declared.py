@@ -172,6 +172,20 @@ def _declared(contract: type, name: str) -> Any:
     return value if isinstance(value, METHODS) else annotations_of(contract).get(name)
 
 
+def call_of(contract: type, name: str) -> str:
+    """Return how mpifed calls a method of a base class.
+
+    Examples
+    --------
+    >>> class Example:
+    ...     def weights(self, graph, round): ...
+    >>> call_of(Example, "weights")
+    'weights(graph, round)'
+    """
+    method = inspect.getattr_static(contract, name)
+    return f"{name}({', '.join(_parameters(method, isinstance(method, types.FunctionType)))})"
+
+
 def _wrong_call(name: str, value: Any, wanted: Any) -> Iterator[str]:
     """Yield why ``value`` cannot be called as the method ``wanted`` of the base class."""
     call = _parameters(wanted, isinstance(wanted, types.FunctionType))

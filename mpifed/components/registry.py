@@ -9,7 +9,6 @@ in which every option has a checked value. An option that is a component itself 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from typing import Any, cast, get_args
 from mpifed.components.base import Component, DeclaredAlgorithm
 from mpifed.components.elsewhere import said_elsewhere
 from mpifed.components.naming import hint_at_own, refuse_text, where_modules_are
+from mpifed.components.own import check_base, check_call, refusing
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
 from mpifed.components.tables import BASES, TABLES
 from mpifed.components.without_torch import with_torch
@@ -70,8 +70,9 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
         with_torch()
         found = load(name, field)
         if kind in BASES:
-            _check_base(found, BASES[kind], f"{field} is '{name}'")
-        return _refusing(found, f"{field} is '{name}'") if kind == "model" else found
+            check_base(found, BASES[kind], f"{field} is '{name}'")
+            check_call(kind, found, f"{field} is '{name}'")
+        return refusing(found, f"{field} is '{name}'") if kind == "model" else found
     check_name(kind, name, field)
     return load(table[name], field)
 
@@ -178,7 +179,13 @@ def complete(
                 place = f"{path}.{key}"
                 checked[key] = complete(within.kind, checked[key], place, option.default)
     if inspect.isclass(made) and issubclass(made, Component):
-        checked = made.complete_options(checked, n_training)
+        completed: Any = made.complete_options(checked, n_training)
+        if not isinstance(completed, Mapping):
+            raise InputError(
+                f"{path}.name is '{name}', whose complete_options(options, n_training) returned "
+                f"{shown(completed)}; it must return the options, a mapping"
+            )
+        checked = dict(completed)
     return Section(name, checked)
 
 
@@ -269,29 +276,3 @@ def load(target: str, field: str) -> Callable[..., Any]:
             f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'{main}"
         )
     return found
-
-
-def _refusing(function: Callable[..., Any], said: str) -> Callable[..., Any]:
-    """Return a user's function whose failures are ``InputError``, which begin with ``said``."""
-
-    @functools.wraps(function, updated=())
-    def call(*args: Any, **options: Any) -> Any:
-        try:
-            return function(*args, **options)
-        except (InputError, MemoryError):
-            raise
-        except Exception as error:
-            raise InputError(f"{said}, which fails for these data: {in_words(error)}") from error
-
-    return call
-
-
-def _check_base(found: Callable[..., Any], place: str, said: str) -> None:
-    """Raise ``InputError`` unless ``found`` is a complete subclass of the class at ``place``."""
-    module, _, name = place.partition(":")
-    base: type[Component] = getattr(importlib.import_module(module), name)
-    if not (inspect.isclass(found) and issubclass(found, base)):
-        raise InputError(f"{said}, which is not derived from {module}.{name}")
-    missing = sorted(found.__abstractmethods__)
-    if missing:
-        raise InputError(f"{said}, which lacks the methods {', '.join(missing)}")

@@ -155,6 +155,13 @@ BASES = {
 }
 """Base classes from which the components of a kind derive."""
 
+MADE_WITH = {
+    "algorithm": ("model", "local"),
+    "data": ("n_clients", "seed", "communicator"),
+    "exchange": ("federation", "seed", "stored", "compressor"),
+}
+"""What mpifed gives to the classes of a kind beside their options; to others nothing."""
+
 LISTS = {
     "algorithm": "algorithms",
     "data": "datasets",

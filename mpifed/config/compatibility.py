@@ -11,8 +11,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from mpifed.components.base import DeclaredAlgorithm
+from mpifed.components.base import Component, DeclaredAlgorithm
 from mpifed.components.registry import find, find_algorithm, find_attack, find_exchange
+from mpifed.components.schema import shown
 from mpifed.errors import InputError
 from mpifed.federation import participation
 from mpifed.federation.privacy import refusal as of_privacy
@@ -59,11 +60,21 @@ def _refusal(configuration: Any) -> str | None:
     if algorithm.exchanges is None or exchange in algorithm.exchanges:
         # A method is asked about the exchanges that it supports, and no further reason against an
         # exchange helps that must be replaced anyway.
-        reasons.append(algorithm.refuse(configuration))
-        reasons.append(find_exchange(exchange).refuse(configuration))
-        reasons.append(find_attack(configuration.attack.name).refuse(configuration))
+        asked = (algorithm, find_exchange(exchange), find_attack(configuration.attack.name))
+        reasons += [_refused(component, configuration) for component in asked]
         reasons.append(of_privacy(configuration))
     return "; besides, ".join(filter(None, reasons)) or None
+
+
+def _refused(component: type[Component], configuration: Any) -> str | None:
+    """Return what a component's ``refuse`` says; raise ``InputError`` unless it is a text."""
+    reason: object = component.refuse(configuration)
+    if reason is not None and not isinstance(reason, str):
+        raise InputError(
+            f"{component._kind} '{component.__name__}': refuse(configuration) returned "
+            f"{shown(reason)}; it must return a sentence, or None"
+        )
+    return reason
 
 
 def _undeclared(configuration: Any, algorithm: type[DeclaredAlgorithm]) -> Iterator[str]:

@@ -192,7 +192,7 @@ def _assemble(
             if dtype.is_floating_point and contents.divisor != 1:
                 x[rows].div_(contents.divisor)
             y[rows].copy_(torch.from_numpy(labels))
-            bad = _bad_row(x[rows], y[rows], about)
+            bad = bad_row(x[rows], y[rows], about)
             if bad is not None:
                 row, what = bad
                 client = client_ids[np.searchsorted(offsets, done + row, side="right") - 1]
@@ -212,8 +212,8 @@ def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(np.empty(shape, str(dtype).removeprefix("torch.")))
 
 
-def _bad_row(x: torch.Tensor, y: torch.Tensor, about: Description) -> tuple[int, str] | None:
-    """The first row that cannot be used, and why."""
+def bad_row(x: torch.Tensor, y: torch.Tensor, about: Description) -> tuple[int, str] | None:
+    """Return the first row that cannot be used, and why; None where there is none."""
     if about.task in ("classification", "sequence"):
         wrong = (y < 0) | (y >= about.n_classes)
         if wrong.any():

@@ -25,6 +25,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
+from mpifed.components.results import checked_result
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.base import PURPOSE
 from mpifed.federation.clients import Draws
@@ -58,7 +59,8 @@ def contracted(
     Tensor
         (clients, size).
     """
-    sent = compressor(rows, draws, ids, purpose)
+    made = compressor(rows, draws, ids, purpose)
+    sent = checked_result(compressor, "__call__", made, rows)
     return sent / (1 + compressor.omega(rows.shape[1])) if compressor.unbiased else sent
 
 

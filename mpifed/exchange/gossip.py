@@ -95,8 +95,8 @@ class Gossip(Exchange):
         self.timetable: Timetable | None = None
         self.consensus_step = consensus_step
         self._arrays = dict(stored)
-        if compressor is not None:
-            self._arrays.setdefault("choco", self._constants(seed, schedule))
+        if compressor is not None and "choco" not in self._arrays:
+            self._arrays["choco"] = self._constants(seed, schedule)
         self._same_everywhere()
         self.schedule = restore(len(federation.training), seed, schedule, stored)
         self.correction = fitted(correction, self.schedule, federation)

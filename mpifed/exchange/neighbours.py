@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.results import checked_result
 from mpifed.exchange.base import Channel
 from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.corrections import Correction, Kept, Neighbours
+from mpifed.exchange.corrections.base import checked_step
 from mpifed.exchange.ledger import Ledger, bits_of
 from mpifed.exchange.nearby import nearby
 from mpifed.exchange.reduction import common_exponents
@@ -138,7 +140,9 @@ class GossipChannel(Channel):
             self._mixed_apart, self._mixed_within, route.sparse, route.mine, around
         )
         kept, x = self.memory.corrections, before.flatten(1)
-        after, found = correction.step(x, rows.flatten(1), kept[:, part], neighbours)
+        own = kept[:, part]
+        made = correction.step(x, rows.flatten(1), own, neighbours)
+        after, found = checked_step(correction, made, x, own)
         if part == slice(0, kept.shape[1]):
             self.memory = Kept(found)
         else:
@@ -156,6 +160,8 @@ class GossipChannel(Channel):
         route, training = self._route(rows), self.federation.training
         bits = compressor.bits(size, rows.element_size(), draws, training, purpose)
         floats = compressor.floats(size, draws, training, purpose)
+        bits = checked_result(compressor, "bits", bits, training)
+        floats = checked_result(compressor, "floats", floats, training)
         self._book(int(bits @ route.receivers), int(floats @ route.receivers))
         replicas, flat = self.memory.replica, rows.flatten(1)
         sent = contracted(

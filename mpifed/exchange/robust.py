@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.results import checked_result
 from mpifed.errors import RunError
 from mpifed.exchange.aggregation import Aggregator, ByCoordinates, ByProducts, build
 from mpifed.exchange.base import ServerChannel
@@ -128,15 +130,22 @@ class Robust(Aggregating):
         # What is not finite is refused with the client's number, before anything is made of it.
         common_exponents(communicator, [updates.flatten(1)], self.participants, "update")
         if isinstance(aggregator, ByCoordinates):
-            made = by_coordinates(self.federation, self.active, updates, aggregator.combine)
+            combine = partial(_combined, aggregator)
+            made = by_coordinates(self.federation, self.active, updates, combine)
             return torch.from_numpy(made).to(rows.device)
         assert isinstance(aggregator, ByProducts)
         products = on_host(self.server.products(updates))
         shares = np.zeros(self.federation.n_clients)
         if communicator.rank == 0:
-            shares[self.active] = aggregator.shares(products)
+            made = aggregator.shares(products)
+            shares[self.active] = checked_result(aggregator, "shares", made, products[0])
         own = communicator.broadcast(shares)[self.participants]
         return self.server.sum(updates, torch.from_numpy(own))
+
+
+def _combined(aggregator: ByCoordinates, columns: np.ndarray) -> np.ndarray:
+    made = aggregator.combine(columns)
+    return checked_result(aggregator, "combine", made, columns, columns.shape[1:])
 
 
 def clipped(rows: Tensor, norm: float) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
+from mpifed.components.results import checked_result
 from mpifed.components.schema import ComponentOf
 from mpifed.errors import RunError
 from mpifed.exchange.aggregation.fitting import completed, refusal
@@ -207,7 +208,9 @@ class ServerRound(ServerChannel):
             return rows
         draws, purpose = self._stream()
         self._book_compressed(math.prod(rows.shape[1:]), rows.dtype)
-        return self.compressor(rows.flatten(1), draws, self._hosted, purpose).view(rows.shape)
+        flat = rows.flatten(1)
+        made = self.compressor(flat, draws, self._hosted, purpose)
+        return checked_result(self.compressor, "__call__", made, flat).view(rows.shape)
 
     def coordinates(self, size: int) -> np.ndarray | None:
         if not isinstance(self.compressor, RandK):
@@ -303,8 +306,9 @@ class ServerRound(ServerChannel):
         self._sent += 1
         everyone, ledger = np.flatnonzero(self.active), self.server.ledger
         bits = self.compressor.bits(size, dtype.itemsize, draws, everyone, purpose)
-        ledger.up_bits += int(bits.sum())
-        ledger.up_floats += int(self.compressor.floats(size, draws, everyone, purpose).sum())
+        floats = self.compressor.floats(size, draws, everyone, purpose)
+        ledger.up_bits += int(checked_result(self.compressor, "bits", bits, everyone).sum())
+        ledger.up_floats += int(checked_result(self.compressor, "floats", floats, everyone).sum())
 
     def _book(self, shape: torch.Size, dtype: torch.dtype) -> None:
         count = int(self.active.sum())

@@ -131,3 +131,10 @@ class Played(Alone):
 
     def barrier(self) -> None:
         self._note("reduce", 0, 0)
+
+
+class Unheard(Played):
+    """``Played``, but where objects are gathered the list has the own one alone."""
+
+    def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
+        return [value]

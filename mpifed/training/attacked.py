@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from torch import Tensor
+
+from mpifed.components.results import checked_result
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset
 from mpifed.data.poisoned import Poisoned
-from mpifed.exchange.attacks import Attackers, attackers, check_labels
+from mpifed.exchange.attacks import Attack, Attackers, attackers, check_labels
 from mpifed.federation.clients import Federation
 
 
@@ -38,5 +41,10 @@ def attacked(
         return found, dataset
     about = dataset.description
     check_labels(found.attack, found.name, about.task, about.n_classes)
-    relabelled = partial(found.attack.relabelled, n_classes=about.n_classes)
+    relabelled = partial(_relabelled, found.attack, about.n_classes)
     return found, Poisoned(dataset, found.who, relabelled)
+
+
+def _relabelled(attack: Attack, n_classes: int, y: Tensor) -> Tensor:
+    made = attack.relabelled(y, n_classes)
+    return checked_result(attack, "relabelled", made, y)

@@ -13,16 +13,15 @@ import numpy as np
 import torch
 
 from mpifed.algorithms.base import Algorithm, algorithm_class
-from mpifed.algorithms.returned import check_state
+from mpifed.algorithms.returned import check_rows, check_state
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
+from mpifed.data.checked import Checked
 from mpifed.data.held_out import HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers
-from mpifed.exchange.base import Exchange, exchange_class
-from mpifed.exchange.compression import build
-from mpifed.exchange.silent import Silent
+from mpifed.exchange.base import Exchange
 from mpifed.federation.clients import (
     Clients,
     Draws,
@@ -31,7 +30,6 @@ from mpifed.federation.clients import (
     draw_unseen,
 )
 from mpifed.federation.placement import balanced_owners, partitioned_owners
-from mpifed.local.solver import LocalSGD
 from mpifed.memory import check_memory, enough_memory
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
@@ -45,6 +43,7 @@ from mpifed.training.model import (
     refuse_inexact,
     with_stepping,
 )
+from mpifed.training.parts import exchanging_of, make_algorithm, make_exchange
 
 CLIENT_BYTES = 200
 """Least number of bytes that a rank needs for each client of the run, hosted here or not."""
@@ -98,6 +97,7 @@ class Setup:
         draws = Draws(self.configuration.seed, 0)
         first = self.algorithm.init(everyone, self.exchange, draws, self.dtype)
         check_state(self.algorithm, "init", first)
+        check_rows(self.algorithm, first, len(everyone), self.exchange.shared_is_rows)
         return RunState(first, self.first_memory(first, len(everyone)))
 
     def first_memory(self, first: Any, n_hosted: int) -> Any:
@@ -112,6 +112,8 @@ def make_dataset(configuration: Configuration, communicator: Communicator) -> Da
     made: Callable[..., Dataset] = find("data", configuration.data.name)
     with enough_memory(f"the data set {configuration.data.name} with such options"):
         dataset = made(n_clients, configuration.seed, communicator, **configuration.data.options)
+    if ":" in configuration.data.name:
+        dataset = Checked(dataset)
     description = dataset.description
     if description.n_clients != n_clients:
         raise InputError(
@@ -146,10 +148,7 @@ def make(
     scored = description.n_test + (description.n_val if configuration.evaluation.validates else 0)
     work = description.n_train + scored / configuration.evaluation.every
     method = algorithm_class(configuration.algorithm.name)
-    exchanging = exchange_class(configuration.exchange.name)
-    options = configuration.exchange.options
-    if not method.communicates:
-        exchanging, options = Silent, {}
+    exchanging, options = exchanging_of(configuration)
     n_training = int((~unseen).sum())
     begins = stored is None
     if stored is None:
@@ -176,11 +175,8 @@ def make(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
         f"the model {configuration.model.name} has {model.n_parameters} parameters, which",
     )
-    longest = int(description.n_train.max())
-    solver = LocalSGD(model, configuration.local, horizon, longest, device)
     refuse_inexact(configuration, model, method)
-    make_algorithm: Callable[..., Algorithm] = method
-    algorithm = make_algorithm(model, solver, **configuration.algorithm.options)
+    algorithm = make_algorithm(configuration, description, model, horizon, device)
     _check_task(configuration, description, algorithm)
     refuse_inexact(configuration, model, algorithm)
     refuse_extrapolated(configuration, model, federation.is_unbiased)
@@ -196,14 +192,7 @@ def make(
             f"evaluation.unseen_fraction is {configuration.evaluation.unseen_fraction:g}, but "
             f"algorithm '{configuration.algorithm.name}' cannot serve unseen clients"
         )
-    compressor = None
-    if configuration.compression.name != "none":
-        compressor = build(configuration.compression)
-        if algorithm.payload():
-            # Refuses a k above the numbers in a message before anything is written.
-            compressor.contraction(algorithm.payload())
-    make_exchange: Callable[..., Exchange] = exchanging
-    exchange = make_exchange(federation, configuration.seed, stored, compressor, **options)
+    exchange = make_exchange(configuration, federation, stored, algorithm)
     if options.get("asynchrony") == "pairwise" and isinstance(model, Model) and model.n_buffers:
         raise InputError(
             f"exchange.asynchrony is 'pairwise', but the model {configuration.model.name} has "

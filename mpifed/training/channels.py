@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from mpifed.components.results import checked_result
 from mpifed.exchange.attacks import Attackers
 from mpifed.exchange.base import Channel, ServerChannel
 from mpifed.exchange.outgoing import Change, Round, changing
@@ -69,4 +70,5 @@ def remarks(setup: Setup) -> list[str]:
 
 def _sent(hostile: Attackers, updates: Tensor, ids: np.ndarray, round: Round) -> Tensor:
     malicious = int((round.active & hostile.who).sum())
-    return hostile.attack.sent(updates, malicious, int(round.active.sum()))
+    made = hostile.attack.sent(updates, malicious, int(round.active.sum()))
+    return checked_result(hostile.attack, "sent", made, updates)

@@ -166,16 +166,21 @@ class Engine:
                 return "stopped"
         return "finished"
 
-    def advance(self) -> None:
+    def advance(self, active: np.ndarray | None = None) -> None:
         """Run one round among its participants.
 
         Under ``on_divergence: drop`` the round is run again without the clients that diverged.
+
+        Parameters
+        ----------
+        active : ndarray of bool, shape (n_clients,), optional
+            Who takes part; by default those whom the configuration gives.
         """
         setup, exchange = self.setup, self.setup.exchange
         federation, communicator = setup.federation, setup.federation.communicator
         self.round += 1
         at_round(self.round)
-        active = taking_part(setup, self.round)
+        active = taking_part(setup, self.round) if active is None else active
         drops = setup.configuration.on_divergence == "drop"
         local = self.clock.seconds["local"]
         while True:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -245,6 +246,9 @@ def score(
         ids, here = None, np.arange(len(federation.hosted))
     is_unseen = federation.unseen[federation.hosted[here]]
 
+    checked = partial(returned.checked_predictor, algorithm)
+    size = setup.model.n_parameters
+
     def served() -> Iterator[tuple[Clients, Predictor]]:
         rows = here[~is_unseen]
         for block in samples.blocks(rows):
@@ -253,11 +257,11 @@ def score(
                 clients, chosen = samples.clients(rows[block]), torch.from_numpy(rows[block])
                 own = states.select(state.algorithm, chosen, is_rows)
             deployed = algorithm.deploy(own, clients, draws)
-            yield clients, returned.checked_predictor(algorithm, "deploy", deployed)
+            yield clients, checked("deploy", deployed, len(clients), size)
         if federation.unseen.any():
             unseen = samples.among_hosted(here[is_unseen])
             adapted = algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
-            predictor = returned.checked_predictor(algorithm, "adapt", adapted)
+            predictor = checked("adapt", adapted, len(unseen), size)
             if options.unseen_shares and draws.round == setup.configuration.rounds:
                 predictor = with_growth(setup, state.algorithm, unseen, predictor, draws)
             yield unseen, predictor

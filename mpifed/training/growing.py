@@ -73,7 +73,8 @@ def with_growth(
     for k, share in enumerate(shares):
         fewer = first_samples(unseen, share)
         made = setup.algorithm.adapt(state, fewer, setup.exchange, draws)
-        adapted = returned.checked_predictor(setup.algorithm, "adapt", made)
+        counts = len(fewer), setup.model.n_parameters
+        adapted = returned.checked_predictor(setup.algorithm, "adapt", made, *counts)
         of = (adapted.parameters_of, adapted.weights_of)
         test = unseen.shards.test
         scores = client_scores(setup.model, *of, test, unseen.rows, adapted.beside)

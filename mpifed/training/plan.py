@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from mpifed.components.schema import shown
-from mpifed.errors import RunError, one_line
+from mpifed.errors import one_line
 from mpifed.federation.placement import imbalance
 from mpifed.training.build import Setup, sample_bytes
 from mpifed.training.costs import work_for_balance
@@ -60,17 +59,7 @@ def remarks(setup: Setup) -> list[str]:
     """Return lines for the log about data, model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()
     own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
-    return [*_of_data(setup), *setup.model.remarks, *_of_weights(setup), *own]
-
-
-def _of_data(setup: Setup) -> list[str]:
-    made: object = setup.dataset.remarks()
-    if not isinstance(made, (list, tuple)) or not all(isinstance(line, str) for line in made):
-        raise RunError(
-            f"data '{setup.configuration.data.name}': remarks returned {shown(made)}; it must "
-            "return a list of strings"
-        )
-    return list(made)
+    return [*setup.dataset.remarks(), *setup.model.remarks, *_of_weights(setup), *own]
 
 
 def _of_weights(setup: Setup) -> list[str]:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.returned import check_predictor
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.federation.participation import count_participants
 from mpifed.local.scoring import client_scores
@@ -97,7 +96,8 @@ def score_clients(
     model : Model
         The model whose parameters the predictors hold.
     served : iterable of (Clients, Predictor)
-        Groups of hosted clients and what they deploy; each is scored before the next is asked for.
+        Groups of hosted clients and what they deploy (``returned.checked_predictor``); each is
+        scored before the next is asked for.
     validates : bool
         Whether validation splits are scored too.
     ids : ndarray, optional
@@ -107,16 +107,10 @@ def score_clients(
     -------
     ClientResults or None
         Those of all ranks on rank 0; None elsewhere.
-
-    Raises
-    ------
-    RunError
-        For predictors of other shapes than are documented.
     """
     parts = []
     for clients, predictor in served:
         if len(clients):
-            check_predictor(predictor, len(clients), model.n_parameters)
             parts.append(_score(model, clients, predictor, validates))
     gathered = federation.communicator.gather_object(parts)
     if gathered is None:

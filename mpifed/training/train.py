@@ -38,7 +38,9 @@ from mpifed.training.engine import Engine
 from mpifed.training.evaluation import columns_of, count_scored
 from mpifed.training.hearers import hearers_of
 from mpifed.training.kernels import smallest_and_largest, warning_of_kernels
+from mpifed.training.mistakes import told_as_input
 from mpifed.training.progress import Progress
+from mpifed.training.rehearsal import rehearse
 from mpifed.training.request import Request, Task, refuse_overtaken
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples, samples_of
@@ -80,7 +82,11 @@ def train(
     with listening(say) as heard, ExitStack() as at_the_end:
         with clock.measure("data"):
             samples = agree(communicator, partial(_load, setup))
-        engine = agree(communicator, partial(_engine, setup, samples, clock, task.output))
+        if task.point is None:
+            with clock.measure("startup"):
+                rehearse(setup, samples, task.output)
+        made = partial(_engine, setup, samples, clock, task.output)
+        engine = agree(communicator, told_as_input()(made))
         agree(communicator, lambda: _warn_of_this_computer(engine))
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
@@ -88,12 +94,12 @@ def train(
         else:
             try:
                 with stop_requests_from(stop_requested):
-                    agree(communicator, engine.prepare)
+                    agree(communicator, told_as_input()(engine.prepare))
             except AgreedStop as stopped:
                 if say is not None:
                     say(str(stopped))
                 return "stopped"
-        remarks = engine.remarks()
+        remarks = agree(communicator, told_as_input()(engine.remarks))
         recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
         progress = None
         if recorder is not None:
@@ -145,7 +151,7 @@ def train(
 
 
 def _load(setup: Setup) -> Samples:
-    with enough_memory("the samples of the clients hosted here"):
+    with enough_memory("the samples of the clients hosted here"), told_as_input():
         return samples_of(setup)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mpifed import state as states
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.returned import check_predictor, checked_predictor
+from mpifed.algorithms.returned import checked_predictor
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Shards
 from mpifed.errors import InputError
@@ -211,9 +211,8 @@ class Trained:
                 is_rows = setup.exchange.shared_is_rows
                 own = states.select(state, torch.from_numpy(rows), is_rows)
                 made = setup.algorithm.deploy(own, clients, draws)
-        found = checked_predictor(setup.algorithm, "adapt" if unseen else "deploy", made)
-        check_predictor(found, len(rows), setup.model.n_parameters)
-        return found
+        method, counts = "adapt" if unseen else "deploy", (len(rows), setup.model.n_parameters)
+        return checked_predictor(setup.algorithm, method, made, *counts)
 
 
 def _index(given: int, count: int, name: str) -> int:

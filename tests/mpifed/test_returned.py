@@ -138,7 +138,8 @@ def test_a_wrong_result_names_class_and_method(kind, tmp_path, capfd):
     if kind is NoAdaption:
         words.append("evaluation.unseen_fraction=0.5")
     done = call(words, capfd)
-    assert done.code == 1, done
+    assert done.code == 2, done
     (line,) = done.err.splitlines()
     assert f"algorithm '{kind.__name__}': " in line and WRONG[kind] in line
-    assert "Error" not in line
+    assert "Error" not in line and " (mpifed calls " in line
+    assert not (tmp_path / "run").exists()

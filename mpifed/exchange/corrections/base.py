@@ -24,7 +24,9 @@ import torch
 from torch import Tensor
 
 from mpifed.components.base import Component
+from mpifed.components.declared import call_of
 from mpifed.components.registry import complete, find
+from mpifed.components.results import WrongResult, checked_result
 from mpifed.exchange.nearby import Nearby
 from mpifed.state import client
 
@@ -142,6 +144,23 @@ class Correction(Component, kind="correction"):
         neighbours : Neighbours
             Who takes part.
         """
+
+
+def checked_step(
+    correction: Correction, made: Any, x: Tensor, kept: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return what ``step`` returned for these values; ``WrongResult`` unless of their shapes."""
+    if not isinstance(made, (tuple, list)) or len(made) != 2:
+        given = "None" if made is None else f"a {type(made).__name__}"
+        raise WrongResult(
+            f"correction '{type(correction).__name__}': step returned {given}; it must return two "
+            f"tensors, values and what is remembered (mpifed calls {call_of(Correction, 'step')})"
+        )
+    after, found = (
+        checked_result(correction, "step", one, like)
+        for one, like in zip(made, (x, kept), strict=True)
+    )
+    return after, found
 
 
 class Plain(Correction):

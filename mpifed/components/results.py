@@ -1,0 +1,76 @@
+"""What methods of components return, which may be a user's own, and how mpifed calls them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from mpifed.components.declared import call_of
+from mpifed.errors import RunError
+
+Result = TypeVar("Result")
+
+
+class WrongResult(RunError):
+    """A method of a component returned what it must not; the message names class and method."""
+
+
+def defined_in(cls: type, method: str) -> type | None:
+    """Return the base class of mpifed that defines a method; None where no such class has it.
+
+    Parameters
+    ----------
+    cls : type
+        A component's class.
+    method : str
+        Its method.
+    """
+    for base in reversed(cls.__mro__):
+        if base.__module__.partition(".")[0] == "mpifed" and method in vars(base):
+            return base
+    return None
+
+
+def checked_result(part: Any, method: str, made: Any, like: Result, shape: Any = None) -> Result:
+    """Return what a component's method returned.
+
+    Parameters
+    ----------
+    part : Any
+        The component.
+    method : str
+        The name of the method.
+    made : Any
+        What it returned.
+    like : Tensor or ndarray
+        Something of the type that it must return.
+    shape : tuple of int, optional
+        The shape that it must have; by default that of ``like``.
+
+    Raises
+    ------
+    WrongResult
+        If it is of another type or shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> checked_result(None, "bits", np.ones(2), np.zeros(2))
+    array([1., 1.])
+    >>> checked_result(None, "bits", 3.0, np.zeros(2))
+    Traceback (most recent call last):
+    mpifed.components.results.WrongResult: NoneType: bits returned a float; it must return a \
+ndarray of shape (2,)
+    """
+    wanted = tuple(getattr(like, "shape", ())) if shape is None else tuple(shape)
+    if isinstance(made, type(like)) and tuple(getattr(made, "shape", ())) == wanted:
+        return made
+    given = "None" if made is None else f"a {type(made).__name__}"
+    if made is not None and hasattr(made, "shape"):
+        given += f" of shape {tuple(made.shape)}"
+    kind, base = getattr(part, "_kind", None), defined_in(type(part), method)
+    said = f"{kind} '{type(part).__name__}'" if kind else type(part).__name__
+    call = f" (mpifed calls {call_of(base, method)})" if base is not None else ""
+    raise WrongResult(
+        f"{said}: {method} returned {given}; it must return a {type(like).__name__} of shape "
+        f"{wanted}{call}"
+    )
