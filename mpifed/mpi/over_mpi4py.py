@@ -10,7 +10,8 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpifed.mpi.node import NodeSums
-from mpifed.mpi.pieces import chosen_rows, pieces
+from mpifed.mpi.pieces import chosen_rows, in_place, pieces
 from mpifed.mpi.polling import BUSY, LARGE, LONGEST_PAUSE, PATIENT_PAUSE, SHORTEST_PAUSE, poll
 from mpifed.mpi.protocol import Communicator
 from mpifed.mpi.star import Star, star_among
@@ -204,11 +205,19 @@ class Mpi(Communicator):
                     pending.append(self._comm.Irecv(block.reshape(-1)[part], peer))
         for step in range(1, self.size):
             peer = (self.rank + step) % self.size
-            block = chosen_rows(rows, send[peer])
-            for part in pieces(block.size, block.itemsize):
-                pending.append(self._comm.Isend(block.reshape(-1)[part], peer))
-            self.bytes_sent += block.nbytes
-        return self._ended(pending, result)
+            pending += self._begin_send(rows, send[peer], peer)
+        return self._ended(pending, result, sent=rows)
+
+    def _begin_send(self, rows: np.ndarray, chosen: np.ndarray, peer: int) -> list[Any]:
+        """Begin to send some rows to one rank."""
+        wide = rows.shape[1] * rows.itemsize
+        self.bytes_sent += len(chosen) * wide
+        if len(chosen) and in_place(wide, len(chosen) * wide):
+            with _type_of(rows, chosen) as kind:
+                return [self._comm.Isend([_memory_of(rows), 1, kind], peer)]
+        block = chosen_rows(rows, chosen)
+        parts = pieces(block.size, block.itemsize)
+        return [self._comm.Isend(block.reshape(-1)[part], peer) for part in parts]
 
     def begin_gather(self, rows: np.ndarray, counts: Sequence[int]) -> Callable[[], np.ndarray]:
         width, begin = rows.shape[1], sum(counts[: self.rank])
@@ -228,10 +237,14 @@ class Mpi(Communicator):
         pending: Sequence[Any],
         result: np.ndarray,
         blocks: Sequence[tuple[slice, np.ndarray]] = (),
+        sent: np.ndarray | None = None,
     ) -> Callable[[], np.ndarray]:
-        """Return what waits, puts columns that arrived by themselves in place, and returns."""
+        """Return what waits, puts columns that arrived by themselves in place, and returns.
 
-        def ended() -> np.ndarray:
+        ``sent`` is kept until then.
+        """
+
+        def ended(sent: np.ndarray | None = sent) -> np.ndarray:
             if pending:
                 self._wait(*pending, nbytes=result.nbytes)
             for part, block in blocks:
@@ -255,16 +268,27 @@ class Mpi(Communicator):
         width = rows.shape[1]
         sources, destinations, _ = neighbourhood.Get_dist_neighbors()
         chosen = np.concatenate([np.zeros(0, int), *(send[peer] for peer in destinations)])
+        self.bytes_sent += len(chosen) * width * rows.itemsize
         result = np.empty((sum(receive), width), rows.dtype)
+        wide, byte = width * rows.itemsize, self._mpi.BYTE
+        if in_place(wide, most * wide):
+            counts = [receive[peer] * wide for peer in sources]
+            places = np.cumsum([0, *counts[:-1]]).tolist()[: len(counts)]
+            with ExitStack() as made:
+                kinds = [made.enter_context(_type_of(rows, send[peer])) for peer in destinations]
+                ones, zeros = [1] * len(kinds), [0] * len(kinds)
+                going = [_memory_of(rows), ones, zeros, kinds]
+                coming = [result, counts, places, [byte] * len(counts)]
+                begun = neighbourhood.Ineighbor_alltoallw(going, coming)
+            return self._ended([begun], result, sent=rows)
         pending, blocks = [], []
         for part in pieces(width, max(1, most) * rows.itemsize):
             leaving = chosen_rows(rows[:, part], chosen)
             blocks.append((part, block := _block_of(result, part)))
-            wide, byte = block.shape[1] * block.itemsize, self._mpi.BYTE
+            wide = block.shape[1] * block.itemsize
             going = [leaving, [len(send[peer]) * wide for peer in destinations], None, byte]
             coming = [block, [receive[peer] * wide for peer in sources], None, byte]
             pending.append(neighbourhood.Ineighbor_alltoallv(going, coming))
-        self.bytes_sent += len(chosen) * width * rows.itemsize
         return self._ended(pending, result, blocks)
 
     def send(self, values: np.ndarray, to: int) -> None:
@@ -287,6 +311,24 @@ class Mpi(Communicator):
 
     def abort(self, code: int) -> None:
         self._mpi.COMM_WORLD.Abort(code)
+
+
+def _memory_of(rows: np.ndarray) -> Any:
+    """The memory from the first to the last number of rows that need not follow each other."""
+    if not len(rows):
+        return bytearray()
+    nbytes = (len(rows) - 1) * rows.strides[0] + rows.shape[1] * rows.itemsize
+    return MPI.memory.fromaddress(rows.ctypes.data, nbytes)
+
+
+@contextlib.contextmanager
+def _type_of(rows: np.ndarray, chosen: np.ndarray) -> Iterator[Any]:
+    """MPI's type for some rows within the memory of all; what has begun with it may end later."""
+    wide = rows.shape[1] * rows.itemsize
+    made = MPI.BYTE.Create_hindexed([wide] * len(chosen), (chosen * rows.strides[0]).tolist())
+    made.Commit()
+    yield made
+    made.Free()
 
 
 def _block_of(result: np.ndarray, part: slice) -> np.ndarray:

@@ -7,11 +7,27 @@ import numpy as np
 PIECE = 1 << 28
 """Bytes in one MPI message at most."""
 
+WIDE = 1 << 14
+"""Bytes of a row from which rows need not be put side by side before they leave. That takes as long
+as sending large ones; for small ones MPI is quicker with a single block.
+"""
+
 
 def pieces(size: int, itemsize: int) -> list[slice]:
     """Return consecutive parts of ``size`` items, each of at most ``PIECE`` bytes."""
     step = max(1, PIECE // itemsize)
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def in_place(row: int, all_rows: int) -> bool:
+    """Return whether rows are sent from where they are, as one message.
+
+    Parameters
+    ----------
+    row, all_rows : int
+        Bytes of a row, and of all that go to one rank.
+    """
+    return row >= WIDE and all_rows <= PIECE
 
 
 def chosen_rows(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:

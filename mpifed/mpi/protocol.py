@@ -212,7 +212,7 @@ class Communicator(Protocol):
     ) -> Callable[[], np.ndarray]:
         """Begin :meth:`exchange_rows`; what is returned waits for the rows and returns them.
 
-        ``rows`` may be changed at once. Ranks begin and end their operations in the same order.
+        ``rows`` must not be changed before. Ranks begin and end their operations in the same order.
         """
 
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
