@@ -3,8 +3,8 @@
 ``InputError`` is for what the user can correct: a name, a value, a file. The run ends with exit
 code 2 before anything is written. ``RunError`` covers all other failures that mpifed recognises
 itself, with exit code 1. Both carry one sentence: what was wrong, where, and what is allowed. A
-message is one printable line of at most ``LONGEST`` characters, also where a user, a file or a
-component contributes text to it.
+message is one printable line of at most ``MESSAGE`` characters, also where a user, a file or a
+component contributes text to it; with the command that has it, of ``LONGEST``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ EXIT_STOPPED = 75
 SYNONYMS = {"gpu": "cuda"}
 """Names that users give to what mpifed calls otherwise."""
 
-LINE = LONGEST + 200
-"""Largest length of a line that says who has a message, and the message."""
+MESSAGE = LONGEST - 30
+"""Largest length of a message; a line of ``LONGEST`` characters also names the command."""
 
 
 def text_of(error: BaseException) -> str:
@@ -63,11 +63,11 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, AttributeError) and error.name and error.obj is not None:
         near = difflib.get_close_matches(error.name, object.__dir__(error.obj), n=1)
         said += f"; did you mean '{near[0]}'?" if near else ""
-    return one_line(said)
+    return one_line(said, MESSAGE)
 
 
 def complain(command: str, message: str) -> None:
-    """Print a message on standard error, on one line of at most ``LINE`` characters.
+    """Print a message on standard error, on one line of at most ``LONGEST`` characters.
 
     Parameters
     ----------
@@ -76,14 +76,14 @@ def complain(command: str, message: str) -> None:
     message : str
         The message.
     """
-    print(one_line(f"{command}: {message}", LINE), file=sys.stderr, flush=True)
+    print(one_line(f"{command}: {message}"), file=sys.stderr, flush=True)
 
 
 class InputError(ValueError):
     """A wrong configuration or input: the field, the value given, and what is allowed."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(one_line(message))
+        super().__init__(one_line(message, MESSAGE))
 
 
 class AgreedInputError(InputError):
@@ -107,7 +107,7 @@ class RunError(RuntimeError):
     """A failure while running that the input did not cause (a full disk, a diverged client)."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(one_line(message))
+        super().__init__(one_line(message, MESSAGE))
 
 
 class PeerFailure(RuntimeError):

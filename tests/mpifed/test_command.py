@@ -38,7 +38,7 @@ from mpifed.config.experiment_files import (
     read_experiment,
 )
 from mpifed.data.__main__ import main as make_data
-from mpifed.errors import LINE, InputError
+from mpifed.errors import LONGEST, InputError
 from mpifed.federation.participation import KINDS as PARTICIPATION
 from mpifed.launch import KINDS
 from mpifed.mpi.communicator import world
@@ -440,5 +440,5 @@ def test_a_machine_without_an_mpi_library(tmp_path, capfd, monkeypatch):
 def test_a_long_word_is_shortened_and_not_the_sentence(word, end, capfd):
     outcome = call([word], capfd)
     assert outcome.code == 2
-    assert len(outcome.err) <= LINE + 1
+    assert len(outcome.err) <= LONGEST + 1
     assert outcome.err.rstrip().endswith(end)

@@ -138,9 +138,8 @@ def test_other_arrays_on_one_rank_are_refused_on_all(mpi_tmp_path: Path):
     digest = communicator.broadcast_object(data["digest"])
     with pytest.raises(InputError, match=f"rank {communicator.size - 1} has other arrays"):
         Arrays(N_CLIENTS, 1, communicator, digest=digest, partition="iid")
-    request = Request(
-        "digits-fedem", {"data": dict(data), "clients": 3, "rounds": 1}, mpi_tmp_path / "run"
-    )
+    overrides = {"data": dict(data), "clients": communicator.size, "rounds": 1}
+    request = Request("digits-fedem", overrides, mpi_tmp_path / "run")
     with pytest.raises(InputError, match="has other arrays than rank 0"):
         execute(request, communicator, lambda: False)
     assert not (mpi_tmp_path / "run").exists()
