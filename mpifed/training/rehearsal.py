@@ -1,13 +1,16 @@
 """A round with a user's own components before anything is written, so that mistakes are told then.
 
 First every rank rehearses alone, with a few of its clients, few samples and one local step: the
-state before round 1, an evaluation, the round, and an evaluation. Where that fails on any rank, the
-same is done once more by all ranks with all that the run has. Only what fails then is refused, so
-that a method which needs all its clients, say, is not refused because a few were tried.
+state before round 1, an evaluation, the round, and an evaluation. It does so in a copy of its
+process that is thrown away, so that what components keep outside themselves (a counter of a module,
+a generator) is as if they had not been tried; see ``supervision.throwaway``.
 
-All objects that a round changes are made for this and thrown away: the algorithm, the exchange,
-their state and their ledger. The model, the data set and (the second time) the samples are those of
-the run, which no round changes.
+Where that fails on any rank, the same is done once more with all that the run has: in a copy too
+where one rank hosts all clients, otherwise by the ranks themselves, since a copy cannot use MPI.
+Only what fails then is refused, so that a method which needs all its clients, say, is not refused
+because a few were tried.
+
+A process that uses a GPU cannot be copied. There round 1 is the first try.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import logging
 import random
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,34 +30,39 @@ import numpy as np
 import torch
 
 from mpifed.components.registry import Section
-from mpifed.data.base import Shards, Split
-from mpifed.errors import Diverged, InputError, PeerDiverged, PeerFailure, StopRequested
+from mpifed.data.base import Shards
+from mpifed.errors import (
+    Diverged,
+    InputError,
+    PeerDiverged,
+    PeerFailure,
+    StopRequested,
+    text_of,
+)
 from mpifed.exchange.gossip import Gossip
-from mpifed.federation.clients import Clients, Federation
+from mpifed.federation.clients import Federation
 from mpifed.mpi.agreement import agree
-from mpifed.mpi.played import Unheard
+from mpifed.mpi.communicator import Alone
 from mpifed.supervision.heartbeat import at_round
-from mpifed.supervision.stop_requests import stop_requests_from
+from mpifed.supervision.throwaway import Outcome, in_throwaway
 from mpifed.training.asynchronous import taking_part, waits
 from mpifed.training.build import Setup
 from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
+from mpifed.training.few_clients import FEW, OneStep, federation_of, few_shards
 from mpifed.training.mistakes import in_own_words, told_as_input
 from mpifed.training.parts import make_algorithm, make_exchange
-from mpifed.training.samples import Held, Samples, samples_of
+from mpifed.training.samples import Samples, samples_of
 from topologies import TopologyError
+from topologies.sequences import Schedule
 
-FEW = 3
-"""Training clients of a rank that rehearse."""
+log = logging.getLogger("mpifed")
 
-FEWEST, MOST = 16, 256
-"""Samples of each: those of two minibatches, within these bounds."""
+NOT_TRIED = "it took too long, or would have changed files or other programs"
+"""Why nothing is known of components."""
 
-ONE_STEP = 1e-12
-"""A share of the local steps that rounds up to one."""
-
-PATIENCE = 5.0
-"""Seconds of ``Algorithm.prepare`` with a few clients, after which these do not rehearse."""
+FEW_SECONDS, ALL_SECONDS = (5.0, 20.0), (60.0, 120.0)
+"""Seconds that a copy may compute, and take, with a few clients and with all."""
 
 ACTING = ("data", "model", "algorithm", "exchange", "compression", "attack")
 """Sections whose components act in a round."""
@@ -90,11 +98,8 @@ def _has_own(section: Section) -> bool:
     return is_users(section) or any(_has_own(each) for each in within if isinstance(each, Section))
 
 
-def _check_later_rounds(setup: Setup) -> None:
-    """Refuse a user's schedule whose matrix of one of the first rounds is none; on rank 0."""
-    if setup.federation.communicator.rank != 0 or not isinstance(setup.exchange, Gossip):
-        return
-    schedule, rounds = setup.exchange.schedule, setup.configuration.rounds
+def _wrong_schedule(schedule: Schedule, rounds: int) -> str | None:
+    """Return why a user's schedule has no matrix in one of the first rounds."""
     began = time.monotonic()
     for number in range(1, min(rounds, max(2, ENTRIES // schedule.n**2)) + 1):
         if number > 2 and time.monotonic() - began > 1:
@@ -102,7 +107,20 @@ def _check_later_rounds(setup: Setup) -> None:
         try:
             schedule.matrix(number)
         except TopologyError as error:
-            raise InputError(f"exchange.schedule: {error}") from None
+            return f"exchange.schedule: {error}"
+    return None
+
+
+def _check_schedule(setup: Setup) -> None:
+    """Refuse a user's schedule whose matrix of one of the first rounds is none; on rank 0."""
+    if setup.federation.communicator.rank == 0 and isinstance(setup.exchange, Gossip):
+        of_run = setup.exchange.schedule, setup.configuration.rounds
+        _refuse(in_throwaway(partial(_told, _wrong_schedule, *of_run), *FEW_SECONDS))
+
+
+def _refuse(found: Outcome) -> None:
+    if found.said is not None:
+        raise InputError(found.said)
 
 
 def rehearse(setup: Setup, samples: Samples | None, directory: Path) -> None:
@@ -125,27 +143,41 @@ def rehearse(setup: Setup, samples: Samples | None, directory: Path) -> None:
     communicator = setup.federation.communicator
     sent = communicator.bytes_sent
     if is_users(setup.configuration.exchange.options.get("schedule")):
-        agree(communicator, told_as_input()(partial(_check_later_rounds, setup)))
-    if not has_own_parts(setup.configuration):
+        agree(communicator, told_as_input()(partial(_check_schedule, setup)))
+    if not has_own_parts(setup.configuration) or setup.device.type != "cpu":
         return
-    shards = agree(communicator, told_as_input()(partial(_few_shards, setup, samples)))
-    with _undisturbed(setup):
-        fails = np.array([float(_fails_with_few(setup, shards))])
-        if communicator.max(fails)[0]:
-            agree(communicator, partial(_try_with_all, setup, samples, directory))
+    shards = agree(communicator, told_as_input()(partial(few_shards, setup, samples)))
+    few = in_throwaway(partial(_told, _with_few, setup, shards), *FEW_SECONDS)
+    if not few.returned:
+        log.info("components of your own were not tried before round 1: %s", NOT_TRIED)
+    if communicator.max(np.array([float(few.said is not None)]))[0]:
+        if isinstance(communicator, Alone):
+            agree(communicator, partial(_refuse_if_wrong, setup, samples, few))
+        else:
+            with _undisturbed():
+                agree(communicator, partial(_try_with_all, setup, samples, directory))
     communicator.bytes_sent = sent
     at_round(0)
 
 
+def _refuse_if_wrong(setup: Setup, samples: Samples | None, few: Outcome) -> None:
+    """Raise ``InputError`` where the first round fails with all clients, which are hosted here."""
+    held = told_as_input()(samples_of)(setup) if samples is None else samples
+    found = Outcome(False, None)
+    if setup.configuration.storage.state == "memory":
+        found = in_throwaway(partial(_told, _with_all, setup, held), *ALL_SECONDS)
+    _refuse(found)
+    if not found.returned:
+        log.warning("a round with %d of the clients fails: %s", FEW, few.said)
+
+
 @contextmanager
-def _undisturbed(setup: Setup) -> Iterator[None]:
+def _undisturbed() -> Iterator[None]:
     """Keep the log, and generators from which components of a user may draw, as they are."""
-    log = logging.getLogger("mpifed")
     was_disabled, log.disabled = log.disabled, True
-    devices = [setup.device] if setup.device.type == "cuda" else []
     own, numpy_own = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=devices):
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -154,34 +186,40 @@ def _undisturbed(setup: Setup) -> Iterator[None]:
         np.random.set_state(numpy_own)  # noqa: NPY002
 
 
-def _fails_with_few(setup: Setup, shards: Shards) -> bool:
-    """Return whether the round fails with the clients of ``shards``; not collective."""
+def _with_few(setup: Setup, shards: Shards) -> None:
+    """Go through the first round with the clients of ``shards``; not collective."""
     few = shards.client_ids[~setup.federation.unseen[shards.client_ids]]
     if not len(few):
-        return False
+        return
     options = setup.configuration
-    small = _made_anew(
-        dataclasses.replace(
-            setup,
-            configuration=dataclasses.replace(
-                options,
-                evaluation=dataclasses.replace(options.evaluation, sample=1.0),
-                storage=dataclasses.replace(options.storage, state="memory"),
-            ),
+    small = dataclasses.replace(
+        setup,
+        configuration=dataclasses.replace(
+            options,
+            evaluation=dataclasses.replace(options.evaluation, sample=1.0),
+            storage=dataclasses.replace(options.storage, state="memory"),
         ),
-        _federation_of(setup.federation, shards),
     )
-    began = time.monotonic()
+    federation = federation_of(setup.federation, shards)
+    _play(Engine(_made_anew(small, federation), OneStep(federation, shards), Clock()), few)
+
+
+def _with_all(setup: Setup, samples: Samples) -> None:
+    """Go through the first round with all clients, which are hosted here."""
+    _play(Engine(_made_anew(setup, setup.federation), samples, Clock()))
+
+
+def _told(action: Callable[..., str | None], *arguments: Any) -> str | None:
+    """Return why ``action`` fails, in a copy of the process."""
+    torch.set_num_threads(1)  # threads of a pool are not in the copy
     try:
-        with stop_requests_from(lambda: time.monotonic() - began > PATIENCE):
-            _play(Engine(small, _OneStep(small.federation, shards), Clock()), few)
-    except (KeyboardInterrupt, MemoryError):
-        raise
-    except (StopRequested, Diverged, PeerDiverged):
-        return False
-    except BaseException:  # a user's component may raise anything
-        return True
-    return False
+        return action(*arguments)
+    except (StopRequested, Diverged, PeerDiverged, MemoryError):
+        return None
+    except InputError as error:
+        return text_of(error)
+    except BaseException as error:  # a user's component may raise anything
+        return in_own_words(error)
 
 
 def _try_with_all(setup: Setup, samples: Samples | None, directory: Path) -> None:
@@ -203,14 +241,14 @@ def _play(engine: Engine, few: np.ndarray | None = None) -> None:
     engine.prepare()
     engine.remarks()
     engine.appraised()
-    engine.advance(None if few is None else _with_few(engine.setup, few))
+    engine.advance(None if few is None else _and_few(engine.setup, few))
     engine.agree(False)
     configuration = engine.setup.configuration
     if configuration.evaluation.every == 1 or configuration.rounds == 1:
         engine.appraised()
 
 
-def _with_few(setup: Setup, few: np.ndarray) -> np.ndarray:
+def _and_few(setup: Setup, few: np.ndarray) -> np.ndarray:
     """Return who takes part in round 1, with these clients, but one where not all ever do."""
     active = taking_part(setup, 1)
     if waits(setup):
@@ -225,50 +263,3 @@ def _made_anew(setup: Setup, federation: Federation) -> Setup:
     algorithm = make_algorithm(configuration, about, setup.model, setup.horizon, setup.device)
     exchange = make_exchange(configuration, federation, setup.exchange.arrays(), algorithm)
     return dataclasses.replace(setup, federation=federation, exchange=exchange, algorithm=algorithm)
-
-
-def _federation_of(federation: Federation, shards: Shards) -> Federation:
-    """Return the federation as the owner of the clients of ``shards`` alone sees it."""
-    ids, n_train = shards.client_ids, np.array(federation.n_train)
-    n_train[ids] = shards.train.counts
-    owner = np.ones(federation.n_clients, np.int32)
-    owner[ids] = 0
-    ranks = 2 if len(ids) < federation.n_clients else 1
-    return dataclasses.replace(
-        federation, communicator=Unheard(ranks, ranks), owner=owner, n_train=n_train
-    )
-
-
-def _few_shards(setup: Setup, samples: Samples | None) -> Shards:
-    """Return a few samples of a few clients hosted here; collective where ``samples`` is None."""
-    federation = setup.federation
-    hosted, is_unseen = federation.hosted, federation.unseen[federation.hosted]
-    rows = np.sort([*np.flatnonzero(~is_unseen)[:FEW], *np.flatnonzero(is_unseen)[:1]]).astype(int)
-    if samples is None:
-        owner = np.ones(federation.n_clients, np.int32)
-        owner[hosted[rows]] = 0
-        alone = dataclasses.replace(federation, communicator=Unheard(2, 2), owner=owner)
-        loaded, rows = dataclasses.replace(setup, federation=alone).load(), np.arange(len(rows))
-    else:
-        clients = samples.clients(rows)
-        loaded, rows = clients.shards, clients.rows
-    most = int(np.clip(2 * setup.configuration.local.batch_size, FEWEST, MOST))
-    train, val, test = (_cut(each, rows, most) for each in (loaded.train, loaded.val, loaded.test))
-    return Shards(loaded.client_ids[rows], train, val, test, setup.dataset.fresh)
-
-
-def _cut(split: Split, rows: np.ndarray, most: int) -> Split:
-    """Return copies of the first samples of some clients."""
-    starts, counts = split.offsets[:-1][rows], split.counts[rows].clip(max=most)
-    chosen = [np.arange(start, start + n) for start, n in zip(starts, counts, strict=True)]
-    samples = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *chosen]))
-    samples = samples.to(split.x.device)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Split(split.x[samples], split.y[samples], offsets)
-
-
-class _OneStep(Held):
-    """Samples of clients that take one local step."""
-
-    def clients(self, rows: np.ndarray, effort: np.ndarray | None = None) -> Clients:
-        return Clients(self.federation, self.shards, rows, np.full(len(rows), ONE_STEP))

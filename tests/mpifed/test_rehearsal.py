@@ -4,9 +4,15 @@ changed by being tried.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import itertools
 import json
+import mmap
+import os
 import random
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -22,6 +28,7 @@ from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training import rehearsal
 from mpifed.training.build import make
+from mpifed.training.few_clients import FEW, few_shards
 from mpifed.training.samples import samples_of
 
 WORDS = (
@@ -32,8 +39,24 @@ WORDS = (
     "model=linear",
     "evaluation.every=2",
 )
-SEEN: list = []
-"""What components of these tests have noted."""
+NOTES = mmap.mmap(-1, mmap.PAGESIZE)
+"""What components of these tests have noted, in copies of this process too."""
+
+
+def note(*seen):
+    end, text = NOTES.find(b"\0"), f"{seen}\n".encode()
+    NOTES[end : end + len(text)] = text
+
+
+def noted():
+    return [ast.literal_eval(line) for line in NOTES[:].rstrip(b"\0").decode().splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def no_notes():
+    NOTES[:] = bytes(len(NOTES))
+
+
 CALLED = "(mpifed calls round(state, clients, channel, draws))"
 
 
@@ -277,7 +300,7 @@ class NeedsAll(Own):
     """Needs all clients, with all of their samples."""
 
     def round(self, state, clients, channel, draws):
-        SEEN.append(len(clients))
+        note(len(clients))
         assert len(clients) == 8
         assert (clients.shards.train.counts == clients.n_train).all()
         assert clients.n_train.sum() == clients.federation.n_train_total
@@ -285,9 +308,9 @@ class NeedsAll(Own):
 
 
 def test_what_only_a_few_clients_cannot_do_is_not_refused(tmp_path, capfd):
-    SEEN.clear()
     assert call([*WORDS, own(NeedsAll), "--output", tmp_path / "run"], capfd).code == 0
-    assert SEEN == [rehearsal.FEW, 8, 8, 8, 8]  # with a few, with all, and three rounds
+    # with a few, with all, and three rounds
+    assert noted() == [(FEW,), (8,), (8,), (8,), (8,)]
 
 
 class Watched(Own):
@@ -295,32 +318,126 @@ class Watched(Own):
 
     def round(self, state, clients, channel, draws):
         step = clients.effort is not None
-        SEEN.append((len(clients), int(clients.shards.train.counts.max()), step))
+        note(len(clients), int(clients.shards.train.counts.max()), step)
         return super().round(state, clients, channel, draws)
 
 
 def test_a_few_clients_take_one_step_with_few_samples(tmp_path, capfd):
-    SEEN.clear()
     more = ["local.batch_size=8", "local.epochs=5", "--dry-run"]
     words = [*WORDS, own(Watched), "--output", tmp_path / "run", *more]
     assert call(words, capfd).code == 0
-    assert SEEN == [(rehearsal.FEW, 16, True)]
+    assert noted() == [(FEW, 16, True)]
     assert list(tmp_path.iterdir()) == []
 
 
-class LongPrepared(Own):
-    """Takes too long to be tried with a few clients."""
+class Slow(Own):
+    """Computes before round 1, or waits, for longer than it is tried."""
 
     def prepare(self, state, clients, exchange, draws):
-        from mpifed.supervision.stop_requests import raise_if_stop_requested
-
-        raise_if_stop_requested()
+        note("began")
+        began = time.thread_time()
+        while len(clients) <= FEW and time.thread_time() < began + 30:
+            pass
+        note("prepared")
         return state
 
 
-def test_work_before_round_1_that_takes_long_is_not_repeated(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(rehearsal, "PATIENCE", -1.0)
-    assert call([*WORDS, own(LongPrepared), "--output", tmp_path / "run"], capfd).code == 0
+class Waits(Slow):
+    """Waits for what does not come."""
+
+    def prepare(self, state, clients, exchange, draws):
+        note("began")
+        threading.Event().wait(60 if len(clients) <= FEW else 0)
+        note("prepared")
+        return state
+
+
+@pytest.mark.parametrize("kind", [Slow, Waits])
+def test_what_takes_long_is_not_repeated(kind, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(rehearsal, "FEW_SECONDS", (1.0, 3.0))
+    done = call([*WORDS, own(kind), "--output", tmp_path / "run"], capfd)
+    assert done.code == 0 and "were not tried before round 1: it took too long" in done.out
+    assert noted() == [("began",), ("began",), ("prepared",)]
+
+
+ROUNDS = itertools.count()
+"""What a module counts."""
+
+
+class Outside(Own):
+    """Counts rounds outside itself, and draws from a generator that its module keeps."""
+
+    _rounds = 0
+    _generator = np.random.default_rng(1)
+
+    def round(self, state, clients, channel, draws):
+        type(self)._rounds += 1
+        assert next(ROUNDS) == type(self)._rounds - 1 == draws.round - 1
+        after = super().round(state, clients, channel, draws)
+        note(type(self)._generator.random())
+        return after
+
+
+def test_what_a_component_keeps_outside_itself_is_as_if_it_were_not_tried(tmp_path, capfd):
+    assert call([*WORDS, own(Outside), "--output", tmp_path / "run"], capfd).code == 0
+    drawn = np.random.default_rng(1).random(3)
+    assert noted() == [(drawn[0],), *((each,) for each in drawn)]
+
+
+class Writes(Own):
+    """Makes a file that must not be there, and adds to one that is."""
+
+    def round(self, state, clients, channel, draws):
+        if draws.round == 1:
+            with open("made", "x") as made:
+                made.write("once")
+        OPEN[0].write(f"round {draws.round}\n")
+        OPEN[0].flush()
+        return super().round(state, clients, channel, draws)
+
+
+class Adds(Writes):
+    """Adds to a file that is open."""
+
+    def round(self, state, clients, channel, draws):
+        OPEN[0].write(f"round {draws.round}\n")
+        OPEN[0].flush()
+        return Own.round(self, state, clients, channel, draws)
+
+
+OPEN: list = []
+
+
+@pytest.mark.parametrize("kind", [Writes, Adds])
+def test_what_a_component_writes_is_written_once(kind, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with open("log", "a") as kept:
+        OPEN[:] = [kept]
+        done = call([*WORDS, own(kind), "--output", tmp_path / "run"], capfd)
+    assert done.code == 0 and "or would have changed files" in done.out
+    assert (tmp_path / "log").read_text() == "round 1\nround 2\nround 3\n"
+
+
+class PrintsAndFails(Own):
+    """Fails with a few clients, and is too slow to be tried with all."""
+
+    def round(self, state, clients, channel, draws):
+        print(f"a round of {len(clients)}")
+        assert len(clients) == 8, "too few clients"
+        if os.getpid() != ORIGINAL:
+            threading.Event().wait(20)
+        return super().round(state, clients, channel, draws)
+
+
+ORIGINAL = os.getpid()
+
+
+def test_what_fails_with_a_few_and_is_not_known_of_all_is_a_warning(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(rehearsal, "ALL_SECONDS", (1.0, 1.0))
+    done = call([*WORDS, own(PrintsAndFails), "--output", tmp_path / "run"], capfd)
+    assert done.code == 0
+    assert "too few clients" in (tmp_path / "run" / "log.txt").read_text()
+    assert done.out.count("a round of 8") == 3 and f"a round of {FEW}" not in done.out
 
 
 @pytest.mark.parametrize(("name", "exchange"), CASES)
@@ -329,8 +446,7 @@ def test_nothing_is_wrong_with_a_shipped_method_because_few_clients_try_it(name,
     wanted["clients"] = 1 if name == "sa_ssmm" else 6
     configuration = resolve(wanted)
     setup = make(configuration, Alone(), configuration.rounds)
-    shards = rehearsal._few_shards(setup, samples_of(setup))
-    assert not rehearsal._fails_with_few(setup, shards)
+    rehearsal._with_few(setup, few_shards(setup, samples_of(setup)))
 
 
 def test_a_shipped_configuration_is_not_tried():

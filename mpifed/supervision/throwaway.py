@@ -1,0 +1,169 @@
+"""Calls a function in a copy of this process, which is thrown away with all that it has changed.
+
+The copy is forked. It has one thread, no standard streams, and nothing of MPI or of a guard may be
+used in it. What it changes in memory, this process never sees. What would last is not done: the
+copy ends at the first file that it would create, lengthen or remove, and before it connects to
+another program, starts one or sends a signal. Then nothing is known of the function.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import resource
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from mpifed.supervision import heartbeat
+from mpifed.supervision.launcher import die_with_parent
+
+STEP = 0.2
+"""Seconds after which the process that waits shows its guard that it does."""
+
+RETURNED, SAID = b"=", b":"
+"""How what the copy writes begins."""
+
+LASTING = frozenset(
+    (
+        *("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"),
+        *("os.chmod", "os.chown", "os.utime", "os.setxattr", "os.removexattr"),
+        *("os.kill", "os.killpg", "signal.pthread_kill"),
+        *("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn"),
+        *("subprocess.Popen", "socket.connect", "socket.bind", "socket.sendto", "sqlite3.connect"),
+    )
+)
+"""Audit events of Python after which something outside the process is not as it was."""
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class Outcome(NamedTuple):
+    """What is known of a function that was called in a copy.
+
+    Attributes
+    ----------
+    returned : bool
+        Whether it returned; otherwise the copy was ended.
+    said : str or None
+        What it returned.
+    """
+
+    returned: bool
+    said: str | None
+
+
+def in_throwaway(action: Callable[[], str | None], cpu_seconds: float, seconds: float) -> Outcome:
+    """Call ``action`` in a copy of this process, and wait for it.
+
+    Parameters
+    ----------
+    action : callable
+        Takes nothing.
+    cpu_seconds : float
+        Seconds that the copy may compute.
+    seconds : float
+        Seconds that it may take.
+
+    Returns
+    -------
+    Outcome
+        What it returned, if it did.
+
+    Examples
+    --------
+    >>> seen = []
+    >>> in_throwaway(lambda: seen.append(1) or f"seen {seen}", cpu_seconds=5, seconds=60)
+    Outcome(returned=True, said='seen [1]')
+    >>> seen
+    []
+    >>> in_throwaway(lambda: print("x", file=open("name", "w")), cpu_seconds=5, seconds=60)
+    Outcome(returned=False, said=None)
+    """
+    parent = os.getpid()
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the copy has not
+        child = os.fork()
+    if child == 0:
+        _call(action, writing, cpu_seconds, parent)
+    os.close(writing)
+    try:
+        answer = _answer(reading, time.monotonic() + seconds)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+    if not answer:
+        return Outcome(False, None)
+    text = answer[1:].decode(errors="replace")
+    return Outcome(True, text if answer[:1] == SAID else None)
+
+
+def _answer(reading: int, latest: float) -> bytes:
+    """Return what comes through a pipe before its other end is closed, or nothing if it is late."""
+    answer = b""
+    while time.monotonic() < latest:
+        if select.select([reading], [], [], STEP)[0]:
+            piece = os.read(reading, 1 << 16)
+            if not piece:
+                return answer
+            answer += piece
+        heartbeat.step()
+    return b""
+
+
+def _call(action: Callable[[], str | None], writing: int, cpu: float, parent: int) -> NoReturn:
+    """Call ``action`` in the copy, say what it returned, and end."""
+    try:
+        die_with_parent(parent)
+        heartbeat.pause()
+        gc.disable()  # no finalizer of what the original has
+        _confine(cpu)
+        said = action()
+        text = RETURNED if said is None else SAID + said.encode(errors="replace")
+        while text:
+            text = text[os.write(writing, text) :]
+    finally:
+        os._exit(0)
+
+
+def _confine(cpu_seconds: float) -> None:
+    """Let this process change nothing that lasts."""
+    faulthandler.disable()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_CPU: max(1, round(cpu_seconds)),
+    }
+    for kind, wanted in limits.items():
+        most = resource.getrlimit(kind)[1]
+        least = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        resource.setrlimit(kind, (least, most))
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.dont_write_bytecode = True
+    sys.addaudithook(_end_where_it_lasts)
+
+
+def _end_where_it_lasts(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open":
+        path, _, flags = arguments
+        writes = isinstance(flags, int) and flags & WRITING
+        if not writes or isinstance(path, int) or path == os.devnull:
+            return
+    elif event not in LASTING:
+        return
+    os._exit(0)
