@@ -262,6 +262,8 @@ class Watch:
             host, clients = peer.host, f" ({peer.clients})" if peer.clients else ""
             # Ranks are never more than a round apart, and a lost one may have said nothing of it.
             round = max(round, peer.round)
+            if round < 0:  # nor does a rank without clients
+                round = max(known.round for known in self.peers.peers)
         when = f"round {round}" if round >= 0 else "before the first round"
         with contextlib.suppress(OSError):  # whoever read it may have gone with the launcher
             complain("mpifed", f"rank {number} on {host}{clients}: {when}: {what}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
+import time
 
 import pytest
 from commands import (
@@ -23,6 +25,7 @@ from on_ranks import SMALL, folder_of, same_after_a_resume, unlike_one_rank
 from mpifed.api import Request, execute
 from mpifed.errors import AgreedInputError, InputError, PeerFailure
 from mpifed.mpi.communicator import Alone, world
+from mpifed.supervision.peers import BEAT
 from mpifed.training import spare
 from mpifed.training.spare import beside_spare, first_per_core, hosting_ranks
 
@@ -180,8 +183,9 @@ def test_a_killed_rank_ends_the_job_whether_it_hosts_or_not(whose, tmp_path):
     words = [*TINY, "rounds=1000000", "evaluation.every=100", "checkpoint.every=20", "hosts=cores"]
     with started(command(ranks, *words, "--output", cut), stderr=subprocess.PIPE) as process:
         wait_for(cut / "checkpoints" / "round-000020.h5", process)
+        time.sleep(2 * BEAT)  # after which all guards have heard of the rounds
         os.kill(of_rank(range(ranks)[whose], cut), signal.SIGKILL)
         code = process.wait(60)
         said = process.stderr.read()
     assert code not in (0, 2, 75)
-    assert f"rank {range(ranks)[whose]} on " in said
+    assert re.search(rf"rank {range(ranks)[whose]} on [^:]*: round \d+: ", said), said
