@@ -18,6 +18,9 @@ LARGE = 1 << 12
 """Numbers from which a sum goes node by node; the steps of a smaller one cost more than they save.
 """
 
+LARGE_ON_ONE_NODE = 1 << 18
+"""The same where there is a single node, between whose ranks MPI is as fast up to there."""
+
 ARRAYS = 4
 """Arrays of a message's size that a node holds at a time: sums, and models before and after."""
 
@@ -30,7 +33,8 @@ class Grouping:
     communicator : Communicator
         The ranks.
     asked : {'auto', 'flat', 'hierarchical'}
-        'auto' takes 'hierarchical' where there are several nodes and a node has several ranks.
+        'auto' takes 'hierarchical' where a node has several ranks; if it is the only one, for sums
+        of ``LARGE_ON_ONE_NODE`` numbers or more.
     """
 
     def __init__(self, communicator: Communicator, asked: str) -> None:
@@ -51,13 +55,17 @@ class Grouping:
     def _by_node(self) -> Sums:
         return self._communicator.node_sums(self._nodes)
 
-    @property
-    def is_hierarchical(self) -> bool:
-        """Whether large sums go node by node. Collective when first asked for."""
-        if self._asked == "flat" or self._communicator.size == 1:
+    def goes_by_node(self, size: int) -> bool:
+        """Whether a sum of ``size`` numbers goes node by node. Collective when first asked for."""
+        if self._asked == "flat" or self._communicator.size == 1 or size < LARGE:
             return False
-        several = len(self._ranks) > 1 and int(self._ranks.max()) > 1
-        return several or self._asked == "hierarchical"
+        if self._asked == "hierarchical":
+            return True
+        return int(self._ranks.max()) > 1 and (len(self._ranks) > 1 or size >= LARGE_ON_ONE_NODE)
+
+    def is_shared(self, size: int) -> bool:
+        """Whether a node holds a sum of ``size`` numbers once. Collective when first asked for."""
+        return self.sums(size) is not self._flat
 
     def sums(self, size: int) -> Sums:
         """Return how messages of ``size`` numbers are added. Collective when first asked for.
@@ -67,7 +75,7 @@ class Grouping:
         RunError
             If 'hierarchical' was asked for and a node has too little shared memory.
         """
-        if size < LARGE or not self.is_hierarchical:
+        if not self.goes_by_node(size):
             return self._flat
         if size not in self._has_room:
             self._has_room[size] = self._fits(size, self._by_node)
@@ -90,19 +98,20 @@ class Grouping:
         sums.filled()
         return made.to(before.device)
 
-    def describe(self) -> str:
-        """Return how a large message is added, in words. Collective."""
-        if not self.is_hierarchical:
+    def describe(self, size: int) -> str:
+        """Return how messages of ``size`` numbers are added, in words. Collective."""
+        if not self.goes_by_node(size):
             return "an Allreduce of int64"
+        if len(self._ranks) == 1:
+            return "ranks add in shared memory"
         return (
-            f"an Allreduce of int64 between {len(self._ranks)} "
-            f"node{'s' if len(self._ranks) > 1 else ''}; ranks of a node add in shared memory"
+            f"an Allreduce of int64 between {len(self._ranks)} nodes; ranks of a node add in "
+            "shared memory"
         )
 
-    @property
-    def participants(self) -> int:
-        """How many ranks hand a large sum to MPI. Collective when first asked for."""
-        nodes = len(self._ranks) if self.is_hierarchical else self._communicator.size
+    def participants(self, size: int) -> int:
+        """How many ranks hand a sum of ``size`` numbers to MPI. Collective when first asked for."""
+        nodes = len(self._ranks) if self.goes_by_node(size) else self._communicator.size
         return nodes if nodes > 1 else 0
 
     def _fits(self, size: int, sums: Sums) -> bool:
@@ -117,6 +126,6 @@ class Grouping:
         )
         if self._asked == "hierarchical":
             raise RunError(f"exchange.reduction is 'hierarchical': {what}; allowed here: flat")
-        if self._communicator.rank == 0:
+        if self._communicator.rank == 0 and len(self._ranks) > 1:
             logging.getLogger("mpifed").warning("%s: ranks add all at once", what)
         return False

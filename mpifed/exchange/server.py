@@ -47,8 +47,8 @@ class Server(Exchange):
         began with.
     reduction : {'auto', 'flat', 'hierarchical'}
         How ranks add: all at once, or node by node, where the ranks of a node add in shared memory
-        and hold one copy of the average. ``auto`` takes the latter where there are several nodes
-        and a node has several ranks. It changes no number.
+        and hold one copy of the average. ``auto`` takes the latter where a node has several ranks;
+        if it is the only one, for sums of 2^18 numbers or more. It changes no number.
     aggregator : str or mapping
         What takes the place of the mean of updates.
     clip : float, optional
@@ -108,14 +108,14 @@ class Server(Exchange):
 
     def describe(self, payload: int, itemsize: int) -> list[str]:
         # A rank gives one int64 (two for float64) for each number that a client sends.
-        moved = payload // itemsize * (16 if itemsize == 8 else 8) * self.grouping.participants
-        how = self.grouping.describe()
+        size = payload // itemsize
+        moved = size * (16 if itemsize == 8 else 8) * self.grouping.participants(size)
+        how = self.grouping.describe(size)
         if self.treatment is not None and self.treatment.aggregator is not None:
             moved, how = self.treatment.traffic(payload, itemsize, moved)
         everyone = self.federation.training
         sent = up = payload * len(everyone)
         if self.compressor is not None and payload:
-            size = payload // itemsize
             bits = self.compressor.bits(size, itemsize, Draws(self.seed, 1), everyone)
             up = -(-int(bits.sum()) // 8)
         return [
@@ -224,7 +224,8 @@ class ServerRound(ServerChannel):
         return rows.scaled(self.compressor.scale(rows.size))
 
     def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
-        total, shared = self._total(rows, weights), self.server.grouping.is_hierarchical
+        total = self._total(rows, weights)
+        shared = self.server.grouping.is_shared(total.size)
         return torch.from_numpy(total.copy() if shared else total).to(rows.device)
 
     def _total_and_mass(

@@ -159,15 +159,40 @@ def test_without_room_ranks_add_all_at_once_and_say_so(nodes, monkeypatch, caplo
     with caplog.at_level(logging.WARNING, "mpifed"):
         made = average(server)
     assert torch.equal(made, average(server_on(Alone(), "auto")))
-    warned = server.grouping.is_hierarchical and communicator.rank == 0
-    assert ("needs" in caplog.text) == warned
+    tried = server.grouping.goes_by_node(WIDTH)
+    assert ("needs" in caplog.text) == (tried and communicator.rank == 0)
 
 
 @pytest.mark.mpi
-def test_auto_goes_by_node_where_there_are_several_with_several_ranks(nodes):
+def test_on_one_node_ranks_without_room_add_all_at_once(monkeypatch, caplog):
+    monkeypatch.setattr(grouping, "room", lambda: 100)
+    monkeypatch.setattr(grouping, "LARGE", 1)
+    monkeypatch.setattr(grouping, "LARGE_ON_ONE_NODE", WIDTH)
+    server = server_on(world(), "auto")
+    with caplog.at_level(logging.WARNING, "mpifed"):
+        made = average(server)
+    assert torch.equal(made, average(server_on(Alone(), "auto")))
+    assert caplog.text == "" and not server.grouping.is_shared(WIDTH)
+    assert server.grouping.goes_by_node(WIDTH) == (world().size > 1)
+
+
+@pytest.mark.mpi
+def test_auto_goes_by_node_where_a_node_has_several_ranks(nodes):
     grouped = server_on(world(), "auto").grouping
-    assert grouped.is_hierarchical == (len({*nodes}) > 1 and np.bincount(nodes).max() > 1)
-    assert not server_on(world(), "flat").grouping.is_hierarchical
+    several = np.bincount(nodes).max() > 1
+    assert grouped.goes_by_node(WIDTH) == (several and len({*nodes}) > 1)
+    assert grouped.goes_by_node(1 << 18) == several
+    assert not server_on(world(), "flat").grouping.goes_by_node(1 << 18)
+
+
+@pytest.mark.mpi
+def test_ranks_of_one_node_add_wide_rows_in_shared_memory(monkeypatch):
+    monkeypatch.setattr(grouping, "LARGE", 1)
+    monkeypatch.setattr(grouping, "LARGE_ON_ONE_NODE", WIDTH)
+    server = server_on(world(), "auto")
+    assert torch.equal(average(server), average(server_on(Alone(), "auto")))
+    assert server.grouping.is_shared(WIDTH) == (world().size > 1)
+    assert not server.grouping.is_shared(WIDTH - 1)
 
 
 @pytest.mark.mpi
