@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from mpifed.mpi.arriving import Arriving
 from mpifed.mpi.node import NodeSums
 from mpifed.mpi.pieces import chosen_rows, in_place, pieces
 from mpifed.mpi.polling import BUSY, LARGE, LONGEST_PAUSE, PATIENT_PAUSE, SHORTEST_PAUSE, poll
@@ -52,7 +53,7 @@ class Mpi(Communicator):
         self._comm, self._aside = (own.other if beside else own.comm), own.aside
         self._local, self.numbers, self.job_size = own.local, numbers, world_size()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
-        self.bytes_sent = 0
+        self.bytes_sent, self._arriving = 0, Arriving()
         self._beside = beside
         self._star: Star | None = None
         self._sleeps = beside or self._local.Get_size() > (os.cpu_count() or 1)
@@ -194,7 +195,7 @@ class Mpi(Communicator):
         self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
     ) -> Callable[[], np.ndarray]:
         width = rows.shape[1]
-        result = np.empty((sum(receive), width), rows.dtype)
+        result = self._arriving.empty((sum(receive), width), rows.dtype)
         starts = np.concatenate([[0], np.cumsum(receive)]).astype(int)
         result[starts[self.rank] : starts[self.rank + 1]] = rows[send[self.rank]]
         pending = []
@@ -269,7 +270,7 @@ class Mpi(Communicator):
         sources, destinations, _ = neighbourhood.Get_dist_neighbors()
         chosen = np.concatenate([np.zeros(0, int), *(send[peer] for peer in destinations)])
         self.bytes_sent += len(chosen) * width * rows.itemsize
-        result = np.empty((sum(receive), width), rows.dtype)
+        result = self._arriving.empty((sum(receive), width), rows.dtype)
         wide, byte = width * rows.itemsize, self._mpi.BYTE
         if in_place(wide, most * wide):
             counts = [receive[peer] * wide for peer in sources]
