@@ -104,7 +104,8 @@ def traffic(
     receiver, sender = links.row, links.col
     across = owner[receiver] != owner[sender]
     receiver, sender = receiver[across], sender[across]
-    a, b = owner[receiver], owner[sender]
+    # ranks squared times nodes is above 2^31 from 1,500 ranks with 1,000 nodes on
+    a, b = owner[receiver].astype(np.int64), owner[sender].astype(np.int64)
     n = len(owner)
     rows = np.unique((a * ranks + b) * n + sender) // n
     sums = np.unique((a * ranks + b) * n + receiver) // n

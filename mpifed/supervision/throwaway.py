@@ -17,7 +17,8 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 from mpifed.supervision import heartbeat
@@ -25,6 +26,9 @@ from mpifed.supervision.launcher import die_with_parent
 
 STEP = 0.2
 """Seconds after which the process that waits shows its guard that it does."""
+
+LONGEST = 3600.0
+"""Seconds that a copy may compute meanwhile."""
 
 RETURNED, SAID = b"=", b":"
 """How what the copy writes begins."""
@@ -105,6 +109,42 @@ def in_throwaway(action: Callable[[], str | None], cpu_seconds: float, seconds: 
     return Outcome(True, text if answer[:1] == SAID else None)
 
 
+@contextmanager
+def meanwhile(action: Callable[[], object], copies: int) -> Iterator[None]:
+    """Call ``action`` again and again in copies of this process while the context lasts.
+
+    Parameters
+    ----------
+    action : callable
+        Takes nothing.
+    copies : int
+        How many copies do so at a time.
+    """
+    parent, children = os.getpid(), []
+    try:
+        for _ in range(copies):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child = os.fork()
+            if child == 0:
+                _repeat(action, parent)
+            children.append(child)
+        yield
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _repeat(action: Callable[[], object], parent: int) -> NoReturn:
+    try:
+        _begin(parent, cpu_seconds=LONGEST)
+        while True:
+            action()
+    finally:
+        os._exit(0)
+
+
 def _answer(reading: int, latest: float) -> bytes:
     """Return what comes through a pipe before its other end is closed, or nothing if it is late."""
     answer = b""
@@ -121,10 +161,7 @@ def _answer(reading: int, latest: float) -> bytes:
 def _call(action: Callable[[], str | None], writing: int, cpu: float, parent: int) -> NoReturn:
     """Call ``action`` in the copy, say what it returned, and end."""
     try:
-        die_with_parent(parent)
-        heartbeat.pause()
-        gc.disable()  # no finalizer of what the original has
-        _confine(cpu)
+        _begin(parent, cpu)
         said = action()
         text = RETURNED if said is None else SAID + said.encode(errors="replace")
         while text:
@@ -133,8 +170,11 @@ def _call(action: Callable[[], str | None], writing: int, cpu: float, parent: in
         os._exit(0)
 
 
-def _confine(cpu_seconds: float) -> None:
-    """Let this process change nothing that lasts."""
+def _begin(parent: int, cpu_seconds: float) -> None:
+    """Part from ``parent``, and let this process change nothing that lasts."""
+    die_with_parent(parent)
+    heartbeat.pause()
+    gc.disable()  # no finalizer of what the original has
     faulthandler.disable()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):

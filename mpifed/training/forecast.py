@@ -1,16 +1,19 @@
 """What a round would take on other numbers of ranks: ``--plan``.
 
 One process plays the first rank of many (``mpi.played``): it makes what that rank would host, and
-measures its CPU seconds of some rounds. What the rank asks of MPI in a round is timed by a model of
-the network (``network``). Where a node has more ranks than cores, ranks take turns on them.
+measures its CPU seconds of some rounds, while copies of it keep the other cores of this computer as
+busy as those of a node will be: ranks that share a core lose their caches to each other. What the
+rank asks of MPI in a round is timed by a model of the network (``network``).
 """
 
 from __future__ import annotations
 
 import math
 import os
+import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +24,7 @@ from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.played import Operation, Played
 from mpifed.mpi.polling import LARGE, LONGEST_PAUSE
 from mpifed.state import tensors
+from mpifed.supervision.throwaway import meanwhile
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
@@ -28,12 +32,15 @@ from mpifed.training.network import Network, ping_pong, wall_seconds
 from mpifed.training.plan_words import Plan
 from mpifed.training.samples import samples_of
 
-ROUNDS, PATIENCE = 7, 10.0
+ROUNDS, PATIENCE = 11, 10.0
 """Rounds that are measured, at most, and seconds after which no other is begun."""
 
 BUSY_SHARE = 0.5
 """Share of their cores' idle time in which ranks that share them poll for large messages: fitted to
 rounds on 4, 8 and 16 ranks (docs/performance_model.md)."""
+
+MOST = 16
+"""Copies of a rank that compute at a time while one is measured, at most."""
 
 FIRST_LOOKS = 5
 """Looks before a pause is that long: the first is 0.1 ms, and each twice the one before."""
@@ -91,6 +98,18 @@ class Forecast:
         spent = self.ranks * (self.work + looks * self.look)
         return spent + BUSY_SHARE * max(0.0, self.polled * wall - spent)
 
+    def sharing(self, cores: float) -> Forecast:
+        """Return the same where ranks take turns on so many cores, and wake late from waits.
+
+        A rank looks for a message when it has waited, and then again after half as long as it has
+        waited so far, up to the longest pause; the last of many ranks to look is that late.
+        """
+        turns, wall = self.ranks / cores, self.total
+        late = min(LONGEST_PAUSE, (turns - 1) * self.work / self.waits / 2) * self.waits
+        for _ in range(40):  # each step is half of the one before, or less
+            wall = max(wall, self.cpu(wall) / cores + late)
+        return replace(self, network=wall - self.compute)
+
 
 def played(configuration: Configuration, ranks: int, per_node: int) -> tuple[Engine, Played]:
     """Return the engine of the first of ``ranks`` ranks, ready for a round."""
@@ -117,18 +136,21 @@ def forecast(
     """
     base = resident()
     engine, rank = played(configuration, ranks, per_node)
-    seconds, operations = measured(engine, rank)
+    turns = max(1.0, min(per_node, ranks) / cores)
+    busy = min(ranks, per_node, round(turns * (os.cpu_count() or 1)))
+    with meanwhile(partial(_round, engine), 0 if engine.rows.on_disk else min(busy, MOST) - 1):
+        seconds, operations = measured(engine, rank)
     federation = engine.setup.federation
     work = np.bincount(federation.owner, federation.n_train, minlength=ranks)
     busiest = seconds * max(1.0, float(work.max()) / max(float(work[0]), 1.0))
     average = seconds * float(work.mean()) / max(float(work[0]), 1.0)
-    turns = max(1.0, min(per_node, ranks) / cores)
     messages = sum(network.cpu_seconds(one, ranks) for one in operations)
     waited = wall_seconds(network, operations, ranks, per_node)
     compute, network_seconds = max(busiest, average * turns), max(waited, messages * turns)
     waits = len(operations) if turns > 1 else 0
     large = any(one.sent + one.received >= LARGE for one in operations)
-    return Forecast(
+    shared = cores * math.ceil(ranks / per_node) if waits else 0
+    made = Forecast(
         ranks,
         len(federation.hosted),
         compute,
@@ -136,30 +158,31 @@ def forecast(
         average + messages,
         waits,
         cost_of_a_look() if waits else 0.0,
-        cores * math.ceil(ranks / per_node) if waits and large else 0,
+        shared if large else 0,
         sum(one.sent for one in operations),
         base + _own_bytes(engine),
     )
+    return made.sharing(shared) if waits else made
 
 
 def measured(engine: Engine, rank: Played) -> tuple[float, list[Operation]]:
-    """Return the CPU seconds of a round, the quickest of some, and what it asks of MPI.
-
-    Other work on the computer slows rounds down, so the quickest is least disturbed.
-    """
-    engine.advance()
-    engine.agree(False)
+    """Return the CPU seconds of a round, the median of some, and what it asks of MPI."""
+    _round(engine)
     found: list[float] = []
     operations: list[Operation] = []
     began = time.monotonic()
     while len(found) < ROUNDS and (not found or time.monotonic() - began < PATIENCE):
         rank.operations.clear()
         before = time.process_time()
-        engine.advance()
-        engine.agree(False)
+        _round(engine)
         found.append(time.process_time() - before)
         operations = list(rank.operations)
-    return min(found), operations
+    return statistics.median(found), operations
+
+
+def _round(engine: Engine) -> None:
+    engine.advance()
+    engine.agree(False)
 
 
 def cost_of_a_look() -> float:

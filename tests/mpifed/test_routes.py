@@ -99,6 +99,14 @@ def test_rows_are_counted_once_per_pair_of_ranks():
     assert counted.gathered_rows == 12 == counted.row_numbers
 
 
+def test_rows_of_many_ranks_are_counted_in_64_bits():
+    n, ranks = 4000, 1000  # ranks squared times nodes is above 2^31
+    w = mixing_matrix(nx.cycle_graph(n), "metropolis_hastings").to_sparse()
+    counted = traffic(w, np.arange(n, dtype=np.int32) // (n // ranks), ranks, 4)
+    assert counted.distinct_rows.sum() == counted.distinct_sums.sum() == 2 * ranks
+    assert all(counted.distinct_rows[k, (k + 1) % ranks] == 1 for k in range(ranks))
+
+
 def test_those_who_do_not_take_part_are_nobodys_business():
     active = np.arange(10) % 3 != 0
     made = routes(nx.cycle_graph(10), 2, active=active)

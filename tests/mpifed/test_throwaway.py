@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.supervision.throwaway import Outcome, in_throwaway
+from mpifed.supervision.throwaway import Outcome, in_throwaway, meanwhile
 
 UNKNOWN = Outcome(False, None)
 
@@ -130,5 +131,37 @@ def test_an_interrupt_of_this_process_ends_it(tmp_path):
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     with pytest.raises(RuntimeError, match="not caught"):
         tried(lambda: time.sleep(60))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_copies_act_meanwhile_and_no_longer(tmp_path):
+    board = mmap.mmap(-1, mmap.PAGESIZE)
+    seen = []
+
+    def counts():
+        seen.append(0)
+        place = 8 * (os.getpid() % 256)
+        board[place : place + 8] = len(seen).to_bytes(8, "little")
+        time.sleep(0.001)
+
+    def working():
+        return sum(any(board[place : place + 8]) for place in range(0, len(board), 8))
+
+    with meanwhile(counts, copies=3):
+        until = time.monotonic() + 20
+        while working() < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert working() == 3
+    last = bytes(board)
+    time.sleep(0.05)
+    assert bytes(board) == last and seen == []
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_copies_end_with_an_error_of_this_process():
+    with pytest.raises(RuntimeError, match="not caught"), meanwhile(spins, copies=2):
+        fails()
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
