@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError
+from topologies.own_functions import ROUNDS, kind_of
+from topologies.parameters import OwnPartError, TopologyError
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -64,7 +65,7 @@ REQUIRED = ("n", "period", "tau", "symmetric", "doubly_stochastic", "matrix")
 """Attributes of a schedule. None has a default, so that a misspelt one is noticed."""
 
 
-def check_returned(found: object, name: str, n: int) -> Schedule:
+def check_returned(found: object, name: str, n: int, where: str = "") -> Schedule:
     """Check that a user's object is a schedule of ``n`` nodes.
 
     Parameters
@@ -75,6 +76,8 @@ def check_returned(found: object, name: str, n: int) -> Schedule:
         The object, ``package.module:object``.
     n : int
         The number of nodes asked for.
+    where : str, default ''
+        Where the object is defined, as the end of a sentence.
 
     Returns
     -------
@@ -83,21 +86,22 @@ def check_returned(found: object, name: str, n: int) -> Schedule:
 
     Raises
     ------
-    TopologyError
+    OwnPartError
         If it lacks an attribute of a schedule, or has another number of nodes.
     """
     missing = [attribute for attribute in REQUIRED if not hasattr(found, attribute)]
     if missing:
         near = difflib.get_close_matches(missing[0], dir(found), n=1)
         misspelt = f" (it has {near[0]!r})" if near else ""
-        raise TopologyError(
-            f"{name} returned {type(found).__name__}, which is not a schedule: it lacks "
-            f"{', '.join(missing)}{misspelt}; write def function(n, round) "
-            "for one that returns the matrix of a round"
+        raise OwnPartError(
+            f"{name} returned {kind_of(found)}, which is not a schedule: it lacks "
+            f"{', '.join(missing)}{misspelt}{ROUNDS}{where}",
+            "schedule",
         )
     schedule = cast(Schedule, found)
     if schedule.n != n:
-        raise TopologyError(f"{name} returned a schedule of {schedule.n} nodes, not of {n}")
+        said = f"{name} returned a schedule of {schedule.n} nodes, not of {n}{where}"
+        raise OwnPartError(said, "schedule")
     return schedule
 
 

@@ -330,7 +330,7 @@ def failing(*arguments, **options):
 @pytest.mark.parametrize(
     ("name", "graph", "rule", "schedule"),
     [
-        ("without_n", "without_n(n=...)", "without_n(Graph, spokes=...)", "without_n(int)"),
+        ("without_n", "without_n(n=...)", "without_n(graph, spokes=...)", "without_n(n)"),
         ("of_another_name", "of_another_name(n=...)", None, None),
         ("failing", *["fails: KeyError: 'spokes'"] * 3),
     ],
