@@ -20,6 +20,7 @@ from mpifed.models.diagnosis import (
     listed,
     unregistered,
 )
+from topologies.places import raised_at
 
 BATCH = 2
 """Samples in the batch that is tried."""
@@ -207,7 +208,7 @@ def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
     except Exception as error:
         raise InputError(
             f"model: the module cannot take a batch of shape {tuple(x.shape)}, {len(x)} samples of "
-            f"the data: {cause_of_failure(module, x) or text_of(error)}"
+            f"the data: {cause_of_failure(module, x) or text_of(error)}{raised_at(error)}"
         ) from error
     if not isinstance(outputs, Tensor):
         raise InputError(
