@@ -21,10 +21,11 @@ from topologies.catalogue import (
 )
 from topologies.own_functions import call_own
 from topologies.own_rounds import OfRounds, takes_round
+from topologies.own_schedule import own_schedule
 from topologies.parameters import TopologyError
 from topologies.places import within
 from topologies.schedule_table import AROUND, BURSTS, SCHEDULES, ScheduleEntry
-from topologies.sequences import Arrays, Schedule, Static, check_returned
+from topologies.sequences import Arrays, Schedule, Static
 from topologies.thinning import BurstyEdges, DropEdges, DropNodes, LocalRounds
 
 
@@ -161,7 +162,7 @@ def restore_schedule(
         schedule: Schedule = OfRounds(n, entry.build, own, name)
     elif entry.parameters is None:
         found = call_own(name, entry.build, "schedule", {"n": n}, own)
-        schedule = check_returned(found, name, n, within(entry.build))
+        schedule = own_schedule(found, name, n, within(entry.build))
     else:
         schedule = entry.build(n, seed, arrays, **own)
     if around["drop_nodes"]:

@@ -7,18 +7,16 @@ generator keyed by (seed, purpose, k).
 
 from __future__ import annotations
 
-import difflib
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topologies.matrix import MixingMatrix
-from topologies.own_functions import ROUNDS, kind_of
-from topologies.parameters import OwnPartError, TopologyError
+from topologies.parameters import TopologyError
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -59,50 +57,6 @@ class Schedule(Protocol):
     def matrix(self, k: int) -> MixingMatrix:
         """Return W^k for the round k >= 1."""
         ...
-
-
-REQUIRED = ("n", "period", "tau", "symmetric", "doubly_stochastic", "matrix")
-"""Attributes of a schedule. None has a default, so that a misspelt one is noticed."""
-
-
-def check_returned(found: object, name: str, n: int, where: str = "") -> Schedule:
-    """Check that a user's object is a schedule of ``n`` nodes.
-
-    Parameters
-    ----------
-    found : object
-        What the object ``name`` has returned.
-    name : str
-        The object, ``package.module:object``.
-    n : int
-        The number of nodes asked for.
-    where : str, default ''
-        Where the object is defined, as the end of a sentence.
-
-    Returns
-    -------
-    Schedule
-        ``found``.
-
-    Raises
-    ------
-    OwnPartError
-        If it lacks an attribute of a schedule, or has another number of nodes.
-    """
-    missing = [attribute for attribute in REQUIRED if not hasattr(found, attribute)]
-    if missing:
-        near = difflib.get_close_matches(missing[0], dir(found), n=1)
-        misspelt = f" (it has {near[0]!r})" if near else ""
-        raise OwnPartError(
-            f"{name} returned {kind_of(found)}, which is not a schedule: it lacks "
-            f"{', '.join(missing)}{misspelt}{ROUNDS}{where}",
-            "schedule",
-        )
-    schedule = cast(Schedule, found)
-    if schedule.n != n:
-        said = f"{name} returned a schedule of {schedule.n} nodes, not of {n}{where}"
-        raise OwnPartError(said, "schedule")
-    return schedule
 
 
 def stream(seed: int, purpose: str, k: int) -> np.random.Generator:

@@ -32,7 +32,7 @@ def checked_own(kind: str, found: Callable[..., Any], said: str) -> Callable[...
     Returns
     -------
     callable
-        The component. A function's failures are ``InputError``.
+        The component. Failures of a function, or of a plain class, are ``InputError``.
 
     Raises
     ------
@@ -42,8 +42,14 @@ def checked_own(kind: str, found: Callable[..., Any], said: str) -> Callable[...
     if kind in BASES:
         _check_base(kind, found, said)
         _check_call(kind, found, said)
-    makes = kind == "model" or (kind in ADOPTED and inspect.isfunction(found))
+    is_plain = inspect.isfunction(found) or _is_plain(found)
+    makes = kind == "model" or (kind in ADOPTED and is_plain)
     return _refusing(kind, found, said) if makes else found
+
+
+def _is_plain(found: Any) -> bool:
+    """Return whether a class is not derived from one of mpifed, which knows its own kind."""
+    return inspect.isclass(found) and not issubclass(found, Contract)
 
 
 def _refusing(kind: str, function: Callable[..., Any], said: str) -> Callable[..., Any]:
