@@ -21,7 +21,7 @@ RETURNS = "matrix(k) returns W^k, a MixingMatrix"
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and type(value) is not bool and int(value) >= 1
+    return not _is_flag(value) and isinstance(value, Integral) and int(value) >= 1
 
 
 def _is_flag(value: Any) -> bool:
