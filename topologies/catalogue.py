@@ -7,14 +7,13 @@ these tables.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, TypeVar
 
 from topologies.inputs import beyond_memory
+from topologies.own_functions import load_object
 from topologies.parameters import Parameter, TopologyError, closest
 
 E = TypeVar("E", bound="Entry")
@@ -70,94 +69,6 @@ def find(table: Mapping[str, E], what: str, name: str) -> E:
         sample = next(iter(table.values()))
         return type(sample)(build=load_object(name), summary=f"user's {what}", parameters=None)
     raise TopologyError(f"Unknown {what} {name!r}; {closest(str(name), table)}")
-
-
-def load_object(name: str) -> Callable[..., Any]:
-    """Import ``package.module:object``.
-
-    Parameters
-    ----------
-    name : str
-        The module and the object.
-
-    Returns
-    -------
-    callable
-        The object.
-
-    Raises
-    ------
-    TopologyError
-        If the module or the object does not exist, or cannot be called.
-
-    Examples
-    --------
-    >>> load_object("math:sqrt")(4.0)
-    2.0
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise TopologyError(
-            f"{name!r} cannot be imported as package.module:object: {error}"
-        ) from error
-    if not callable(found):
-        raise TopologyError(f"{name!r} is {found!r}; it must be a function or a class")
-    return found
-
-
-def call_own(name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a user's function, and tell a wrong signature and a failure in one sentence.
-
-    Parameters
-    ----------
-    name : str
-        The function, ``package.module:object``.
-    function : Callable[..., Any]
-        The function.
-    *arguments, **options : Any
-        What it is called with.
-
-    Returns
-    -------
-    Any
-        What it returns.
-
-    Raises
-    ------
-    TopologyError
-        If it does not take these arguments, or raises an exception.
-
-    Examples
-    --------
-    >>> def wheel(nodes): ...
-    >>> call_own("mine:wheel", wheel, n=4)
-    Traceback (most recent call last):
-    topologies.parameters.TopologyError: mine:wheel is wheel(nodes), but is called as wheel(n=...)
-    """
-    short, given = name.rpartition(":")[2], [type(value).__name__ for value in arguments]
-    call = f"{short}({', '.join([*given, *(f'{key}=...' for key in options)])})"
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a callable whose parameters Python cannot tell
-        signature = None
-    if signature is not None:
-        try:
-            signature.bind(*arguments, **options)
-        except TypeError:
-            bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
-            raise TopologyError(
-                f"{name} is {short}({', '.join(map(str, bare))}), but is called as {call}"
-            ) from None
-    try:
-        return function(*arguments, **options)
-    except (TopologyError, MemoryError):
-        raise
-    except Exception as error:
-        raise TopologyError(
-            f"{name}, called as {call}, fails: {type(error).__name__}: {error}"
-        ) from error
 
 
 def read_parameters(owner: str, entry: Entry, given: Mapping[str, Any]) -> dict[str, Any]:

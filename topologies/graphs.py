@@ -14,10 +14,12 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.catalogue import call_own, find, parse_spec, read_parameters
+from topologies.catalogue import find, parse_spec, read_parameters
 from topologies.families import FAMILIES
 from topologies.family import Family, count_nodes
-from topologies.parameters import Parameter, TopologyError
+from topologies.own_functions import call_own, kind_of
+from topologies.parameters import OwnPartError, Parameter, TopologyError
+from topologies.places import within
 
 MAX_TRIES = 100
 
@@ -237,20 +239,24 @@ def _draw(name: str, family: Family, values: dict[str, Any], generator: random.R
     arguments = dict(values, seed=generator) if family.random else values
     if family.parameters is not None:
         return family.build(**arguments)
-    graph = call_own(name, family.build, **arguments)
-    _check_own_graph(name, graph)
+    graph = call_own(name, family.build, "topology", {}, arguments)
+    _check_own_graph(name, graph, within(family.build))
     return graph
 
 
-def _check_own_graph(name: str, graph: Any) -> None:
+def _check_own_graph(name: str, graph: Any, where: str) -> None:
     """Refuse a user's graph unless it is undirected, on 0 .. n-1, and without self-loops."""
     if not isinstance(graph, nx.Graph) or graph.is_directed() or graph.is_multigraph():
-        raise TopologyError(
-            f"{name}, a function of n, returned {type(graph).__name__}, but must return an "
-            "undirected networkx.Graph"
+        raise OwnPartError(
+            f"{name} returned {kind_of(graph)}; {name.rpartition(':')[2]}(n, **options) must "
+            f"return an undirected networkx.Graph on 0 .. n-1{where}",
+            "topology",
         )
     if set(graph) != set(range(len(graph))) or not graph or nx.number_of_selfloops(graph):
-        raise TopologyError(f"{name} returned a graph with self-loops, or on others than 0 .. n-1")
+        raise OwnPartError(
+            f"{name} returned a graph with self-loops, or on others than 0 .. n-1{where}",
+            "topology",
+        )
 
 
 def _treat_disconnected(graph: nx.Graph, policy: str) -> nx.Graph:

@@ -16,7 +16,9 @@ import numpy as np
 from topologies.files import plain
 from topologies.inline import words_of
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError
+from topologies.own_functions import check_call, kind_of
+from topologies.parameters import OwnPartError, TopologyError
+from topologies.places import raised_at, within
 from topologies.sequences import Arrays, Periodic, check_round
 from topologies.validation import IMPORT_TOLERANCE
 from topologies.weights import metropolis_hastings
@@ -210,19 +212,36 @@ class OfRounds:
     def matrix(self, k: int) -> MixingMatrix:
         """Return W^k for the round k >= 1; raise ``TopologyError`` where it is none."""
         where = f"{self.name} for round {check_round(k)}"
+        check_call(self.name, self.function, "schedule", ("n",), ("round", *self.options))
         try:
             found = self.function(self.n, round=k, **self.options)
-            if found is None:
-                raise TopologyError(f"None was returned; {RETURNS}")
+        except Exception as error:
+            said = str(error)
+            if not isinstance(error, TopologyError):
+                said = f"{type(error).__name__}: {error}"
+            said = f"{where} fails: {said}{raised_at(error)}; {RETURNS}"
+            raise OwnPartError(said, "schedule") from error
+        if not is_matrix(found):
+            raise self._wrong(f"{where}: {kind_of(found)} was returned; {RETURNS}")
+        try:
             made = as_matrix(found)
         except TopologyError as error:
-            raise TopologyError(f"{where}: {error}") from None
-        except Exception as error:
-            raise TopologyError(
-                f"{where} fails: {type(error).__name__}: {error}; {RETURNS}"
-            ) from error
+            raise self._wrong(f"{where}: {error}") from None
         if made.n != self.n:
-            raise TopologyError(f"{where} has {made.n} nodes, not {self.n}")
+            raise self._wrong(f"{where} has {made.n} nodes, not {self.n}")
         if not made.doubly_stochastic:
-            raise TopologyError(f"{where}: columns do not sum to one")
+            raise self._wrong(f"{where}: columns do not sum to one")
         return made
+
+    def _wrong(self, said: str) -> OwnPartError:
+        return OwnPartError(f"{said}{within(self.function)}", "schedule")
+
+
+def is_matrix(found: Any) -> bool:
+    """Return whether ``as_matrix`` may make something of an object: it has two axes, or nodes."""
+    if isinstance(found, (MixingMatrix, nx.Graph)):
+        return True
+    try:
+        return int(np.ndim(found)) == 2
+    except ValueError:  # of rows of different lengths
+        return False

@@ -6,11 +6,29 @@ import difflib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 class TopologyError(ValueError):
     """A graph, matrix or schedule that cannot be made as asked, in one sentence."""
+
+
+Part = Literal["topology", "weights", "schedule"]
+"""What a user's own function may be."""
+
+
+class OwnPartError(TopologyError):
+    """A mistake in a user's own function, in one sentence with its file and its signature.
+
+    Attributes
+    ----------
+    part : {'topology', 'weights', 'schedule'}
+        What the function is.
+    """
+
+    def __init__(self, message: str, part: Part) -> None:
+        super().__init__(message)
+        self.part = part
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,18 @@ import networkx as nx
 
 from topologies.catalogue import (
     Entry,
-    call_own,
     find,
     node_count,
     parse_spec,
     read_parameters,
 )
+from topologies.own_functions import call_own
 from topologies.own_rounds import OfRounds, takes_round
+from topologies.own_schedule import own_schedule
 from topologies.parameters import TopologyError
+from topologies.places import within
 from topologies.schedule_table import AROUND, BURSTS, SCHEDULES, ScheduleEntry
-from topologies.sequences import Arrays, Schedule, Static, check_returned
+from topologies.sequences import Arrays, Schedule, Static
 from topologies.thinning import BurstyEdges, DropEdges, DropNodes, LocalRounds
 
 
@@ -159,7 +161,8 @@ def restore_schedule(
     if entry.parameters is None and takes_round(entry.build):
         schedule: Schedule = OfRounds(n, entry.build, own, name)
     elif entry.parameters is None:
-        schedule = check_returned(call_own(name, entry.build, n, **own), name, n)
+        found = call_own(name, entry.build, "schedule", {"n": n}, own)
+        schedule = own_schedule(found, name, n, within(entry.build))
     else:
         schedule = entry.build(n, seed, arrays, **own)
     if around["drop_nodes"]:

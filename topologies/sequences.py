@@ -7,11 +7,10 @@ generator keyed by (seed, purpose, k).
 
 from __future__ import annotations
 
-import difflib
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,47 +57,6 @@ class Schedule(Protocol):
     def matrix(self, k: int) -> MixingMatrix:
         """Return W^k for the round k >= 1."""
         ...
-
-
-REQUIRED = ("n", "period", "tau", "symmetric", "doubly_stochastic", "matrix")
-"""Attributes of a schedule. None has a default, so that a misspelt one is noticed."""
-
-
-def check_returned(found: object, name: str, n: int) -> Schedule:
-    """Check that a user's object is a schedule of ``n`` nodes.
-
-    Parameters
-    ----------
-    found : object
-        What the object ``name`` has returned.
-    name : str
-        The object, ``package.module:object``.
-    n : int
-        The number of nodes asked for.
-
-    Returns
-    -------
-    Schedule
-        ``found``.
-
-    Raises
-    ------
-    TopologyError
-        If it lacks an attribute of a schedule, or has another number of nodes.
-    """
-    missing = [attribute for attribute in REQUIRED if not hasattr(found, attribute)]
-    if missing:
-        near = difflib.get_close_matches(missing[0], dir(found), n=1)
-        misspelt = f" (it has {near[0]!r})" if near else ""
-        raise TopologyError(
-            f"{name} returned {type(found).__name__}, which is not a schedule: it lacks "
-            f"{', '.join(missing)}{misspelt}; write def function(n, round) "
-            "for one that returns the matrix of a round"
-        )
-    schedule = cast(Schedule, found)
-    if schedule.n != n:
-        raise TopologyError(f"{name} returned a schedule of {schedule.n} nodes, not of {n}")
-    return schedule
 
 
 def stream(seed: int, purpose: str, k: int) -> np.random.Generator:

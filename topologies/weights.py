@@ -9,7 +9,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from topologies.catalogue import Entry, call_own, find, read_parameters
+from topologies.catalogue import Entry, find, read_parameters
 from topologies.clock import cpu_seconds
 from topologies.edges import at_most_one
 from topologies.fastest_mixing import fmmc
@@ -21,6 +21,7 @@ from topologies.formulas import (
 )
 from topologies.graphs import edge_array
 from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.own_weights import own_matrix
 from topologies.parameters import Parameter, TopologyError
 from topologies.validation import IMPORT_TOLERANCE
 
@@ -201,7 +202,9 @@ def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> Mix
     graph : networkx.Graph
         An undirected graph on 0 .. n-1.
     weights : str, default 'fmmc'
-        An entry of ``WEIGHTS``, or ``package.module:object``, a function of the graph.
+        An entry of ``WEIGHTS``, or ``package.module:object``, a function of the graph that returns
+        a ``MixingMatrix``, or W as an array (n, n), dense or scipy sparse, with weights on the
+        diagonal and on the edges alone.
     **options : Any
         The options of the rule.
 
@@ -229,14 +232,9 @@ def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> Mix
         )
     start = cpu_seconds()
     if rule.parameters is None:
-        matrix = call_own(weights, rule.build, graph, **options)
+        matrix = own_matrix(weights, rule.build, graph, options)
     else:
         matrix = rule.build(graph, **options)
-    if not isinstance(matrix, MixingMatrix):
-        raise TopologyError(
-            f"{weights}, a function of the graph, returned {type(matrix).__name__}, but must "
-            "return a MixingMatrix"
-        )
     if _swaps_sides(matrix):
         warnings.warn(
             f"{weights} on this bipartite graph leaves no node a part of its own value: the two "

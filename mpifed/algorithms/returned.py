@@ -15,10 +15,11 @@ from torch import Tensor
 
 from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.components.declared import call_of
-from mpifed.components.results import WrongResult
+from mpifed.components.results import WrongResult, as_called, place_of
 from mpifed.components.schema import shown
 from mpifed.errors import closest
 from mpifed.state import tensors
+from topologies.places import defined_at
 
 
 def check_state(algorithm: Algorithm, method: str, made: Any, before: Any = None) -> None:
@@ -45,15 +46,19 @@ def check_state(algorithm: Algorithm, method: str, made: Any, before: Any = None
     if before is not None and type(made) is not type(before):
         _refuse(algorithm, method, made, f"a state as it was given, of {type(before).__name__}")
     if not dataclasses.is_dataclass(made) or isinstance(made, type):
-        _refuse(algorithm, method, made, "a state, which is a dataclass (mpifed.state)")
+        kind = made if isinstance(made, type) else type(made)
+        wanted = "a state, which is a dataclass (mpifed.state)"
+        if defined_at(kind) and not dataclasses.is_dataclass(kind):
+            wanted += f": write @dataclasses.dataclass(frozen=True) above class {kind.__name__}"
+        _refuse(algorithm, method, made, wanted)
     given = None if before is None else dict(_fields(before))
     for name, field in _fields(made):
         if "owner" not in field.metadata:
             _wrong(
                 algorithm,
                 method,
-                f"a state whose field {name} says of no owner; each is declared as state.server(), "
-                "state.client(), state.shared() or state.follows()",
+                f"a state whose field '{name}' does not say to whom it belongs; write {name}: "
+                "Tensor = state.server(), or client(), shared() or follows() of mpifed.state",
             )
         value = field.value
         if not isinstance(value, Tensor):
@@ -146,7 +151,8 @@ def checked_predictor(
         _refuse(algorithm, method, made.gate, wanted)
     if n_clients:
         said = f"algorithm '{type(algorithm).__name__}': {call_of(Algorithm, method)}"
-        check_predictor(made, n_clients, n_parameters, said)
+        place = place_of(algorithm, method)
+        check_predictor(made, n_clients, n_parameters, said, f" (in {place})" if place else "")
     return made
 
 
@@ -212,13 +218,17 @@ def _refuse(algorithm: Algorithm, method: str, made: Any, wanted: str) -> NoRetu
 def _wrong(algorithm: Algorithm, method: str, what: str) -> NoReturn:
     """Raise ``WrongResult`` for ``what`` a method returned, with the call that was made of it."""
     raise WrongResult(
-        f"algorithm '{type(algorithm).__name__}': {method} returned {what} "
-        f"(mpifed calls {call_of(Algorithm, method)})"
+        f"algorithm '{type(algorithm).__name__}': {method} returned {what}"
+        f"{as_called(algorithm, Algorithm, method)}"
     )
 
 
 def check_predictor(
-    predictor: Predictor, n_clients: int, n_parameters: int, said: str = "the algorithm"
+    predictor: Predictor,
+    n_clients: int,
+    n_parameters: int,
+    said: str = "the algorithm",
+    where: str = "",
 ) -> None:
     """Refuse a predictor whose shapes do not say which models a client deploys.
 
@@ -232,6 +242,8 @@ def check_predictor(
         P, the numbers in one model.
     said : str
         Who deploys it, for the message.
+    where : str
+        Where this is defined, the end of the message.
 
     Raises
     ------
@@ -254,11 +266,11 @@ def check_predictor(
                 f"clients; allowed: (M, {n_parameters}) for M models that all share, or "
                 f"({n_clients}, M, {n_parameters}) for each client's own, with a mixture "
                 f"({n_clients}, M), which M = 1 may do without, or ({n_clients}, M + 1) with a "
-                "predictor beside them"
+                f"predictor beside them{where}"
             )
     for name, values in predictor.results.items():
         if values.dim() == 0 or len(values) != n_clients:
             raise WrongResult(
                 f"{said} deploys results '{name}' of shape {tuple(values.shape)} for "
-                f"{n_clients} clients; the first axis must be clients"
+                f"{n_clients} clients; the first axis must be clients{where}"
             )

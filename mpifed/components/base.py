@@ -15,9 +15,16 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
-from mpifed.components.declared import NameAmong, annotations_of, misfits, misfits_of_object
+from mpifed.components.declared import (
+    NameAmong,
+    annotations_of,
+    calls_of,
+    misfits,
+    misfits_of_object,
+)
 from mpifed.components.tables import EXCHANGES
 from mpifed.errors import InputError, closest
+from topologies.places import within
 
 C = TypeVar("C", bound="Contract")
 
@@ -65,12 +72,18 @@ class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract 
 
     def __new__(cls: type[C], *args: Any, **options: Any) -> C:
         if cls.__abstractmethods__:
-            missing = ", ".join(sorted(cls.__abstractmethods__))
-            raise InputError(f"{cls._kind} '{cls.__name__}' lacks {missing}")
+            missing = calls_of(cls, cls.__abstractmethods__)
+            raise InputError(f"{cls._kind} '{cls.__name__}' lacks {missing}{within(cls)}")
         return super().__new__(cls)
 
     @classmethod
-    def adopt(cls: type[C], made: Any, said: str) -> C:
+    def required(cls) -> frozenset[str]:
+        """Return the names without a default, which an object of a plain class must have."""
+        without_default = {name for name in cls._known if not hasattr(cls, name)}
+        return cls.__abstractmethods__ | without_default
+
+    @classmethod
+    def adopt(cls: type[C], made: Any, said: str, maker: Any = None) -> C:
         """Return a user's object as one of this base class.
 
         An object of a plain class is wrapped: what it has of the base class's names it does
@@ -82,19 +95,20 @@ class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract 
             The object.
         said : str
             Where it comes from; the beginning of messages.
+        maker : callable, optional
+            What made it, where that is no class.
 
         Raises
         ------
         InputError
             If it lacks a name without a default, or has a misspelt one.
         """
-        present = set(dir(made))
-        without_default = {name for name in cls._known if not hasattr(cls, name)}
-        required = without_default | cls.__abstractmethods__
-        missing = sorted(required - present)
+        present, required = set(dir(made)), cls.required()
+        missing, where = required - present, within(type(made)) or within(maker)
         if missing:
             raise InputError(
-                f"{said}, which cannot be used as a {cls._kind}: it lacks {', '.join(missing)}"
+                f"{said}, which cannot be used as a {cls._kind}: it lacks "
+                f"{calls_of(cls, missing)}{where}"
             )
         if isinstance(made, cls):
             return made
@@ -102,7 +116,7 @@ class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract 
         for name in filter(_is_public, sorted(present - known)):
             near = _closest_of(name, known - present)
             if near:
-                raise InputError(f"{said}, which has '{name}'; did you mean '{near}'?")
+                raise InputError(f"{said}, which has '{name}'; did you mean '{near}'?{where}")
         wrapper = type(type(made).__name__, (cls,), _forwarded(made, present & known))
         return cast(C, wrapper())
 
@@ -115,10 +129,10 @@ class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract 
             if near:
                 raise InputError(
                     f"{said} '{name}', which mpifed does not know; did you mean '{near}'? (names "
-                    "for the class's private use begin with an underscore)"
+                    f"for the class's private use begin with an underscore){within(cls)}"
                 )
         for clause in misfits_of_object(self, cls._contract):
-            raise InputError(f"{said} {clause}")
+            raise InputError(f"{said} {clause}{within(cls)}")
 
     @classmethod
     def _refuse_unknown_names(cls) -> None:

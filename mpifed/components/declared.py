@@ -12,7 +12,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
@@ -186,6 +186,34 @@ def call_of(contract: type, name: str) -> str:
     return f"{name}({', '.join(_parameters(method, isinstance(method, types.FunctionType)))})"
 
 
+def calls_of(contract: type, names: Iterable[str]) -> str:
+    """Return how mpifed calls methods of a base class, and what attributes of it must be.
+
+    Parameters
+    ----------
+    contract : type
+        The base class.
+    names : iterable of str
+        Names of its methods and attributes.
+
+    Examples
+    --------
+    >>> class Example:
+    ...     exact: bool
+    ...     def weights(self, graph, round): ...
+    >>> calls_of(Example, ["weights", "exact"])
+    'exact (True or False), weights(graph, round)'
+    """
+    found, annotations = [], annotations_of(contract)
+    for name in sorted(names):
+        if isinstance(inspect.getattr_static(contract, name, None), METHODS):
+            found.append(call_of(contract, name))
+        else:
+            allowed = f" ({in_words(annotations[name])})" if name in annotations else ""
+            found.append(f"{name}{allowed}")
+    return ", ".join(found)
+
+
 def _wrong_call(name: str, value: Any, wanted: Any) -> Iterator[str]:
     """Yield why ``value`` cannot be called as the method ``wanted`` of the base class."""
     call = _parameters(wanted, isinstance(wanted, types.FunctionType))
@@ -207,6 +235,10 @@ def _wrong_call(name: str, value: Any, wanted: Any) -> Iterator[str]:
         inspect.Signature(list(own.values())).bind(*required, **optional)
     except TypeError:
         yield f"{name}({', '.join(map(str, own.values()))}), but mpifed calls {shape}"
+        return
+    if any(key in call and key != given for key, given in zip(own, call, strict=False)):
+        order = f"{name}({', '.join(map(str, own.values()))})"
+        yield f"{order}, but mpifed calls {shape}: the arguments are in another order"
 
 
 def _parameters(method: Any, bound: bool) -> dict[str, inspect.Parameter]:

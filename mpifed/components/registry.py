@@ -18,11 +18,12 @@ from typing import Any, cast, get_args
 from mpifed.components.base import Component, DeclaredAlgorithm
 from mpifed.components.elsewhere import said_elsewhere
 from mpifed.components.naming import hint_at_own, refuse_text, where_modules_are
-from mpifed.components.own import check_base, check_call, refusing
+from mpifed.components.own import checked_own
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
-from mpifed.components.tables import BASES, TABLES
+from mpifed.components.tables import TABLES
 from mpifed.components.without_torch import with_torch
-from mpifed.errors import InputError, closest, in_words
+from mpifed.errors import InputError, closest, in_words, text_of
+from topologies.places import raised_at
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,7 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
     table, field = TABLES[kind], field or f"{kind}.name"
     if ":" in name:
         with_torch()
-        found = load(name, field)
-        if kind in BASES:
-            check_base(found, BASES[kind], f"{field} is '{name}'")
-            check_call(kind, found, f"{field} is '{name}'")
-        return refusing(found, f"{field} is '{name}'") if kind == "model" else found
+        return checked_own(kind, load(name, field), f"{field} is '{name}'")
     check_name(kind, name, field)
     return load(table[name], field)
 
@@ -259,16 +256,21 @@ def load(target: str, field: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         mine = str(error.name) == module_name or module_name.startswith(f"{error.name}.")
         hint = where_modules_are(module_name, attribute) if mine else ""
+        where = "" if mine else raised_at(error)
         raise InputError(
-            f"{field} is {shown(target)}, but module '{error.name}' is not found{hint}"
+            f"{field} is {shown(target)}, but module '{error.name}' is not found{hint}{where}"
         ) from None
-    except (InputError, KeyboardInterrupt):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
         # A user's own module may fail to import in any way.
-        raise InputError(
-            f"{field} is {shown(target)}, which cannot be imported: {in_words(error)}"
-        ) from error
+        where = raised_at(error)
+        if isinstance(error, InputError) and not where:
+            raise
+        said = f"{in_words(error)}{where}"
+        if isinstance(error, InputError):
+            said = f"{text_of(error)} ({where.strip()})"
+        raise InputError(f"{field} is {shown(target)}, which cannot be imported: {said}") from error
     found = getattr(module, attribute, None)
     if not callable(found):
         main = "; it must be defined in the program that is running" * (module_name == "__main__")

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from mpifed.components.declared import call_of
 from mpifed.errors import RunError
+from topologies.places import defined_at
 
 Result = TypeVar("Result")
 
@@ -28,6 +29,44 @@ def defined_in(cls: type, method: str) -> type | None:
         if base.__module__.partition(".")[0] == "mpifed" and method in vars(base):
             return base
     return None
+
+
+def place_of(part: Any, method: str) -> str:
+    """Return where a user defines a component's method, or else its class; empty for mpifed's own.
+
+    Parameters
+    ----------
+    part : Any
+        The component.
+    method : str
+        The name of the method.
+    """
+    return defined_at(getattr(part, method, None)) or defined_at(type(part))
+
+
+def as_called(part: Any, base: type | None, method: str) -> str:
+    """Return the end of a sentence about a component's method: how it is called, and where it is.
+
+    Parameters
+    ----------
+    part : Any
+        The component.
+    base : type or None
+        The base class that defines the method; None where there is none.
+    method : str
+        The name of the method.
+
+    Examples
+    --------
+    >>> class Example:
+    ...     def weights(self, graph, round): ...
+    >>> as_called(Example(), Example, "weights")
+    ' (mpifed calls weights(graph, round))'
+    """
+    place = place_of(part, method)
+    said = [f"mpifed calls {call_of(base, method)}"] if base is not None else []
+    said += [f"in {place}"] if place else []
+    return f" ({', '.join(said)})" if said else ""
 
 
 def checked_result(part: Any, method: str, made: Any, like: Result, shape: Any = None) -> Result:
@@ -69,8 +108,7 @@ ndarray of shape (2,)
         given += f" of shape {tuple(made.shape)}"
     kind, base = getattr(part, "_kind", None), defined_in(type(part), method)
     said = f"{kind} '{type(part).__name__}'" if kind else type(part).__name__
-    call = f" (mpifed calls {call_of(base, method)})" if base is not None else ""
     raise WrongResult(
         f"{said}: {method} returned {given}; it must return a {type(like).__name__} of shape "
-        f"{wanted}{call}"
+        f"{wanted}{as_called(part, base, method)}"
     )

@@ -147,20 +147,32 @@ TABLES = {
 }
 
 BASES = {
-    "algorithm": "mpifed.algorithms.base:Algorithm",
-    "data": "mpifed.data.base:Dataset",
-    "exchange": "mpifed.exchange.base:Exchange",
-    "aggregator": "mpifed.exchange.aggregation.base:Aggregator",
-    "attack": "mpifed.exchange.attacks:Attack",
+    "algorithm": ("mpifed.algorithms.base:Algorithm",),
+    "data": ("mpifed.data.base:Dataset",),
+    "exchange": ("mpifed.exchange.base:Exchange",),
+    "compression": ("mpifed.exchange.compression.base:Compressor",),
+    "correction": ("mpifed.exchange.corrections.base:Correction",),
+    "aggregator": (
+        "mpifed.exchange.aggregation.base:ByCoordinates",
+        "mpifed.exchange.aggregation.base:ByProducts",
+    ),
+    "attack": ("mpifed.exchange.attacks:Attack",),
+    "surrogate": ("mpifed.surrogates.base:Surrogate",),
 }
-"""Base classes from which the components of a kind derive."""
+"""Base classes from which the components of a kind derive, one of them where there are several."""
+
+ADOPTED = ("compression", "correction", "surrogate")
+"""Kinds whose components may be of any class that has the methods, and made by a function."""
 
 MADE_WITH = {
     "algorithm": ("model", "local"),
     "data": ("n_clients", "seed", "communicator"),
+    "model": ("data",),
     "exchange": ("federation", "seed", "stored", "compressor"),
+    "surrogate": ("data",),
 }
-"""What mpifed gives to the classes of a kind beside their options; to others nothing."""
+"""What mpifed gives to the classes and functions of a kind beside their options; to others nothing.
+"""
 
 LISTS = {
     "algorithm": "algorithms",

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
+from mpifed.components.results import place_of
 from mpifed.components.schema import shown
 from mpifed.data.base import Dataset, Description, Shards, Split, SplitName, Task
 from mpifed.data.delivery import bad_row
@@ -36,7 +37,8 @@ class Checked(Dataset):
         self._dataset, self._said = dataset, f"data set '{type(dataset).__name__}'"
         about: Any = getattr(dataset, "description", None)
         for wrong in _wrong_in_description(about):
-            raise InputError(f"{self._said}: {wrong}; __init__ sets self.description = {DESCRIBED}")
+            call = f"__init__ sets self.description = {DESCRIBED}"
+            raise InputError(f"{self._said}: {wrong}; {call}{self._where('__init__')}")
         self.description, self.seed = about, dataset.seed
         self.divisor, self.is_uint8 = dataset.divisor, dataset.is_uint8
         self.fresh = dataset.fresh
@@ -52,11 +54,12 @@ class Checked(Dataset):
         """Return the shards of ``client_ids``. Collective where the data set's own is."""
         made: Any = self._dataset.load(client_ids, dtype)
         if not isinstance(made, Shards):
-            raise InputError(f"{self._said}: load returned {_kind(made)}; {LOADED}")
+            said = f"load returned {_kind(made)}; {LOADED}"
+            raise InputError(f"{self._said}: {said}{self._where('load')}")
         if not np.array_equal(made.client_ids, client_ids):
             raise InputError(
                 f"{self._said}: load returned shards of the clients {shown(made.client_ids)}; they "
-                "must be those that it was asked for, in their order"
+                f"must be those that it was asked for, in their order{self._where('load')}"
             )
         for name in get_args(SplitName):
             said = f"load returned as {name}"
@@ -68,7 +71,13 @@ class Checked(Dataset):
     ) -> None:
         counts = getattr(self.description, f"n_{name}")[ids]
         for wrong in _wrong_in_split(split, self.description, ids, counts, dtype):
-            raise InputError(f"{self._said}: {said} {wrong} ({call})")
+            where = self._where(said.partition(" ")[0])
+            raise InputError(f"{self._said}: {said} {wrong} ({call}){where}")
+
+    def _where(self, method: str) -> str:
+        """Return where the user's method is, as the end of a sentence."""
+        place = place_of(self._dataset, method)
+        return f" (in {place})" if place else ""
 
     def remarks(self) -> list[str]:
         """Return the remarks of the data set."""
@@ -76,6 +85,7 @@ class Checked(Dataset):
         if not isinstance(made, (list, tuple)) or not all(isinstance(line, str) for line in made):
             raise InputError(
                 f"{self._said}: remarks() returned {shown(made)}; it must return a list of strings"
+                f"{self._where('remarks')}"
             )
         return list(made)
 

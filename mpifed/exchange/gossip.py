@@ -38,6 +38,7 @@ from mpifed.exchange.together import gossip_refusal
 from mpifed.federation.clients import Federation, participants
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing
+from topologies.parameters import OwnPartError
 
 WIDTH = 1 << 16
 """Numbers of the rows that are compared with their mean at a time."""
@@ -124,11 +125,13 @@ class Gossip(Exchange):
         if communicator.rank == 0:
             try:
                 made = prepare_arrays(n_training, seed, options)
+            except OwnPartError as error:
+                made = f"exchange.{error.part}: {error}"
             except topologies.TopologyError as error:
-                made = str(error)
+                made = f"exchange: {error}"
         names = communicator.broadcast_object(sorted(made) if isinstance(made, dict) else made)
         if isinstance(names, str):
-            raise InputError(f"exchange: {names}")
+            raise InputError(names)
         return {name: communicator.broadcast(made[name] if made else None) for name in names}
 
     @staticmethod

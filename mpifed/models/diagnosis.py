@@ -37,14 +37,16 @@ def ending_of(outputs: Tensor) -> Ending | None:
     Returns
     -------
     {'softmax', 'sigmoid'} or None
-        ``softmax`` where they are at least 0 and sum to one over K > 1 classes, ``sigmoid`` where
-        that is the last operation.
+        ``softmax`` where they are at least 0 and sum to one over K > 1 classes, or where that is
+        the last operation; ``sigmoid`` where that is.
 
     Examples
     --------
     >>> x = torch.ones(2, 3, requires_grad=True)
     >>> ending_of(x.softmax(-1)), ending_of(x.sigmoid()[:, None]), ending_of(x)
     ('softmax', 'sigmoid', None)
+    >>> ending_of(x[:, :1].softmax(-1))
+    'softmax'
     """
     sums = outputs.detach().sum(-1)
     sum_to_one = torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
@@ -53,7 +55,10 @@ def ending_of(outputs: Tensor) -> Ending | None:
     last = outputs.grad_fn
     while last is not None and last.name().startswith(VIEWS):
         last = last.next_functions[0][0]
-    return "sigmoid" if last is not None and last.name().startswith("Sigmoid") else None
+    name = "" if last is None else last.name()
+    if name.startswith("Softmax"):
+        return "softmax"
+    return "sigmoid" if name.startswith("Sigmoid") else None
 
 
 def cause_of_failure(module: nn.Module, x: Tensor) -> str | None:

@@ -20,6 +20,7 @@ from mpifed.models.diagnosis import (
     listed,
     unregistered,
 )
+from topologies.places import raised_at
 
 BATCH = 2
 """Samples in the batch that is tried."""
@@ -205,9 +206,10 @@ def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
     except InputError:
         raise
     except Exception as error:
+        where = raised_at(error)
         raise InputError(
             f"model: the module cannot take a batch of shape {tuple(x.shape)}, {len(x)} samples of "
-            f"the data: {cause_of_failure(module, x) or text_of(error)}"
+            f"the data{where and ','}{where}: {cause_of_failure(module, x) or text_of(error)}"
         ) from error
     if not isinstance(outputs, Tensor):
         raise InputError(

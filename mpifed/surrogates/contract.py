@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.results import as_called
 from mpifed.errors import InputError, RunError, in_words
 from mpifed.surrogates.base import LinAlgError, Surrogate
+from topologies.places import raised_at, within
 
 RETURNED = {
     "init": "(n_parameters,)",
@@ -29,13 +31,15 @@ RETURNED = {
 """The methods that a run calls, and the documented shapes; psi and phi are for tests."""
 
 
-def as_surrogate(made: Any) -> Surrogate:
+def as_surrogate(made: Any, maker: Any = None) -> Surrogate:
     """Return a user's object as a surrogate that has all that a run needs.
 
     Parameters
     ----------
     made : Any
         The object.
+    maker : callable, optional
+        The user's function that made it.
 
     Raises
     ------
@@ -43,11 +47,12 @@ def as_surrogate(made: Any) -> Surrogate:
         If a method is missing or misspelt, or a size is not a positive integer.
     """
     said = f"algorithm.surrogate makes a {type(made).__name__}"
-    surrogate = Surrogate.adopt(made, said)
+    surrogate = Surrogate.adopt(made, said, maker)
     for name, size in (("size", surrogate.size), ("n_parameters", surrogate.n_parameters)):
         if not isinstance(size, int | np.integer) or size < 1:
             raise InputError(
                 f"{said}, whose {name} is {size!r}; it must be a whole number, at least 1"
+                f"{within(type(made)) or within(maker)}"
             )
     return surrogate
 
@@ -105,7 +110,8 @@ def _tried(surrogate: Surrogate, method: str, shape: tuple[int, ...], *given: An
         raise
     except BaseException as error:
         # A user's own method may fail in any way.
-        raise InputError(f"{where} fails with {in_words(error)}") from error
+        said = f"{where} fails with {in_words(error)}{raised_at(error)}"
+        raise InputError(f"{said}{as_called(surrogate, Surrogate, method)}") from error
     kind = np.ndarray if method == "init" else Tensor
     came = f"a {type(found).__name__}"
     if isinstance(found, kind):
@@ -115,5 +121,5 @@ def _tried(surrogate: Surrogate, method: str, shape: tuple[int, ...], *given: An
         came = f"{found.dtype} of shape {tuple(found.shape)}".removeprefix("torch.")
     raise InputError(
         f"{where} returns {came}; it must return {RETURNED[method]}, here a float64 "
-        f"{kind.__name__} of shape {shape}"
+        f"{kind.__name__} of shape {shape}{as_called(surrogate, Surrogate, method)}"
     )

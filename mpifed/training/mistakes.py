@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import traceback
+import dataclasses
+import inspect
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from mpifed.components.base import Contract
@@ -24,12 +24,13 @@ from mpifed.errors import (
     one_line,
     text_of,
 )
+from topologies.places import frames, is_ours, is_users, name_of, passed_at
 
 LONGEST = 240
 """Characters of what an exception says, at most."""
 
-PACKAGE, LIBRARY = Path(__file__).parents[1], Path(os.__file__).parent
-OURS = (PACKAGE, PACKAGE.parent / "topologies")
+CALL = re.compile(r"TypeError: ([\w.<>]+)\(\) ")
+"""What Python says of a call with wrong arguments begins so."""
 
 KINDS = {"data set": "data"}
 """Keys of the tables of components that are not what a class is called."""
@@ -52,9 +53,30 @@ def told_as_input() -> Iterator[None]:
     except NOT_MISTAKES:
         raise
     except Exception as error:
-        if isinstance(error, WrongResult) or any(_is_users(frame) for frame, _ in _frames(error)):
+        if isinstance(error, WrongResult) or _of_users(error):
             raise InputError(in_own_words(error)) from error
         raise
+
+
+def with_place(error: BaseException) -> str:
+    """Return what an exception says, and where in a user's files it was raised.
+
+    Parameters
+    ----------
+    error : BaseException
+        What was raised.
+
+    Examples
+    --------
+    >>> with_place(KeyError("width"))
+    "KeyError: 'width'"
+    """
+    said = text_of(error) if isinstance(error, RunError) else in_words(error)
+    user, where = _of_users(error), ""
+    if user:
+        said, remedy = _as_written(said, error, user[-1][0])
+        where = f"{passed_at(*user[-1])}{remedy}"
+    return f"{one_line(said, LONGEST)}{where}"
 
 
 def in_own_words(error: BaseException) -> str:
@@ -72,49 +94,25 @@ def in_own_words(error: BaseException) -> str:
     """
     if isinstance(error, WrongResult):
         return text_of(error)
-    said = text_of(error) if isinstance(error, RunError) else in_words(error)
-    said = one_line(said, LONGEST)
-    frames = list(_frames(error))
-    own = [(frame, line) for frame, line in frames if not _is_ours(frame.f_code)]
-    user = [(frame, line) for frame, line in own if _is_users(frame)]
-    where = _place(*user[-1]) if user else ""
-    for frame, _ in own if user else frames:
+    passed, user = list(frames(error)), _of_users(error)
+    own = [(frame, line) for frame, line in passed if not is_ours(frame.f_code.co_filename)]
+    for frame, _ in own if user else passed:
         called = _called(frame)
         if called is not None:
-            return f"{called[0]} raised {said}{where} (mpifed calls {called[1]})"
-    name = _name(user[0][0].f_code) if user else "the first round"
-    return f"{name} raised {said}{where}"
+            return f"{called[0]} raised {with_place(error)} (mpifed calls {called[1]})"
+    name = name_of(user[0][0].f_code) if user else "the first round"
+    return f"{name} raised {with_place(error)}"
 
 
-def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """Yield where an exception came through, from the outermost call on."""
-    yield from traceback.walk_tb(error.__traceback__)
-
-
-def _is_ours(code: CodeType) -> bool:
-    return any(Path(code.co_filename).is_relative_to(folder) for folder in OURS)
+def _of_users(error: BaseException) -> list[tuple[FrameType, int]]:
+    """Return the frames of a user's code that an exception came through, with their lines."""
+    return [each for each in frames(error) if _is_users(each[0])]
 
 
 def _is_users(frame: FrameType) -> bool:
     """Return whether a frame is of a user's code: a component, or a file of no package."""
-    path = Path(frame.f_code.co_filename)
-    if _is_ours(frame.f_code):
-        return False
-    installed = {"site-packages", "dist-packages"}.intersection(path.parts)
-    foreign = installed or path.is_relative_to(LIBRARY) or str(path).startswith("<")
-    return not foreign or _called(frame) is not None
-
-
-def _name(code: CodeType) -> str:
-    """Return the name of a function, with that of its class where Python knows it."""
-    return str(getattr(code, "co_qualname", code.co_name))  # new in Python 3.11
-
-
-def _place(frame: FrameType, line: int) -> str:
-    path = Path(frame.f_code.co_filename)
-    here = Path.cwd()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
-    return f" in {shown}, line {line} ({_name(frame.f_code)})"
+    file = frame.f_code.co_filename
+    return is_users(file) or (not is_ours(file) and _called(frame) is not None)
 
 
 def _called(frame: FrameType) -> tuple[str, str] | None:
@@ -130,3 +128,48 @@ def _called(frame: FrameType) -> tuple[str, str] | None:
     if base is None:
         return None
     return f"{kind} '{name}': {code.co_name}", call_of(base, code.co_name)
+
+
+def _as_written(said: str, error: BaseException, frame: FrameType) -> tuple[str, str]:
+    """Return what an exception says in the words of the code that raised it, and the remedy.
+
+    Python names a method by its class, which may be one that no user knows of; the code of the
+    frame calls it by the name of an argument, a variable or an attribute.
+    """
+    if isinstance(error, AttributeError) and _is_of_mpifed(type(error.obj)):
+        for name, value in _named(frame):
+            if value is error.obj:
+                return said.replace(f"'{type(value).__name__}' object", name, 1), ""
+    match = CALL.match(said)
+    if match is None:
+        return said, ""
+    whole, method = match[1], match[1].rpartition(".")[2]
+    known = {**frame.f_globals, **frame.f_locals}.get(whole)
+    if inspect.isclass(known) and _lacks_decorator(known):
+        return said, f"; write @dataclasses.dataclass(frozen=True) above class {whole}"
+    for name, value in _named(frame):
+        function = getattr(type(value), method, None)
+        if _is_of_mpifed(type(value)) and getattr(function, "__qualname__", None) == whole:
+            call = name if method == "__call__" else f"{name}.{method}"
+            bare = call_of(type(value), method).removeprefix(method)
+            return said.replace(f"{whole}()", f"{call}()", 1), f"; write {call}{bare}"
+    return said, ""
+
+
+def _lacks_decorator(kind: type) -> bool:
+    """Return whether a class has fields of a dataclass, and is none."""
+    has_fields = any(isinstance(value, dataclasses.Field) for value in vars(kind).values())
+    return has_fields and not dataclasses.is_dataclass(kind)
+
+
+def _is_of_mpifed(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "mpifed"
+
+
+def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of a frame and the attributes of its first argument, with their names."""
+    yield from frame.f_locals.items()
+    code = frame.f_code
+    first = code.co_varnames[0] if code.co_argcount else ""
+    attributes = getattr(frame.f_locals.get(first), "__dict__", {})
+    yield from ((f"{first}.{name}", value) for name, value in attributes.items())

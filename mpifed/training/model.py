@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 
 from mpifed.algorithms.base import Algorithm
+from mpifed.components.own import call_of_class
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Description
-from mpifed.errors import InputError
+from mpifed.errors import InputError, text_of
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.building import complete, seeded
 from mpifed.models.losses import loss_for
 from mpifed.models.modules import module_model
+from topologies.places import raised_at, within
 
 
 def make_model(
@@ -41,7 +45,8 @@ def make_model(
     """
     name = configuration.model.name
     function = find("model", name)
-    _check_argument(function, name)
+    where = within(function)
+    _check_argument(function, name, where)
 
     def build() -> Any:
         return function(description, **configuration.model.options)
@@ -58,18 +63,20 @@ def make_model(
             complete(made, description.input_shape) if isinstance(made, torch.nn.Module) else made
         )
 
-    built = seeded(first, configuration.seed)
+    with _named(name, where):
+        built = seeded(first, configuration.seed)
     if isinstance(built, torch.nn.Module):
-        built = module_model(
-            build,
-            description.input_shape,
-            description.output_shape,
-            loss_for(description.task),
-            seed=configuration.seed,
-            autocast=torch.bfloat16 if configuration.local.autocast else None,
-            dtype=torch.float64 if configuration.dtype == "float64" else torch.float32,
-            network=built,
-        )
+        with _named(name, where):
+            built = module_model(
+                build,
+                description.input_shape,
+                description.output_shape,
+                loss_for(description.task),
+                seed=configuration.seed,
+                autocast=torch.bfloat16 if configuration.local.autocast else None,
+                dtype=torch.float64 if configuration.dtype == "float64" else torch.float32,
+                network=built,
+            )
     elif configuration.local.autocast:
         raise InputError(
             f"local.autocast is '{configuration.local.autocast}', but model '{name}' is computed "
@@ -78,7 +85,8 @@ def make_model(
     if not isinstance(built, Parametrised):
         raise InputError(
             f"model.name is '{name}', which returns {type(built).__name__}; it must return a "
-            "mpifed.models.base.Model or a torch module"
+            f"mpifed.models.base.Model or a torch module (mpifed calls "
+            f"{call_of_class('model', function)}){where}"
         )
     wanted = method.model_type
     if not isinstance(built, wanted):
@@ -86,18 +94,32 @@ def make_model(
         raise InputError(
             f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
             f"'{configuration.algorithm.name}' needs a "
-            f"{' or '.join(kind.__name__ for kind in kinds)}"
+            f"{' or '.join(kind.__name__ for kind in kinds)}{where}"
         )
     # A model that does not predict reaches only methods that ask for it by ``model_type``.
     return cast(Model, built)
 
 
-def _check_argument(function: Any, name: str) -> None:
+@contextmanager
+def _named(name: str, where: str) -> Iterator[None]:
+    """Say in refusals of a user's module by which name it is configured, and where it is."""
+    try:
+        yield
+    except InputError as error:
+        said = text_of(error)
+        if not where or not said.startswith("model: "):
+            raise
+        told = error.__cause__ is not None and raised_at(error.__cause__)
+        said = f"model.name is '{name}': {said.removeprefix('model: ')}"
+        raise InputError(said if told else f"{said}{where}") from error
+
+
+def _check_argument(function: Any, name: str, where: str) -> None:
     """Refuse a module in place of a function, and one that takes no description of the data."""
     if isinstance(inspect.unwrap(function), torch.nn.Module):
         raise InputError(
             f"model.name is '{name}', which is one torch module, but every model of a run is drawn "
-            "anew; name a function that builds it: def build(data): return ..."
+            f"anew; name a function that builds it: def build(data): return ...{where}"
         )
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -107,12 +129,12 @@ def _check_argument(function: Any, name: str) -> None:
     if [p for p in positional[1:] if p.default is p.empty]:
         raise InputError(
             f"model.name is '{name}', which needs '{positional[1].name}' by position; options are "
-            f"keyword-only parameters: def build(data, *, {positional[1].name})"
+            f"keyword-only parameters: def build(data, *, {positional[1].name}){where}"
         )
     if not positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise InputError(
             f"model.name is '{name}', which takes no argument; it is called with the data's "
-            "description: write def build(data), with data.input_shape and data.n_outputs"
+            f"description: write def build(data), with data.input_shape and data.n_outputs{where}"
         )
 
 

@@ -101,18 +101,30 @@ BASES = {
 }
 
 
+FORMS = {
+    "algorithm": "{name}(Algorithm) with deploy(state, clients, draws), init(clients, exchange, "
+    "draws, dtype), payload(), round(state, clients, channel, draws), made as {name}(model, ",
+    "data": "{name}(Dataset) with load(client_ids, dtype), made as {name}(n_clients, seed, comm",
+    "exchange": "{name}(Exchange) with at(round, active, memory), describe(payload, itemsize), ",
+}
+
+
 @pytest.mark.parametrize("name", ["Unrelated", "not_a_class"])
 def test_what_is_not_derived_from_the_base_class_is_refused(name):
     for section, base in BASES.items():
         with pytest.raises(InputError) as refused:
             resolve({section: f"{__name__}:{name}"})
-        assert str(refused.value) == (
-            f"{section}.name is '{__name__}:{name}', which is not derived from {base}"
+        said = str(refused.value)
+        assert said.startswith(
+            f"{section}.name is '{__name__}:{name}', which is not derived from {base}; write class "
         )
+        assert FORMS[section].format(name=name) in said
+        assert re.search(r"\(in [^ ]*test_components\.py, line \d+\)$", said), said
 
 
 def test_a_class_that_lacks_a_method_is_refused():
-    with pytest.raises(InputError, match="which lacks the methods payload, round"):
+    words = r"which lacks the methods payload\(\), round\(state, clients, channel, draws\) \(in "
+    with pytest.raises(InputError, match=words):
         resolve({"algorithm": f"{__name__}:Incomplete"})
 
 

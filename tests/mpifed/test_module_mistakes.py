@@ -130,7 +130,10 @@ def test_modules_that_cannot_be_trained_are_refused_with_the_remedy(build, words
 
 
 def test_a_misspelt_fact_of_the_data_gets_the_closest_one(tmp_path):
-    said = r"no attribute 'n_output'; did you mean 'n_outputs'\? \(mpifed calls misspelt\(data, "
+    said = (
+        r"no attribute 'n_output'; did you mean 'n_outputs'\? in .*mistaken_modules.py, line \d+ "
+        r"\(misspelt\) \(mpifed calls misspelt\(data, "
+    )
     with pytest.raises(InputError, match=said):
         mpifed.run("digits-fedem", output=tmp_path / "run", **SMALL, model=mistakes.misspelt)
     assert not (tmp_path / "run").exists()

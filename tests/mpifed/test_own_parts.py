@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -183,15 +184,15 @@ class Unlabels(Attack):
 
 PARTS = {
     Lossy: "compressor 'Lossy': __call__ returned a Tensor of shape (8, 4); it must return a "
-    "Tensor of shape (8, 5) (mpifed calls __call__(rows, draws, ids, purpose))",
+    "Tensor of shape (8, 5) (mpifed calls __call__(rows, draws, ids, purpose), in ",
     Uncounted: "compressor 'Uncounted': bits returned None; it must return a ndarray of shape (8,) "
-    "(mpifed calls bits(size, itemsize, draws, ids, purpose))",
+    "(mpifed calls bits(size, itemsize, draws, ids, purpose), in ",
     Uncombined: "aggregator 'Uncombined': combine returned a ndarray of shape (8, 5); it must "
-    "return a ndarray of shape (5,) (mpifed calls combine(columns))",
+    "return a ndarray of shape (5,) (mpifed calls combine(columns), in ",
     Forgets: "correction 'Forgets': step returned a Tensor; it must return two tensors, values and "
-    "what is remembered (mpifed calls step(x, moved, kept, neighbours))",
+    "what is remembered (mpifed calls step(x, moved, kept, neighbours), in ",
     Withholds: "attack 'Withholds': sent returned None; it must return a Tensor of shape (1, 1, 5) "
-    "(mpifed calls sent(updates, malicious, participants))",
+    "(mpifed calls sent(updates, malicious, participants), in ",
     Unlabels: "attack 'Unlabels': relabelled returned None; it must return a Tensor of shape ",
 }
 PLACES = {
@@ -210,6 +211,7 @@ def test_other_wrong_parts_of_a_round_are_named(kind, tmp_path, capfd):
     words = [*WORDS, "algorithm=fedavg", f"{place}={__name__}:{kind.__name__}", *more]
     done = call([*words, "--output", tmp_path / "run"], capfd)
     assert done.code == 2 and PARTS[kind] in done.err, done
+    assert re.search(r", in \S*test_own_parts\.py, line \d+\)$", done.err.strip()), done
     assert list(tmp_path.iterdir()) == []
 
 

@@ -57,7 +57,7 @@ def no_notes():
     NOTES[:] = bytes(len(NOTES))
 
 
-CALLED = "(mpifed calls round(state, clients, channel, draws))"
+CALLED = "(mpifed calls round(state, clients, channel, draws)"
 
 
 class Own(FedAvg):
@@ -161,11 +161,11 @@ WRONG = {
     f"was given, float32 of shape (1, 5) {CALLED}",
     OtherType: "round returned a state whose model is float64 of shape (1, 5); it must be as it "
     f"was given, float32 of shape (1, 5) {CALLED}",
-    WrongCall: "round raised TypeError: LocalSGD.__call__() missing 1 required",
+    WrongCall: "round raised TypeError: self.local() missing 1 required",
     Raises: "round raised KeyError: 'momentum' in ",
     Leaves: "round raised SystemExit: 0 in ",
     DeploysState: "deploy returned a FedAvgState; it must return a "
-    "mpifed.algorithms.base.Predictor (mpifed calls deploy(state, clients, draws))",
+    "mpifed.algorithms.base.Predictor (mpifed calls deploy(state, clients, draws), in ",
     DeploysVector: "deploy(state, clients, draws) deploys parameters of shape (5,) and no mixture",
     RowsMissing: "init returned a state whose optimizer.momentum is float32 of shape (5, 1, 5) for "
     "8 clients; its first axis must be clients",

@@ -1,6 +1,7 @@
 import networkx as nx
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -137,3 +138,73 @@ def test_what_mixes_is_not_warned_of(recwarn):
     mixing_matrix(build_graph("path", 4))
     mixing_matrix(nx.empty_graph(1))
     assert not recwarn.list
+
+
+def halved(graph, *, share=0.5):
+    """A rule that returns an array: half of a maximum-degree matrix."""
+    adjacency = nx.to_numpy_array(graph, range(len(graph)))
+    w = share * adjacency / adjacency.sum(axis=1).max()
+    return w + np.diag(1 - w.sum(axis=1))
+
+
+def halved_sparse(graph, **options):
+    return scipy.sparse.csr_array(halved(graph, **options))
+
+
+def halved_made(graph, **options):
+    return MixingMatrix.from_sparse(halved(graph, **options))
+
+
+def rounded(graph):
+    """A rule that leaves rounding errors beside the edges."""
+    return halved(graph) + 1e-12 * (1 - np.eye(len(graph)) * len(graph))
+
+
+@pytest.mark.parametrize("rule", ["halved", "halved_sparse", "halved_made"])
+def test_a_user_s_rule_may_return_an_array(rule):
+    graph = build_graph("star", 5)
+    matrix = mixing_matrix(graph, f"{__name__}:{rule}", share=0.25)
+    assert matrix.symmetric and matrix.info["weight_options"] == {"share": 0.25}
+    assert matrix.to_dense() == pytest.approx(halved(graph, share=0.25), abs=1e-15)
+
+
+def test_rounding_beside_the_edges_is_no_message():
+    graph = build_graph("ring", 8)
+    assert len(mixing_matrix(graph, f"{__name__}:rounded").edges) == 8
+
+
+def to_all(graph):
+    return np.full((len(graph), len(graph)), 1 / len(graph))
+
+
+def of_fewer(graph):
+    return np.eye(len(graph) - 1)
+
+
+def of_rows(graph):
+    return np.full((len(graph), len(graph)), 0.5)
+
+
+def of_a_list(graph):
+    return graph.edges
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (to_all, "gives nodes 0 and 2 the weight 0.2, but no edge of the graph joins them; to_all"),
+        (of_fewer, "returned weights of 4 nodes for a graph of 5"),
+        (of_rows, "is no W: the matrix is not a mixing matrix: rows do not sum to one by 1.5"),
+        (
+            of_a_list,
+            "returned an EdgeView; of_a_list(graph, **options) must return W, an array",
+        ),
+    ],
+)
+def test_what_a_user_s_rule_returns_wrongly_is_told_with_its_file(rule, words):
+    with pytest.raises(TopologyError) as refused:
+        mixing_matrix(build_graph("ring", 5), f"{__name__}:{rule.__name__}")
+    said = str(refused.value)
+    assert words in said and said.startswith(f"{__name__}:{rule.__name__} ")
+    place = f"test_weights.py, line {rule.__code__.co_firstlineno})"
+    assert said.endswith(place), said

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpifed.components.registry import complete, find, find_algorithm
+from mpifed.components.registry import complete, find_algorithm
 from mpifed.exchange.aggregation.base import build
+from mpifed.exchange.compression import build as compressor
 from mpifed.federation.participation import count_participants, fixed_fraction, is_unbiased
 
 
@@ -61,8 +62,7 @@ def biased(configuration: Any, said: str) -> str | None:
     section = configuration.compression
     if section.name == "none":
         return None
-    made: Any = find("compression", section.name)(**section.options)
-    if made.unbiased:
+    if compressor(section).unbiased:
         return None
     return (
         f"{said} and compression is '{section.name}', whose error feedback makes up for errors in "

@@ -25,6 +25,7 @@ from mpifed.components.schema import shown
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
+from topologies.places import within
 
 PURPOSE = "compression"
 """The stream that compressors draw from, unless the caller names another."""
@@ -153,9 +154,12 @@ def build(section: Any, path: str = "compression") -> Compressor:
     """
     asked = complete("compression", section, path)
     said = f"{path}.name is '{asked.name}'"
-    made = Compressor.adopt(find("compression", asked.name)(**asked.options), said)
+    maker = find("compression", asked.name, f"{path}.name")
+    made = Compressor.adopt(maker(**asked.options), said, maker)
     if not isinstance(made.unbiased, bool):
-        raise InputError(f"{said}, whose unbiased is {shown(made.unbiased)}; allowed: true, false")
+        raise InputError(
+            f"{said}, whose unbiased is {shown(made.unbiased)}; allowed: true, false{within(maker)}"
+        )
     return made
 
 

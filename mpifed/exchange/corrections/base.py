@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from mpifed.components.base import Component
-from mpifed.components.declared import call_of
 from mpifed.components.registry import complete, find
-from mpifed.components.results import WrongResult, checked_result
+from mpifed.components.results import WrongResult, as_called, checked_result
 from mpifed.exchange.nearby import Nearby
 from mpifed.state import client
 
@@ -154,7 +153,7 @@ def checked_step(
         given = "None" if made is None else f"a {type(made).__name__}"
         raise WrongResult(
             f"correction '{type(correction).__name__}': step returned {given}; it must return two "
-            f"tensors, values and what is remembered (mpifed calls {call_of(Correction, 'step')})"
+            f"tensors, values and what is remembered{as_called(correction, Correction, 'step')}"
         )
     after, found = (
         checked_result(correction, "step", one, like)
@@ -200,8 +199,8 @@ def build(section: Any, path: str = "exchange.correction") -> Correction | None:
     asked = complete("correction", section, path)
     if asked.name == "none":
         return None
-    found = find("correction", asked.name, f"{path}.name")(**asked.options)
-    return Correction.adopt(found, f"{path}.name is '{asked.name}'")
+    maker = find("correction", asked.name, f"{path}.name")
+    return Correction.adopt(maker(**asked.options), f"{path}.name is '{asked.name}'", maker)
 
 
 def halves(rows: Tensor) -> tuple[Tensor, Tensor]:

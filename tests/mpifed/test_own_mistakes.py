@@ -1,0 +1,305 @@
+"""Whatever a user's own component does wrongly is one sentence with its key, file and signature.
+
+Each case is a file as a user would write it; the line that is told is the one that ends in
+``# here``.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+from commands import call
+
+from mpifed.errors import MESSAGE
+from mpifed.launch import main
+
+WORDS = (
+    "clients=8",
+    "rounds=4",
+    "data.n_test=5",
+    "data.dimension=4",
+    "model=linear",
+    "algorithm=fedavg",
+)
+COMPRESSOR = (
+    "__call__(rows, draws, ids, purpose), bits(size, itemsize, draws, ids, purpose), "
+    "contraction(size), floats(size, draws, ids, purpose), omega(size)"
+)
+METHODS = (
+    "deploy(state, clients, draws), init(clients, exchange, draws, dtype), payload(), "
+    "round(state, clients, channel, draws)"
+)
+STEP = "step(x, moved, kept, neighbours)"
+ROUND = "(mpifed calls round(state, clients, channel, draws)"
+
+OF_ANOTHER_KIND = {
+    "compression": f"made as (x), but mpifed calls own(**options) for an object with {COMPRESSOR}, "
+    "unbiased (True or False); options are keyword-only parameters",
+    "exchange.correction": f"made as (x), but mpifed calls own(**options) for an object with {STEP}"
+    "; options are keyword-only parameters",
+    "algorithm": f"write class own(Algorithm) with {METHODS}, made as own(model, local, **options)",
+    "data": "write class own(Dataset) with load(client_ids, dtype), made as own(n_clients, seed, ",
+    "exchange": "write class own(Exchange) with at(round, active, memory), ",
+    "exchange.aggregator": "write class own(ByCoordinates) with combine(columns) or class own("
+    "ByProducts) with shares(products), made as own(**options)",
+    "attack": "which is not derived from mpifed.exchange.attacks.Attack; write class own(Attack)",
+    "exchange.topology": "own is own(x), but is called as own(n=...)",
+    "exchange.weights": "returned an int; own(graph, **options) must return W, an array of shape (",
+    "exchange.schedule": "returned an int, which is not a schedule: it lacks n, period, tau, ",
+    "algorithm.surrogate": "cannot be used as a surrogate: it lacks init(generator), losses(z, thet"
+    "a), minimiser(s), n_parameters (a whole number), penalty(theta), project(s), ",
+}
+"""What is said of a function of one argument in place of each kind of component."""
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch, capfd):
+    """Runs the command with a user's file, and returns exit code, message, and the told line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run(source, *words):
+        file = textwrap.dedent(source).lstrip()
+        (tmp_path / "comp.py").write_text(file)
+        monkeypatch.delitem(sys.modules, "comp", raising=False)
+        done = call([*words, "--output", tmp_path / "run"], capfd)
+        (message,) = done.err.splitlines() or [""]
+        assert len(message) <= MESSAGE + len("mpifed: ") and "Traceback" not in done.err
+        lines = [number for number, line in enumerate(file.split("\n"), 1) if "# here" in line]
+        assert not lines or f"comp.py, line {lines[0]}" in message, message
+        assert (tmp_path / "run").exists() == (done.code != 2)
+        return done.code, message.removeprefix("mpifed: "), done.out
+
+    yield run
+    sys.modules.pop("comp", None)
+
+
+def gossips(key):
+    return ["exchange=gossip"] if key.removeprefix("exchange.") in PARTS else []
+
+
+PARTS = ("correction", "topology", "weights", "schedule")
+
+
+@pytest.mark.parametrize("key", OF_ANOTHER_KIND)
+def test_a_function_in_place_of_each_kind_is_told_what_is_wanted(key, user):
+    source = """
+        def own(x):  # here
+            return 3
+    """
+    words = [*WORDS, *gossips(key), f"{key}=comp:own"]
+    if key == "algorithm.surrogate":
+        words = ["fedmm-homogeneous", "data=poisson"]
+        words.append("algorithm={name: fedmm, surrogate: comp:own}")
+    code, message, _ = user(source, *words)
+    assert code == 2 and OF_ANOTHER_KIND[key] in message, message
+    assert message.startswith(key) and "comp" in message
+
+
+CLASSES = {
+    "from mpifed.exchange.compression.base import Compressor as Base": (
+        "compression",
+        f"which lacks the methods {COMPRESSOR} (in ",
+    ),
+    "from mpifed.exchange.corrections.base import Correction as Base": (
+        "exchange.correction",
+        f"which lacks the methods {STEP} (in ",
+    ),
+    "from mpifed.algorithms.base import Algorithm as Base": (
+        "algorithm",
+        f"which lacks the methods {METHODS} (in ",
+    ),
+    "from mpifed.exchange.aggregation.base import ByProducts as Base": (
+        "exchange.aggregator",
+        "which lacks the methods shares(products) (in ",
+    ),
+    "from mpifed.data.base import Dataset as Base": (
+        "data",
+        "which lacks the methods load(client_ids, dtype) (in ",
+    ),
+    "from mpifed.exchange.attacks import Attack as Base": (
+        "attack={name: comp:Own, clients: [1]}",
+        "which changes nothing; write changes_labels = True with relabelled(y, n_classes) or ",
+    ),
+    "Base = object": (
+        "compression",
+        f"cannot be used as a compressor: it lacks {COMPRESSOR}, unbiased (True or False) (in ",
+    ),
+}
+
+
+@pytest.mark.parametrize("base", CLASSES)
+def test_an_empty_class_is_told_what_to_write(base, user):
+    key, said = CLASSES[base]
+    word = key if "=" in key else f"{key}=comp:Own"
+    source = f"{base}\nclass Own(Base):  # here\n    pass\n"
+    code, message, _ = user(source, *WORDS, *gossips(key), word)
+    assert code == 2 and said in message, message
+    assert message.startswith(f"{key.partition('=')[0]}.name is 'comp:Own', which ")
+
+
+METHOD = """
+    import dataclasses
+    import torch
+    from mpifed import state
+    from mpifed.algorithms.fedavg import FedAvg
+
+    class FedState:
+        model: torch.Tensor = state.shared()
+
+    @dataclasses.dataclass(frozen=True)
+    class Bare:
+        model: torch.Tensor
+
+    class Own(FedAvg):
+        def __init__(self, model, local):
+            super().__init__(model, local)
+
+"""
+BODIES = {
+    "def round(self, state, clients, channel, draws):  # here\n    pass": (
+        "algorithm 'Own': round returned None; it must return a state as it was given, of "
+        f"FedAvgState {ROUND}, in comp.py, line "
+    ),
+    "def round(self, state, clients, channel, draws):\n    channel.mean(state.model)  # here": (
+        "round raised TypeError: channel.mean() missing 1 required positional argument: 'weights' "
+        "in comp.py, line 18 (Own.round); write channel.mean(rows, weights, whole) (mpifed calls "
+    ),
+    "def round(self, state, clients, channel, draws):\n    channel.avrage(1)  # here": (
+        "round raised AttributeError: channel has no attribute 'avrage'; did you mean 'average'? "
+    ),
+    "def round(self, clients, state, channel, draws):\n    pass": (
+        "algorithm.name is 'comp:Own', which cannot be imported: algorithm 'Own' has round(clients"
+        ", state, channel, draws), but mpifed calls round(state, clients, channel, draws): the "
+        "arguments are in another order (in comp.py, line 13)"
+    ),
+    "def init(self, clients, exchange, draws, dtype):  # here\n    return FedState()": (
+        "it must return a state, which is a dataclass (mpifed.state): write @dataclasses.dataclass"
+        "(frozen=True) above class FedState (mpifed calls init(clients, exchange, draws, dtype), "
+    ),
+    "def init(self, clients, exchange, draws, dtype):\n    return FedState(1)  # here": (
+        "TypeError: FedState() takes no arguments in comp.py, line 18 (Own.init); write "
+        "@dataclasses.dataclass(frozen=True) above class FedState (mpifed calls init("
+    ),
+    "def init(self, clients, exchange, draws, dtype):  # here\n    return Bare(torch.ones(1, 5))": (
+        "init returned a state whose field 'model' does not say to whom it belongs; write model: "
+        "Tensor = state.server(), or client(), shared() or follows() of mpifed.state (mpifed calls "
+    ),
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_method_that_is_wrong_is_told_in_the_words_of_its_file(body, user):
+    source = textwrap.dedent(METHOD) + textwrap.indent(body, "    ")
+    code, message, _ = user(source, *WORDS, "algorithm=comp:Own")
+    assert code == 2 and BODIES[body] in message, message
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        ('{}["later"]', "round 3: KeyError: 'later' in comp.py, line 20 (Own.round) (MPIFED_DEBUG"),
+        ("return None", f"FedAvgState {ROUND}, in comp.py, line 18)"),
+    ],
+)
+def test_a_failure_in_a_later_round_has_its_place(act, said, user):
+    body = f"""
+    def round(self, state, clients, channel, draws):
+        if draws.round == 3:
+            {act}
+        return super().round(state, clients, channel, draws)
+    """
+    code, message, _ = user(textwrap.dedent(METHOD) + body, *WORDS, "algorithm=comp:Own")
+    assert code == 1 and message.startswith("round 3: ") and said in message, message
+
+
+MODULE = """
+    import torch
+
+    class Net(torch.nn.Module):{there}
+        def __init__(self, data):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, data.n_outputs)
+
+        def forward(self, x):
+            return {outputs}
+"""
+MODELS = {
+    "def own(data):\n    return {}['m']  # here": (
+        "model.name is 'comp:own', which fails for these data: KeyError: 'm' in comp.py, line 2 "
+        "(own) (mpifed calls own(data, **options))"
+    ),
+    "def own(data):  # here\n    pass": "torch module (mpifed calls own(data, **options)) (in comp",
+    "def own():  # here\n    pass": "which takes no argument; it is called with the data's ",
+    "def own(data, width):  # here\n    pass": "keyword-only parameters: def build(data, *, width)",
+}
+
+
+@pytest.mark.parametrize("source", MODELS)
+def test_a_model_that_is_wrong_has_its_place(source, user):
+    code, message, _ = user(source, *WORDS, "model=comp:own")
+    assert code == 2 and MODELS[source] in message, message
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        ("self.layr(x)  # here", "2 samples of the data, in comp.py, line 9 (Net.forward): 'Net' "),
+        ("self.layer(x)[0]", "model.name is 'comp:Net': the module gives outputs of shape (1,)"),
+        ("None", "model.name is 'comp:Net': the module returns NoneType; it must return one tens"),
+    ],
+)
+def test_a_module_that_is_wrong_has_its_place(outputs, said, user):
+    there = "" if "# here" in outputs else "  # here"
+    code, message, _ = user(MODULE.format(outputs=outputs, there=there), *WORDS, "model=comp:Net")
+    assert code == 2 and said in message, message
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_softmax_before_the_loss_is_remarked_on_as_the_run_begins(quiet, user):
+    outputs = "torch.softmax(self.layer(x), 1)"
+    words = [*WORDS, "model=comp:Net", *["--quiet"] * quiet]
+    code, _, out = user(MODULE.format(outputs=outputs, there=""), *words)
+    remark = "model: the module's outputs are probabilities (softmax)"
+    assert code == 0 and (remark in out.partition("round 0/")[0]) == (not quiet)
+
+
+@pytest.mark.parametrize("kind", ["compression", "exchange.topology"])
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import numpy\nundefined  # here", "NameError: name 'undefined' is not defined in comp"),
+        ("import nothing_of_that_name  # here", "'nothing_of_that_name'"),
+        ("raise SystemExit(3)  # here", "cannot be imported"),
+        ("def f(:  # here", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_has_its_place(kind, source, said, user):
+    code, message, _ = user(source, *WORDS, "exchange=gossip", f"{kind}=comp:own")
+    assert code == 2 and said in message and message.startswith(kind), message
+
+
+def test_a_rule_that_returns_an_array_is_run_as_the_shipped_one(tmp_path, user):
+    source = """
+        import networkx, numpy
+
+        def own(graph):
+            a = networkx.to_numpy_array(graph, range(len(graph)))
+            w = a / (1 + a.sum(axis=1).max())
+            return w + numpy.diag(1 - w.sum(axis=1))
+    """
+    words = [*WORDS, "exchange=gossip", "exchange.topology=star"]
+    assert user(source, *words, "exchange.weights=comp:own")[0] == 0
+    own = (tmp_path / "run" / "metrics.csv").read_text()
+    shipped = [*words, "exchange.weights=max_degree"]
+    assert main([*shipped, "--quiet", "--output", str(tmp_path / "shipped")]) == 0
+    other = (tmp_path / "shipped" / "metrics.csv").read_text()
+    columns = own.split("\n")[0].split(",")
+    seconds = columns.index("seconds")
+    for one, two in zip(own.splitlines(), other.splitlines(), strict=True):
+        one, two = one.split(","), two.split(",")
+        assert one[:seconds] == two[:seconds]
+        accuracy = columns.index("test_accuracy")
+        assert one[accuracy] == two[accuracy]
