@@ -263,7 +263,7 @@ def _carry_out(
         task.remarks.extend(agree(communicator, told_as_input()(lambda: remarks(setup))))
     if request.dry_run:
         if task.point is None:
-            rehearse(setup, None, task.output)
+            task.remarks.extend(rehearse(setup, None, task.output))
         lines = [to_yaml(configuration), *plan_lines(setup), *task.remarks]
         if first:
             print(*lines, sep="\n", flush=True)

@@ -58,8 +58,14 @@ from topologies.sequences import Schedule
 
 log = logging.getLogger("mpifed")
 
-NOT_TRIED = "it took too long, or would have changed files or other programs"
-"""Why nothing is known of components."""
+NOT_TRIED = (
+    "components of your own were not tried before round 1: it took too long, or would have changed "
+    "files or other programs"
+)
+"""What is said where nothing is known of components."""
+
+DRAWS = "warning: components of your own draw from a generator of the whole process"
+"""How the remark on generators begins whose numbers depend on what else a rank has done."""
 
 FEW_SECONDS, ALL_SECONDS = (5.0, 20.0), (60.0, 120.0)
 """Seconds that a copy may compute, and take, with a few clients and with all."""
@@ -123,7 +129,7 @@ def _refuse(found: Outcome) -> None:
         raise InputError(found.said)
 
 
-def rehearse(setup: Setup, samples: Samples | None, directory: Path) -> None:
+def rehearse(setup: Setup, samples: Samples | None, directory: Path) -> list[str]:
     """Try a round, where components that act in it are a user's own; collective.
 
     Parameters
@@ -135,6 +141,11 @@ def rehearse(setup: Setup, samples: Samples | None, directory: Path) -> None:
     directory : Path
         The run directory, which need not exist.
 
+    Returns
+    -------
+    list of str
+        Remarks for the log.
+
     Raises
     ------
     InputError
@@ -145,30 +156,34 @@ def rehearse(setup: Setup, samples: Samples | None, directory: Path) -> None:
     if is_users(setup.configuration.exchange.options.get("schedule")):
         agree(communicator, told_as_input()(partial(_check_schedule, setup)))
     if not has_own_parts(setup.configuration) or setup.device.type != "cpu":
-        return
+        return []
     shards = agree(communicator, told_as_input()(partial(few_shards, setup, samples)))
     few = in_throwaway(partial(_told, _with_few, setup, shards), *FEW_SECONDS)
-    if not few.returned:
-        log.info("components of your own were not tried before round 1: %s", NOT_TRIED)
+    remarks = [] if few.returned else [NOT_TRIED]
+    if (said := few.said or "").startswith(DRAWS):
+        few, remarks = Outcome(True, None), [said]
     if communicator.max(np.array([float(few.said is not None)]))[0]:
         if isinstance(communicator, Alone):
-            agree(communicator, partial(_refuse_if_wrong, setup, samples, few))
+            remarks += agree(communicator, partial(_refuse_if_wrong, setup, samples, few))
         else:
             with _undisturbed():
                 agree(communicator, partial(_try_with_all, setup, samples, directory))
     communicator.bytes_sent = sent
     at_round(0)
+    return remarks
 
 
-def _refuse_if_wrong(setup: Setup, samples: Samples | None, few: Outcome) -> None:
-    """Raise ``InputError`` where the first round fails with all clients, which are hosted here."""
+def _refuse_if_wrong(setup: Setup, samples: Samples | None, few: Outcome) -> list[str]:
+    """Raise ``InputError`` where the first round fails with all clients, which are hosted here.
+
+    Return remarks where that is not known.
+    """
     held = told_as_input()(samples_of)(setup) if samples is None else samples
     found = Outcome(False, None)
     if setup.configuration.storage.state == "memory":
         found = in_throwaway(partial(_told, _with_all, setup, held), *ALL_SECONDS)
     _refuse(found)
-    if not found.returned:
-        log.warning("a round with %d of the clients fails: %s", FEW, few.said)
+    return [] if found.returned else [f"warning: a round with {FEW} clients fails: {few.said}"]
 
 
 @contextmanager
@@ -186,11 +201,15 @@ def _undisturbed() -> Iterator[None]:
         np.random.set_state(numpy_own)  # noqa: NPY002
 
 
-def _with_few(setup: Setup, shards: Shards) -> None:
-    """Go through the first round with the clients of ``shards``; not collective."""
+def _with_few(setup: Setup, shards: Shards) -> str | None:
+    """Go through the first round with the clients of ``shards``; not collective.
+
+    Return a remark where that has drawn from generators of the process.
+    """
     few = shards.client_ids[~setup.federation.unseen[shards.client_ids]]
     if not len(few):
-        return
+        return None
+    before = _of_generators()
     options = setup.configuration
     small = dataclasses.replace(
         setup,
@@ -202,11 +221,31 @@ def _with_few(setup: Setup, shards: Shards) -> None:
     )
     federation = federation_of(setup.federation, shards)
     _play(Engine(_made_anew(small, federation), OneStep(federation, shards), Clock()), few)
+    after = _of_generators()
+    drawn = " and ".join(name for name in before if before[name] != after[name])
+    if not drawn:
+        return None
+    return (
+        f"{DRAWS} ({drawn}): their numbers differ between numbers of ranks and after a resume; "
+        "draws.stream(purpose, client) makes a generator of (seed, purpose, round, client)"
+    )
 
 
-def _with_all(setup: Setup, samples: Samples) -> None:
+def _of_generators() -> dict[str, object]:
+    """Return the states of the generators that code draws from which names none."""
+    own = random.getstate()
+    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+    return {
+        "torch's": torch.get_rng_state().numpy().tobytes(),
+        "numpy's": (kind, np.asarray(keys).tobytes(), *rest),
+        "Python's": own,
+    }
+
+
+def _with_all(setup: Setup, samples: Samples) -> str | None:
     """Go through the first round with all clients, which are hosted here."""
     _play(Engine(_made_anew(setup, setup.federation), samples, Clock()))
+    return None
 
 
 def _told(action: Callable[..., str | None], *arguments: Any) -> str | None:

@@ -81,9 +81,10 @@ def train(
     with listening(say) as heard, ExitStack() as at_the_end:
         with clock.measure("data"):
             samples = agree(communicator, partial(_load, setup))
+        tried = []
         if task.point is None:
             with clock.measure("startup"):
-                rehearse(setup, samples, task.output)
+                tried = rehearse(setup, samples, task.output)
         made = partial(_engine, setup, samples, clock, task.output)
         engine = agree(communicator, told_as_input()(made))
         agree(communicator, lambda: _warn_of_this_computer(engine))
@@ -98,7 +99,7 @@ def train(
                 if say is not None:
                     say(str(stopped))
                 return "stopped"
-        remarks = agree(communicator, told_as_input()(engine.remarks))
+        remarks = [*tried, *agree(communicator, told_as_input()(engine.remarks))]
         recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
         progress = None
         if recorder is not None:

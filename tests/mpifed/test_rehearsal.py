@@ -261,6 +261,16 @@ def ran(directory, capfd, words):
     return sizes, [{**row, "seconds": ""} for row in rows(directory)]
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry run"])
+def test_draws_from_generators_of_the_process_are_remarked(more, tmp_path, capfd):
+    done = call([*WORDS, own(Counts), "--output", tmp_path / "run", *more], capfd)
+    (line,) = [line for line in done.out.splitlines() if "draw from a generator of" in line]
+    assert done.code == 0 and "(torch's and numpy's and Python's)" in line
+    assert "draws.stream(purpose, client)" in line
+    done = call([*WORDS, own(Own), "--output", tmp_path / "other", *more], capfd)
+    assert done.code == 0 and "draw from a generator" not in done.out
+
+
 VARIANTS = {
     "server": ["participation=0.5", "compression=top_k", "compression.k=2"],
     "gossip": ["exchange=gossip", "compression=top_k", "compression.k=2"],
@@ -446,7 +456,7 @@ def test_nothing_is_wrong_with_a_shipped_method_because_few_clients_try_it(name,
     wanted["clients"] = 1 if name == "sa_ssmm" else 6
     configuration = resolve(wanted)
     setup = make(configuration, Alone(), configuration.rounds)
-    rehearsal._with_few(setup, few_shards(setup, samples_of(setup)))
+    assert rehearsal._with_few(setup, few_shards(setup, samples_of(setup))) is None
 
 
 def test_a_shipped_configuration_is_not_tried():
