@@ -94,7 +94,9 @@ def check_name(kind: str, name: str, field: str | None = None) -> None:
         return
     place = field or f"{kind}.name"
     own = hint_at_own(name)
-    raise InputError(f"{place} is {shown(name)}; {own}{closest(name, TABLES[kind])}")
+    # One suggestion is enough.
+    known = closest("" if own.startswith("did you mean") else name, TABLES[kind])
+    raise InputError(f"{place} is {shown(name)}; {own}{known}")
 
 
 def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
