@@ -71,7 +71,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         choice = choice_in(message)
         if choice is None:
-            raise TopologyError(sentence(message, self._option_string_actions))
+            raise TopologyError(sentence(message, self._known_options()))
         place, given, names = choice
         graph = nearest(given.partition(":")[0], FAMILIES) if place == "COMMAND" else None
         if graph is not None and nearest(given, names) is None:
@@ -79,6 +79,14 @@ class _Parser(argparse.ArgumentParser):
                 f"{place} is {given!r}; did you mean 'show {graph}'? allowed: {', '.join(names)}"
             )
         raise TopologyError(f"{place} is {given!r}; {closest(given, names)}")
+
+    def _known_options(self) -> set[str]:
+        """Return the options of the command and, where none is chosen yet, of all commands."""
+        options = set(self._option_string_actions)
+        for action in self._actions:
+            for inner in action.choices.values() if isinstance(action.choices, dict) else ():
+                options |= set(inner._option_string_actions)
+        return options
 
 
 def parser() -> argparse.ArgumentParser:

@@ -23,6 +23,7 @@ from mpifed.components.schema import ComponentOf, check_options, options_of, sho
 from mpifed.components.tables import BASES, TABLES
 from mpifed.components.without_torch import with_torch
 from mpifed.errors import InputError, closest, in_words
+from topologies.spelling import nearest
 
 
 @dataclass(frozen=True)
@@ -274,7 +275,9 @@ def load(target: str, field: str) -> Callable[..., Any]:
     found = getattr(module, attribute, None)
     if not callable(found):
         main = "; it must be defined in the program that is running" * (module_name == "__main__")
+        near = nearest(attribute, [each for each, value in vars(module).items() if callable(value)])
+        hint = f"; did you mean '{near}'?" if near and not main else ""
         raise InputError(
-            f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'{main}"
+            f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'{main}{hint}"
         )
     return found
