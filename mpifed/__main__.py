@@ -29,6 +29,9 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
 }
 """Subcommands by name: the module whose ``main`` runs them, and a summary for the help."""
 
+OPTIONS = ("--help", "--version")
+"""Options without a subcommand."""
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a subcommand.
@@ -89,7 +92,8 @@ def _unknown(word: str) -> str:
 
     if word in experiment_names() or word.endswith(YAML_FILES):
         return f"{shown(word)} is an experiment, not a subcommand; use '{started_as()} run {word}'"
-    return f"Unknown subcommand {shown(word)}; {closest(word, SUBCOMMANDS)}"
+    known = [*SUBCOMMANDS, *OPTIONS] if word.startswith("-") else SUBCOMMANDS
+    return f"Unknown subcommand {shown(word)}; {closest(word, known)}"
 
 
 if __name__ == "__main__":

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from mpifed.errors import InputError, closest
+from topologies.arguments import choice_in, number, sentence
 
 N = TypeVar("N", int, float)
-
-INVALID_CHOICE = r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)"
-"""What argparse says, with the argument, the word given, and those allowed."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,17 +35,22 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ``InputError`` with the message of argparse, and with what may be meant."""
-        choice = re.fullmatch(INVALID_CHOICE, message)
+        choice = choice_in(message)
         if choice is not None:
-            place, given, known = choice.groups()
-            names = [name.strip("'") for name in known.split(", ")]
+            place, given, names = choice
             raise InputError(f"{place} is {given!r}; {closest(given, names)}")
-        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
-        from difflib import get_close_matches  # here, since every guard would import it
+        raise InputError(sentence(message, self._option_string_actions))
 
-        near = unknown and get_close_matches(unknown[1], self._option_string_actions, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"{message}; {hint}--help shows how the command is used")
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return the ``type`` of an argument that is a whole number.
+
+    Parameters
+    ----------
+    least : int
+        The smallest that is allowed.
+    """
+    return number(int, f"a whole number, at least {least}", lambda value: bool(value >= least))
 
 
 def started_as() -> str:

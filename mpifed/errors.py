@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from topologies.lines import LONGEST
 from topologies.lines import one_line as one_line
+from topologies.spelling import nearest
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -172,7 +173,7 @@ def raise_first_diverged(first: float, own: list[int], where: str) -> None:
 
 
 def closest(name: str, allowed: Iterable[str]) -> str:
-    """Return names as a list in words, after the most similar one.
+    """Return names as a list in words, after the one that was likely meant.
 
     Parameters
     ----------
@@ -186,10 +187,8 @@ def closest(name: str, allowed: Iterable[str]) -> str:
     >>> closest("fedm", ["fedem", "fedavg"])
     "did you mean 'fedem'? allowed: fedavg, fedem"
     """
-    import difflib  # here, since every guard would import it
-
     names = sorted(allowed)
     meant = SYNONYMS.get(str(name).lower())
-    near = [meant] if meant in names else difflib.get_close_matches(str(name), names, 1, 0.5)
+    near = meant if meant in names else nearest(str(name), names)
     listing = ", ".join(names)
-    return f"did you mean '{near[0]}'? allowed: {listing}" if near else f"allowed: {listing}"
+    return f"did you mean '{near}'? allowed: {listing}" if near else f"allowed: {listing}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed import __version__
-from mpifed.command import Parser, program
+from mpifed.command import Parser, program, whole
 from mpifed.errors import (
     EXIT_FINISHED,
     EXIT_STOPPED,
@@ -77,7 +77,7 @@ def parser() -> Parser:
         help=f"what can be named ({', '.join(KINDS)}), or the options of one component or section",
     )
     made.add_argument(
-        "--expect-ranks", type=int, metavar="N", help="stop unless MPI started exactly N ranks"
+        "--expect-ranks", type=whole(1), metavar="N", help="stop unless MPI started exactly N ranks"
     )
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
     made.add_argument(
@@ -104,15 +104,21 @@ def main(arguments: list[str]) -> int:
 def _prepared(arguments: list[str]) -> Callable[[], int]:
     known = _known.get(tuple(arguments))
     options = known.options if known is not None else parser().parse_intermixed_args(arguments)
-    if options.list:
+    if options.list is not None:
         from mpifed.config.catalogue import listing
 
         text = listing(options.list)
         return lambda: _show(text)
     # Before the imports of torch and MPI, which take seconds in which a signal may come.
     stop_requested = _stop_on_signals()
-    request = _request(options, known.early if known is not None else early_request(options))
-    communicator = world_of_ranks(options.expect_ranks)
+    early = known.early if known is not None else early_request(options)
+    # A mismatch is found without torch; ranks that a launcher has started import it side by side,
+    # before one of them waits for another.
+    is_first = options.expect_ranks is not None and launched_rank() is None
+    communicator = world_of_ranks(options.expect_ranks) if is_first else None
+    request = _request(options, early)
+    if communicator is None:
+        communicator = world_of_ranks(options.expect_ranks)
     return lambda: _run(request, communicator, stop_requested)
 
 
@@ -193,7 +199,7 @@ def remember_words(arguments: list[str]) -> EarlyRequest | None:
         As ``early_request``, and for ``--help`` and options that do not exist.
     """
     options = parser().parse_intermixed_args(arguments)
-    if options.list:
+    if options.list is not None:
         return None
     early = early_request(options)
     _known[tuple(arguments)] = _Words(options, early)
@@ -208,13 +214,14 @@ def early_request(options: Any) -> EarlyRequest:
     InputError
         For words that cannot be read, or do not fit together.
     """
-    from mpifed.config.early import check_early, written_stall_limit
+    from mpifed.config.early import check_early, check_plan_words, written_stall_limit
     from mpifed.config.experiment_files import parse_overrides, split_plan, split_words
 
     words, chosen = list(options.words), options.resume
     plan = None
     if options.plan is not None:
         plan, others = split_plan(options.plan)
+        check_plan_words(others)
         words += others
     for name in ("output", "resume"):
         if getattr(options, name) == "":
@@ -229,19 +236,40 @@ def early_request(options: Any) -> EarlyRequest:
     send_to_guard(limit=limit)  # what follows imports
     if chosen is None:
         check_early(experiment, overrides)
+    elif launched_rank() is None:
+        _check_resumed(options.output, chosen, experiment, overrides)
     if launched_rank() is None:  # ranks may see other files, and look together
         _check_places(options, chosen, plan)
     return EarlyRequest(experiment, overrides, chosen, plan, limit)
 
 
+def _check_resumed(
+    output: str | None, chosen: str | bool, experiment: str | None, overrides: dict[str, Any]
+) -> None:
+    """Refuse what does not fit the configuration of the run that is to be continued."""
+    from mpifed.config.early import check_changes, check_early
+    from mpifed.reading.configurations import read_stored
+    from mpifed.reading.run_directories import check_resumed, stored_near
+
+    if isinstance(chosen, str):
+        check_resumed(Path(chosen))
+    elif output is None:
+        raise InputError("--resume needs --output DIR, or the path of a checkpoint")
+    stored = stored_near(Path(chosen if isinstance(chosen, str) else str(output)))
+    if experiment is not None or not stored.is_file():
+        check_early(experiment, overrides, with_files=False)
+    else:
+        check_changes(read_stored(stored), overrides)
+
+
 def _check_places(options: Any, chosen: str | bool | None, plan: Any) -> None:
     """Refuse what the options name and is not there, or cannot be what it is to be."""
-    from mpifed.reading.run_directories import check_output, check_resumed
+    from mpifed.reading.run_directories import check_free, check_output
 
     if options.output is not None:
         check_output(Path(options.output))
-    if isinstance(chosen, str):
-        check_resumed(Path(chosen))
+        if chosen is None:
+            check_free(Path(options.output))
     if plan is not None:
         from mpifed.training.plan_words import read_plan
 
@@ -253,9 +281,9 @@ def _check_places(options: Any, chosen: str | bool | None, plan: Any) -> None:
 def _check_function(name: str) -> None:
     """Refuse a name of no function, without importing the module of one."""
     if ":" in name:
-        from mpifed.config.early import refuse_missing_module
+        from mpifed.components.absent import refuse_absent
 
-        refuse_missing_module(name, "on_round")
+        refuse_absent(name, "on_round")
         return
     from mpifed.training.callback import callback
 

@@ -30,6 +30,9 @@ from mpifed.supervision.heartbeat import announce_orderly_end, hosted_clients, s
 from mpifed.supervision.launcher import launched_rank
 from mpifed.supervision.shared_memory import remove_segments, segments_of
 
+NAME = "mpifed"
+"""Begins the messages of a run."""
+
 PATIENCE = 30.0
 """Seconds that a rank waits to be ended by the rank that reports a failure."""
 
@@ -43,13 +46,15 @@ def bound_threads() -> None:
         os.environ.setdefault(variable, "1")
 
 
-def started(prepare: Callable[[], Callable[[], int]]) -> int:
+def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> int:
     """Prepare a command and carry it out; return its exit code.
 
     Parameters
     ----------
     prepare : callable
         Returns what is to be done once all ranks are there. What it raises is reported.
+    command : str
+        Name of the command, with which messages begin.
     """
     bound_threads()
     if os.environ.get("MPIFED_DEBUG") == "1":
@@ -60,74 +65,80 @@ def started(prepare: Callable[[], Callable[[], int]]) -> int:
     try:
         action = prepare()
     except InputError as error:
-        return _fail_early(text_of(error), EXIT_BAD_INPUT)
+        return _fail_early(command, text_of(error), EXIT_BAD_INPUT)
     except SystemExit:
         raise  # after --help or --version
     except KeyboardInterrupt:
-        return _fail_early("interrupted", EXIT_FAILED)
+        return _fail_early(command, "interrupted", EXIT_FAILED)
     except BaseException as error:
-        return _fail_early(_foreign(error), EXIT_FAILED)
+        return _fail_early(command, _foreign(error), EXIT_FAILED)
     return action()
 
 
-def reporting(communicator: Any, action: Callable[[], int]) -> int:
+def reporting(communicator: Any, action: Callable[[], int], command: str = NAME) -> int:
     """Return the exit code of ``action``; a failure ends the whole job with one message."""
+
+    def fail(message: str, code: int) -> int:
+        return _fail(command, communicator, message, code)
+
     try:
         return action()
     except AgreedInputError as error:
         if communicator.rank == 0:
-            _say(text_of(error))
+            _say(command, text_of(error))
         return EXIT_BAD_INPUT
     except InputError as error:
-        return _fail(communicator, text_of(error), EXIT_BAD_INPUT)
+        return fail(text_of(error), EXIT_BAD_INPUT)
     except RunError as error:
-        return _fail(communicator, text_of(error), EXIT_FAILED)
+        return fail(text_of(error), EXIT_FAILED)
     except StopRequested as error:
         # Of this rank alone; the others still wait for it.
-        return _fail(communicator, text_of(error), EXIT_STOPPED)
+        return fail(text_of(error), EXIT_STOPPED)
     except KeyboardInterrupt:
-        return _fail(communicator, "interrupted", EXIT_FAILED)
+        return fail("interrupted", EXIT_FAILED)
     except BrokenPipeError:
         # The reader of the output is gone; Python would report that once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _fail(communicator, "standard output was closed", EXIT_FAILED)
+        return fail("standard output was closed", EXIT_FAILED)
     except PeerFailure:
         # The rank that failed reports it, and its abort ends this wait.
         time.sleep(PATIENCE)
-        return _fail(communicator, "another rank failed and did not say why", EXIT_FAILED)
+        return fail("another rank failed and did not say why", EXIT_FAILED)
     except BaseException as error:
         # A user's component may raise anything, SystemExit included.
-        return _fail(communicator, _foreign(error), EXIT_FAILED)
+        return fail(_foreign(error), EXIT_FAILED)
 
 
 def _foreign(error: BaseException) -> str:
     return f"{in_words(error)} (MPIFED_DEBUG=1 shows the traceback)"
 
 
-def _say(message: str) -> None:
+def _say(command: str, message: str) -> None:
     if os.environ.get("MPIFED_DEBUG") == "1" and sys.exc_info()[0] is not None:
         traceback.print_exc()
-    complain("mpifed", message)
+    complain(command, message)
 
 
-def _fail_early(message: str, code: int) -> int:
+def _fail_early(command: str, message: str, code: int) -> int:
     """Report a failure before ranks can communicate: on rank 0, or through this rank's guard."""
     if launched_rank() in (None, 0):
-        _say(message)
+        _say(command, message)
     else:
         send_to_guard(failure=message)
     return code
 
 
-def _fail(communicator: Any, message: str, code: int) -> int:
+def _fail(command: str, communicator: Any, message: str, code: int) -> int:
     """Report a failure of this rank and end the whole job."""
     if communicator.size == 1:
-        _say(message)
+        _say(command, message)
         return code
     if communicator.rank != 0:
         # A failure of several ranks is reported by the first of them; its abort ends this wait.
         time.sleep(min(LONGEST_TURN, 1.0 + TURN * communicator.rank))
-    _say(f"rank {communicator.rank} on {socket.gethostname()}{hosted_clients()}: {message}")
+    _say(
+        command, f"rank {communicator.rank} on {socket.gethostname()}{hosted_clients()}: {message}"
+    )
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     announce_orderly_end()

@@ -11,19 +11,33 @@ With --output a run directory with other times is written for each, which report
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpifed.command import Parser, program
+from mpifed.config.early import check_changes
 from mpifed.config.experiment_files import parse_overrides
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
+from mpifed.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_FINISHED,
+    InputError,
+    closest,
+    complain,
+    text_of,
+)
+from mpifed.reading.configurations import read_stored
+from mpifed.reading.run_directories import check_output
 from mpifed.report.reading import run_directories
 from mpifed.supervision.launcher import launched_rank
 
 if TYPE_CHECKING:
     from mpifed.training.retiming import Retimed
+
+SECTIONS = ("network", "compute")
+"""Sections of which nothing in a run depends but its seconds."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -44,12 +58,15 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_intermixed_args(words)
         places = [word for word in options.words if not _is_override(word)]
+        _refuse_other_keys(places)
         overrides = parse_overrides([word for word in options.words if _is_override(word)])
         if not places:
             raise InputError("no run is named; --help shows how the command is used")
+        targets, unfinished = _targets(places, options.output)
         if not overrides:
             raise InputError("no other network is named; it is said like network.latency=0.05")
-        targets, unfinished = _targets(places, options.output)
+        for run in targets:
+            check_changes(read_stored(run / "config.yaml"), overrides)
         found = {run: _retimed(run, overrides) for run in targets}
         _write(found, targets)
     except InputError as error:
@@ -65,13 +82,26 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _is_override(word: str) -> bool:
     """Whether a word sets a key: names of sweeps' directories have signs of equality, too."""
-    return word.partition("=")[0].partition(".")[0] in ("network", "compute") and "=" in word
+    return word.partition("=")[0].partition(".")[0] in SECTIONS and "=" in word
+
+
+def _refuse_other_keys(places: Sequence[str]) -> None:
+    """Refuse words that set another key; directories may have signs of equality, too."""
+    for place in places:
+        key, is_override, _ = place.partition("=")
+        if is_override and not os.path.exists(place):
+            raise InputError(
+                f"{key} cannot be changed without training; "
+                f"{closest(key.partition('.')[0], SECTIONS)}, as in network.latency=0.05"
+            )
 
 
 def _targets(
     places: Sequence[str], output: Path | None
 ) -> tuple[dict[Path, Path | None], list[Path]]:
     """Return where each finished run goes, and the unfinished runs."""
+    if output is not None:
+        check_output(output)
     targets: dict[Path, Path | None] = {}
     unfinished = []
     for place in map(Path, places):
@@ -90,8 +120,6 @@ def _targets(
 
 
 def _check_targets(targets: dict[Path, Path | None]) -> None:
-    from mpifed.training.retiming import is_retimed
-
     taken: dict[Path, Path] = {}
     for run, target in targets.items():
         if target is None:
@@ -99,11 +127,17 @@ def _check_targets(targets: dict[Path, Path | None]) -> None:
         other = taken.setdefault(target.resolve(), run)
         if other != run:
             raise InputError(f"'{other}' and '{run}' would both be written to {target}")
-        if target.exists() and not is_retimed(target):
+        if target.exists() and not _is_retimed(target):
             raise InputError(
                 f"--output: {target} exists and was not written by this command; choose another "
                 "directory"
             )
+
+
+def _is_retimed(directory: Path) -> bool:
+    from mpifed.training.retiming import is_retimed
+
+    return is_retimed(directory)
 
 
 def _retimed(run: Path, overrides: dict[str, Any]) -> Retimed:

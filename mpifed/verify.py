@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.command import Parser, program
+from mpifed.command import Parser, program, whole
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError
 
 RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
@@ -64,9 +64,9 @@ def verified(words: list[str]) -> int:
             return lambda: subprocess.run(command, env=own, check=False).returncode
         communicator = launch.world_of_ranks()
         action = _action(directory, rounds, communicator, options.quiet)
-        return lambda: reporting.reporting(communicator, action)
+        return lambda: reporting.reporting(communicator, action, "mpifed.verify")
 
-    return reporting.started(prepared)
+    return reporting.started(prepared, "mpifed.verify")
 
 
 def _action(
@@ -116,8 +116,6 @@ def _under_mpirun(ranks: int, words: list[str]) -> list[str]:
     """The command line that starts this command with so many ranks."""
     from mpifed.sweep.plan import launch_words
 
-    if ranks < 1:
-        raise InputError(f"--ranks is {ranks}; it must be at least 1")
     rest = list(words)
     for place, word in enumerate(words):
         if word == "--ranks":
@@ -142,8 +140,8 @@ def parser() -> Parser:
         metavar="A:B",
         help="repeat these rounds, from the newest checkpoint before them (default: all)",
     )
-    made.add_argument("--last", type=int, metavar="K", help="repeat the last K rounds")
-    made.add_argument("--ranks", type=int, metavar="N", help="start it under mpirun -n N")
+    made.add_argument("--last", type=whole(1), metavar="K", help="repeat the last K rounds")
+    made.add_argument("--ranks", type=whole(1), metavar="N", help="start it under mpirun -n N")
     made.add_argument("--quiet", action="store_true", help="print the result alone")
     return made
 

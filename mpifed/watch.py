@@ -25,8 +25,10 @@ from mpifed.errors import (
     text_of,
 )
 from mpifed.report.watching import View, drawn, progress, view
+from topologies.arguments import number
 
-EVERY = (0.1, 3600.0)  # seconds between two looks
+SECONDS = number(float, "from 0.1 to 3600 seconds", lambda value: 0.1 <= value <= 3600)
+"""Type of the time between two looks."""
 PATIENCE = 3
 """Looks in a row that may find files in the middle of a change."""
 
@@ -46,11 +48,6 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     try:
         options = parser().parse_args(words)
-        low, high = EVERY
-        if not low <= options.every <= high:
-            raise InputError(
-                f"--every is {options.every:g}; it must be from {low:g} to {high:g} seconds"
-            )
         if not (options.run_dir / "config.yaml").is_file():
             raise InputError(
                 f"'{options.run_dir}' holds no run: there is no config.yaml in it; name the "
@@ -143,7 +140,7 @@ def parser() -> Parser:
     )
     made.add_argument("run_dir", type=Path, metavar="RUN", help="a run directory")
     made.add_argument(
-        "--every", type=float, default=2.0, metavar="SECONDS", help="between two looks; 2"
+        "--every", type=SECONDS, default=2.0, metavar="SECONDS", help="between two looks; 2"
     )
     made.add_argument("--once", action="store_true", help="show the run as it is now, and end")
     return made

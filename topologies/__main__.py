@@ -13,17 +13,19 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from topologies import commands, tabulating
+from topologies.arguments import choice_in, number, sentence
+from topologies.families import FAMILIES
 from topologies.lines import one_line
 from topologies.listing import list_names
 from topologies.messages import MESSAGE_BYTES
 from topologies.overlays import OVERLAYS
-from topologies.parameters import TopologyError
+from topologies.parameters import TopologyError, closest
 from topologies.ranking import BUDGETS
+from topologies.spelling import nearest
 from topologies.threads import one_thread
 
 
@@ -64,8 +66,27 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
+    """argparse, except that a wrong argument raises ``TopologyError``."""
+
     def error(self, message: str) -> NoReturn:
-        raise TopologyError(f"{message}; --help shows how the command is used")
+        choice = choice_in(message)
+        if choice is None:
+            raise TopologyError(sentence(message, self._known_options()))
+        place, given, names = choice
+        graph = nearest(given.partition(":")[0], FAMILIES) if place == "COMMAND" else None
+        if graph is not None and nearest(given, names) is None:
+            raise TopologyError(
+                f"{place} is {given!r}; did you mean 'show {graph}'? allowed: {', '.join(names)}"
+            )
+        raise TopologyError(f"{place} is {given!r}; {closest(given, names)}")
+
+    def _known_options(self) -> set[str]:
+        """Return the options of the command and, where none is chosen yet, of all commands."""
+        options = set(self._option_string_actions)
+        for action in self._actions:
+            for inner in action.choices.values() if isinstance(action.choices, dict) else ():
+                options |= set(inner._option_string_actions)
+        return options
 
 
 def parser() -> argparse.ArgumentParser:
@@ -187,25 +208,12 @@ def _finish(parser: argparse.ArgumentParser, run: object) -> None:
     parser.set_defaults(run=run)
 
 
-def _number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        try:
-            value = kind(text) if text.isascii() and "_" not in text else None
-        except ValueError:
-            value = None
-        if value is None or not holds(value):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
-        return value
-
-    return read
-
-
-_count = _number(int, "an integer from 1 to 2**63 - 1", lambda value: 1 <= value < 2**63)
-_several = _number(int, "an integer from 2 to 2000", lambda value: 2 <= value <= 2000)
-_natural = _number(int, "an integer of at least 0", lambda value: value >= 0)
-_positive = _number(float, "a number above 0 and below 1e300", lambda value: 0 < value < 1e300)
-_seconds = _number(float, "a number of at least 0", lambda value: 0 <= value < 1e300)
-_fraction = _number(float, "a number in (0, 1)", lambda value: 0 < value < 1)
+_count = number(int, "an integer from 1 to 2**63 - 1", lambda value: 1 <= value < 2**63)
+_several = number(int, "an integer from 2 to 2000", lambda value: 2 <= value <= 2000)
+_natural = number(int, "an integer of at least 0", lambda value: value >= 0)
+_positive = number(float, "a number above 0 and below 1e300", lambda value: 0 < value < 1e300)
+_seconds = number(float, "a number of at least 0", lambda value: 0 <= value < 1e300)
+_fraction = number(float, "a number in (0, 1)", lambda value: 0 < value < 1)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from topologies.spelling import nearest
 
 
 class TopologyError(ValueError):
@@ -130,7 +131,7 @@ class Parameter:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the allowed names as the end of a message, the one closest to ``name`` first.
+    """Return the allowed names as the end of a message, after the one that was likely meant.
 
     Parameters
     ----------
@@ -150,8 +151,8 @@ def closest(name: str, known: Iterable[str]) -> str:
     "did you mean 'ring'? allowed: ring, star"
     """
     names = list(known)
-    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    near = f"did you mean {matches[0]!r}? " if matches else ""
+    meant = nearest(name, names)
+    near = f"did you mean {meant!r}? " if meant else ""
     return f"{near}allowed: {', '.join(names)}"
 
 

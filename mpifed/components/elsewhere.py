@@ -17,25 +17,19 @@ MOST = 3
 """Components that are named, at most."""
 
 
-def words_of(module: str, entry: str | None = None) -> set[str]:
+def words_of(module: str) -> set[str]:
     """Return the words in the text of a module of this package; none where it cannot be read.
 
     Parameters
     ----------
     module : str
         Its name, with dots.
-    entry : str, optional
-        A key of a table of the module: only words in quotes in its entry count.
     """
     path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError:  # packed, or compiled
         return set()
-    if entry is not None:
-        key = re.escape(entry)
-        found = re.search(rf'^    "{key}": .*?(?=^    "|^}})', text, re.DOTALL | re.MULTILINE)
-        return set(re.findall(r'"(\w+)"', found.group())) if found else set()
     return set(re.findall(r"\w+", text))
 
 

@@ -24,6 +24,7 @@ from mpifed.components.tables import TABLES
 from mpifed.components.without_torch import with_torch
 from mpifed.errors import InputError, closest, in_words, text_of
 from topologies.places import raised_at
+from topologies.spelling import nearest
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ def check_name(kind: str, name: str, field: str | None = None) -> None:
         return
     place = field or f"{kind}.name"
     own = hint_at_own(name)
-    raise InputError(f"{place} is {shown(name)}; {own}{closest(name, TABLES[kind])}")
+    # One suggestion is enough.
+    known = closest("" if own.startswith("did you mean") else name, TABLES[kind])
+    raise InputError(f"{place} is {shown(name)}; {own}{known}")
 
 
 def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
@@ -274,7 +277,9 @@ def load(target: str, field: str) -> Callable[..., Any]:
     found = getattr(module, attribute, None)
     if not callable(found):
         main = "; it must be defined in the program that is running" * (module_name == "__main__")
+        near = nearest(attribute, [each for each, value in vars(module).items() if callable(value)])
+        hint = f"; did you mean '{near}'?" if near and not main else ""
         raise InputError(
-            f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'{main}"
+            f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'{main}{hint}"
         )
     return found

@@ -38,7 +38,7 @@ class _Named:
         return _Named(f"{self._name}.{name}")
 
     def __call__(self, *words: Any, **options: Any) -> Any:
-        _finder.called = True
+        _finder.calls += 1
         library = _package(self._name)
         raise RuntimeError(f"{self._name} is called by a command that does not import {library}")
 
@@ -64,10 +64,10 @@ class _Module(types.ModuleType):
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds the stand-in for every module of ``libraries``; ``called`` says that one was used."""
+    """Finds the stand-in for every module of ``libraries``; ``calls`` counts what was called."""
 
     libraries: frozenset[str] = frozenset()
-    called = False
+    calls = 0
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -99,7 +99,8 @@ def without_torch() -> Iterator[None]:
 def stand_ins(*libraries: str) -> Iterator[Callable[[], bool]]:
     """Give stand-ins to what imports these libraries in the context.
 
-    A library that is imported already is used itself; without another one nothing is done.
+    A library that is imported already is used itself; without another one, or within a context of
+    this function, nothing is done.
 
     Parameters
     ----------
@@ -113,14 +114,15 @@ def stand_ins(*libraries: str) -> Iterator[Callable[[], bool]]:
     """
     absent = frozenset(libraries) - set(sys.modules)
     if not absent or _finder in sys.meta_path:
-        yield lambda: False
+        earlier = _finder.calls
+        yield lambda: _finder.calls > earlier
         return
     before = set(sys.modules)
     contents = {name: set(vars(sys.modules[name])) for name in before if _package(name) in OURS}
-    _finder.libraries, _finder.called = absent, False
+    _finder.libraries, earlier = absent, _finder.calls
     sys.meta_path.insert(0, _finder)
     try:
-        yield lambda: _finder.called
+        yield lambda: _finder.calls > earlier
     finally:
         with_torch()
         for name in set(sys.modules) - before:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,6 +27,7 @@ from mpifed.config.configuration import SECTIONS, Configuration
 from mpifed.config.experiment_files import DEFAULTS, experiment_names, read_experiment
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
+from topologies.spelling import nearest
 
 USES: Mapping[str, str] = {
     "surrogate": "algorithm.surrogate={}",
@@ -81,8 +81,8 @@ def listing(word: str) -> str:
         named = [kind for kind, _ in found if kind not in ("key", "kind")]
         several = f"{shown(word)} names {len(named)} things: {', '.join(uses)}"
         return "\n\n".join([*([several] if len(named) > 1 else []), *(text for _, text in found)])
-    near = difflib.get_close_matches(word, [*kinds, *_names()], n=1, cutoff=0.5)
-    offer = f"did you mean '{near[0]}'? " if near else ""
+    near = nearest(word, [*kinds, *_names()])
+    offer = f"did you mean '{near}'? " if near else ""
     allowed = f"allowed: {', '.join(kinds)}, the name of a component, or a key"
     raise InputError(f"--list is {shown(word)}; {offer}{allowed}")
 

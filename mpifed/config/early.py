@@ -6,40 +6,40 @@ several, which read it again on one of them and fail together.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from mpifed.components.elsewhere import words_of
-from mpifed.components.registry import checked_options, complete, find, load, named
+from mpifed.components.absent import OWN, refuse_absent
+from mpifed.components.registry import checked_options, complete, find, named
+from mpifed.components.schema import shown
 from mpifed.components.tables import TABLES
 from mpifed.components.without_torch import LARGE, stand_ins
-from mpifed.config.configuration import check_names, with_name
+from mpifed.config.configuration import Configuration, check_names, resolve, with_name
 from mpifed.config.experiment_files import (
     DEFAULT_EXPERIMENT,
     DEFAULTS,
+    PLAN,
     YAML_FILES,
     apply_overrides,
+    experiment_names,
     read_experiment,
 )
 from mpifed.data.named_files import check_named_files
 from mpifed.errors import InputError
 from mpifed.supervision.heartbeat import STALL_LIMIT
 from mpifed.supervision.launcher import launched_rank
+from topologies.spelling import nearest
 
-TOPOLOGIES = {
-    "topology": "topologies.families",
-    "weights": "topologies.weights",
-    "schedule": "topologies.schedule_table",
-}
-"""Modules that have the names of graphs, weights and schedules in a table, by option."""
+TOPOLOGIES = ("topology", "weights", "schedule")
+"""Options that may name a user's function of the package ``topologies``."""
 
 
 def check_early(
     experiment: str | None, overrides: Mapping[str, Any], with_files: bool | None = None
 ) -> None:
-    """Refuse what needs neither torch nor data: unknown keys and names, types and bounds.
+    """Refuse what needs neither torch nor data.
 
     Parameters
     ----------
@@ -62,68 +62,116 @@ def check_early(
     else:
         mapping = read_experiment(DEFAULT_EXPERIMENT if experiment is None else experiment)
     if mapping is not None:
-        shipped = {} if own else mapping
-        with stand_ins(*LARGE):
-            mapping = apply_overrides(mapping, overrides)
-        n_training = check_names(mapping).n_training
         look = launched_rank() is None if with_files is None else with_files
-        _check_components(mapping, shipped, n_training, look)
+        # What mpifed comes with is right.
+        _check(mapping, overrides, bool(own or overrides), look)
+
+
+def check_changes(stored: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Refuse what ``check_early`` does, of a configuration that a run has stored.
+
+    Parameters
+    ----------
+    stored : mapping
+        The configuration.
+    overrides : mapping
+        Values by dotted key.
+
+    Raises
+    ------
+    InputError
+        As by ``check_early``; data are not looked for.
+    """
+    _check(stored, overrides, True, False)
+
+
+def refuse_absent_in(overrides: Mapping[str, Any]) -> None:
+    """Refuse a user's objects that overrides name and their modules do not have.
+
+    Parameters
+    ----------
+    overrides : mapping
+        Values by dotted key, or lists of them.
+
+    Raises
+    ------
+    InputError
+        As by ``refuse_absent``.
+    """
+    for key, value in overrides.items():
+        place = key.removesuffix(".name")
+        kind = place.rpartition(".")[2]
+        for each in value if isinstance(value, list) else [value]:
+            if kind in (*TABLES, *TOPOLOGIES) and isinstance(each, str) and OWN.fullmatch(each):
+                in_table = kind in TABLES
+                refuse_absent(each, place + ".name" * in_table)
+
+
+def _check(
+    mapping: Mapping[str, Any], overrides: Mapping[str, Any], completely: bool, with_files: bool
+) -> None:
+    with stand_ins(*LARGE):
+        mapping = apply_overrides(mapping, overrides)
+    n_training = check_names(mapping).n_training
+    sections = {
+        section: named(with_name(section, mapping.get(section, default)), section, default)
+        for section, default in DEFAULTS.items()
+    }
+    for section, (name, options) in sections.items():
+        _refuse_absent_objects(section, name, options)
+    if completely:
+        with stand_ins(*LARGE):
+            _check_components(mapping, sections, n_training)
+    if with_files:
+        check_named_files(*sections["data"])
+
+
+def _refuse_absent_objects(section: str, name: str, options: Mapping[str, Any]) -> None:
+    """Refuse objects of a user, in place of a component or of one of its options."""
+    if ":" in name:
+        refuse_absent(name, f"{section}.name")
+    for option, value in options.items():
+        inner = value.get("name") if isinstance(value, Mapping) else value
+        if option in (*TABLES, *TOPOLOGIES) and isinstance(inner, str) and OWN.fullmatch(inner):
+            refuse_absent(inner, f"{section}.{option}" + ".name" * (option in TABLES))
 
 
 def _check_components(
-    mapping: Mapping[str, Any], shipped: Mapping[str, Any], n_training: int, with_files: bool
+    mapping: Mapping[str, Any], sections: Mapping[str, tuple[str, Any]], n_training: int
 ) -> None:
-    """Refuse options of components that these do not have, and values that are no word of theirs.
+    """Refuse what ``configuration.resolve`` does, as far as stand-ins for libraries let it tell.
 
-    A word is looked for in the text of the component's module. Where it is not there, which it
-    need not be if it is inherited or is a user's, the section is completed, with stand-ins for
-    large libraries. What that cannot tell is left to ``configuration.resolve``, and values that an
-    experiment was shipped with are right.
+    A user's own objects, which may do anything with torch, are left out, and so is then what goes
+    together. Where clients are not counted yet, only options are checked.
     """
-    for section, default in DEFAULTS.items():
-        given = with_name(section, mapping.get(section, default))
-        name, options = named(given, section, default)
-        if ":" in name:
-            refuse_missing_module(name, f"{section}.name")
-        elif _is_doubtful(section, name, options, shipped.get(section)):
-            with stand_ins(*LARGE) as were_called:
-                try:
-                    checked_options(section, find(section, name), options, section)
-                    if _is_settled(mapping, options):
-                        complete(section, given, section, default, n_training)
-                except InputError as error:
-                    # One with a cause is about a failure, for which a stand-in may be the reason.
-                    if error.__cause__ is None and not were_called():
-                        raise
-                except Exception:
-                    continue
-        if section == "data" and with_files:
-            check_named_files(name, options)
+    is_counted = mapping.get("clients") != "ranks"
+    own = {key for key, given in sections.items() if any(map(OWN.fullmatch, _texts(given)))}
+    if is_counted and not own:
+        _try(lambda: resolve(mapping))
+        return
+    for key, (name, options) in sections.items():
+        if ":" not in name:
+            _try(partial(_check_options, key, name, options))
+        if is_counted and key not in own:
+            given = {"name": name, **options}
+            _try(partial(complete, key, given, key, DEFAULTS[key], n_training))
 
 
-def _is_settled(mapping: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    """Return whether a section can be completed: clients are counted, and no module is a user's."""
-    return mapping.get("clients") != "ranks" and not any(":" in text for text in _texts(options))
+def _check_options(section: str, name: str, options: Mapping[str, Any]) -> None:
+    checked_options(section, find(section, name), options, section)
 
 
-def _is_doubtful(section: str, name: str, options: Mapping[str, Any], shipped: Any) -> bool:
-    """Return whether a word of the options is none of the component's module."""
-    known = words_of(TABLES[section][name].partition(":")[0])
-    before, right = named(shipped, section, DEFAULTS[section])
-    if not set(map(str, options)) <= known | (set(right) if before == name else set()):
-        return True
-    for option, value in options.items():
-        inner = value.get("name") if isinstance(value, Mapping) else value
-        if not isinstance(inner, str):
-            continue
-        if option in TOPOLOGIES:
-            entry = words_of(TOPOLOGIES[option], inner)
-            if not set(map(str, value if isinstance(value, Mapping) else ())) <= entry | {"name"}:
-                return True
-            known |= entry
-        elif inner in TABLES.get(option, ()):
-            known |= words_of(TABLES[option][inner].partition(":")[0]) | {inner}
-    return not set(_texts(list(options.values()))) <= known | {"name", *_texts(right)}
+def _try(check: Callable[[], object]) -> None:
+    """Call a check; of its failures, raise what stand-ins cannot have caused."""
+    with stand_ins(*LARGE) as were_called:
+        try:
+            check()
+        except InputError as error:
+            # One with a cause is about a failure, for which a stand-in may be the reason.
+            if error.__cause__ is None and not were_called():
+                raise
+        except Exception:
+            return
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -132,33 +180,11 @@ def _texts(value: Any) -> Iterator[str]:
         for key, item in value.items():
             yield str(key)
             yield from _texts(item)
-    elif isinstance(value, list):
+    elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _texts(item)
     elif isinstance(value, str):
         yield value
-
-
-def refuse_missing_module(name: str, field: str) -> None:
-    """Refuse a user's object whose module is nowhere; it is not imported where it is there.
-
-    Parameters
-    ----------
-    name : str
-        ``package.module:object``.
-    field : str
-        The name's place in the configuration, for messages.
-
-    Raises
-    ------
-    InputError
-        If there is no such module.
-    """
-    module = name.partition(":")[0]
-    package = module.partition(".")[0]
-    is_sought = package.isidentifier() and package not in sys.modules
-    if "/" in module or (is_sought and importlib.util.find_spec(package) is None):
-        load(name, field)
 
 
 def written_stall_limit(experiment: str | None, overrides: Mapping[str, Any]) -> float | None:
@@ -192,3 +218,35 @@ def written(experiment: str | None) -> dict[str, Any] | None:
         return read_experiment(DEFAULT_EXPERIMENT if experiment is None else experiment)
     except InputError:
         return None
+
+
+def check_plan_words(words: Sequence[str]) -> None:
+    """Refuse words after ``--plan`` that are neither of the plan nor of the configuration.
+
+    Parameters
+    ----------
+    words : sequence of str
+        What ``split_plan`` leaves: experiments and overrides.
+
+    Raises
+    ------
+    InputError
+        For a word of another form, or an unknown key.
+    """
+    keys = [field.name for field in dataclasses.fields(Configuration)]
+    for word in words:
+        key, is_override, _ = word.partition("=")
+        if word.endswith(YAML_FILES) or word in experiment_names():
+            continue
+        if not is_override:
+            raise InputError(
+                f"--plan has the word {shown(word)}, which is not of the form key=value; allowed "
+                f"keys: {', '.join(PLAN)}"
+            )
+        if key.partition(".")[0] not in keys:
+            near = nearest(key, [*PLAN, *keys])
+            offer = f"did you mean '{near}'? " if near else ""
+            raise InputError(
+                f"--plan has the key {shown(key)}; {offer}allowed: {', '.join(PLAN)}, and keys of "
+                "the configuration"
+            )

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from mpifed.command import Parser, program
+from mpifed.components.absent import refuse_absent
 from mpifed.components.documentation import summaries
 from mpifed.components.registry import find, summary
 from mpifed.components.schema import Option, check_value, describe, options_of
@@ -128,6 +129,8 @@ def _run(words: list[str]) -> int:
 def _check_early(words: list[str]) -> None:
     """Refuse what can be refused without torch and other large libraries, in the same words."""
     if any(":" in word for word in words):
+        if ":" in words[0]:
+            refuse_absent(words[0], "data.name")
         return  # a user's module, which may do anything with torch when it is imported
     with stand_ins(*LARGE) as were_called:
         try:

@@ -150,12 +150,13 @@ def located(given: str | None, folder: str, raw: str | None = None) -> Path:
             path = place.with_name(place.name + ending) if place.name else place
             if os.path.isfile(path):  # False also for names that are too long
                 return path
-    hint = "(MPIFED_DATA or data.raw may name a directory)"
+    hint = "; MPIFED_DATA or data.raw may name its directory"
     if len(places) > 1 or raw is not None:
-        hint = f"in '{places[-1].parent}'"
+        hint = f" in '{places[-1].parent}'"
+    *first, last = OPENERS
     raise InputError(
-        f"data.path is '{given}', but there is no such file, plain or with {', '.join(OPENERS)}, "
-        f"{hint}"
+        f"data.path is '{given}', but there is no such file, plain or with {', '.join(first)} or "
+        f"{last}{hint}"
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from mpifed.data.columns import Columns, OwnDataset
-from mpifed.data.compressed import bare_name, located, opened
-from mpifed.errors import InputError, closest, one_line
+from mpifed.data.compressed import bare_name, located
+from mpifed.data.csv_header import places_in, rows_of
+from mpifed.errors import InputError, one_line
 from mpifed.mpi.communicator import Communicator
 
 HELD = 9.0
@@ -90,19 +89,8 @@ def read(
         If a column is missing, a row is longer or shorter than the first, or an input is not a
         number; the message names the line and the column.
     """
-    mark = "\t" if delimiter == "tab" else delimiter
-    if len(mark) != 1 or mark in '"\r\n':
-        raise InputError(f"data.delimiter is {delimiter!r}; it must be one character, or tab")
-    with opened(path, held=HELD) as stream:
-        text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
-        try:
-            return _read(path, csv.reader(text, delimiter=mark), label, client, test, features)
-        except UnicodeDecodeError:
-            raise InputError(f"data.path is '{path}', which is not text in UTF-8") from None
-        except csv.Error as error:
-            raise InputError(f"data.path is '{path}', which is not a CSV file ({error})") from None
-        finally:
-            text.detach()
+    with rows_of(path, delimiter, HELD) as rows:
+        return _read(path, rows, label, client, test, features)
 
 
 def _read(
@@ -114,18 +102,8 @@ def _read(
     features: Sequence[str] | None,
 ) -> Columns:
     header: list[str] = next(rows, [])
-    places = {name.strip(): number for number, name in enumerate(header)}
-    if not header or len(places) != len(header):
-        raise InputError(
-            f"data.path is '{path}', whose first line must name each column, all differently"
-        )
     named = {"label": label, "client": client, "test": test}
-    for option, name in [*named.items(), *(("features", each) for each in features or ())]:
-        if name is not None and name not in places:
-            raise InputError(
-                f"data.{option} is '{one_line(name, 60)}', but '{path}' has no such column; "
-                f"{closest(name, places)}"
-            )
+    places = places_in(path, header, named, features or ())
     others = [name for name in places if name not in named.values()]
     inputs = [places[name] for name in (others if features is None else features)]
     if not inputs:

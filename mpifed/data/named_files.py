@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mpifed.data.archives import places
 from mpifed.data.compressed import located
+from mpifed.data.csv_header import check_columns
 from mpifed.errors import InputError
 from topologies.inputs import check_regular
 
@@ -20,6 +22,9 @@ FILES = {
     "tags_file": "tags",
 }
 """Data sets that read one file, by name: its directory in ``$MPIFED_DATA``."""
+
+REQUIRING = ("csv", "npz", "tags_file")
+"""Those of them that are always given a path."""
 
 FOLDERS = ("mnist", "emnist", "cifar10", "cifar100", "leaf", "femnist", "omniglot")
 """Data sets that read a directory or archives."""
@@ -62,12 +67,13 @@ def check_named_files(name: str, options: Mapping[str, Any]) -> None:
         In the words of the data set, which looks for them again.
     """
     path, raw = options.get("path"), options.get("raw")
-    named = {type(value) for value in (path, raw) if value is not None}
-    if named != {str}:
+    if {type(value) for value in (path, raw) if value is not None} - {str}:
         return
-    if name in FILES:
-        located(path, FILES[name], raw)
-    elif name in FOLDERS and raw is not None:
+    if name in FILES and (path is not None or name not in REQUIRING):
+        found = located(path, FILES[name], raw)
+        if name == "csv":
+            check_columns(found, options)
+    elif name in FOLDERS and (raw is not None or not os.environ.get("MPIFED_DATA")):
         places(raw, name)
     elif name == "federated" and path is not None:
         check_there(Path(path).expanduser())

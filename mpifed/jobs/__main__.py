@@ -66,6 +66,8 @@ def main(words: Sequence[str] | None = None) -> int:
             )
         _refuse_unused_options(options)
         own = any(map(names_own_module, options.words))
+        if own:
+            _refuse_absent_objects(options.words)
         with contextlib.nullcontext() if own else without_torch():
             actions[options.action](options)
     except InputError as error:
@@ -75,6 +77,14 @@ def main(words: Sequence[str] | None = None) -> int:
         complain("mpifed.jobs", str(error))
         return EXIT_FAILED
     return EXIT_FINISHED
+
+
+def _refuse_absent_objects(words: Sequence[str]) -> None:
+    """Refuse a user's component that is not there, before it brings torch."""
+    from mpifed.config.early import refuse_absent_in
+    from mpifed.config.experiment_files import is_experiment, parse_overrides
+
+    refuse_absent_in(parse_overrides([word for word in words if not is_experiment(word)]))
 
 
 def _refuse_unused_options(options: Any) -> None:

@@ -27,6 +27,7 @@ from mpifed.federation.participation import Bernoulli
 from mpifed.jobs import options as job_options
 from mpifed.jobs import sources
 from mpifed.jobs.job import Job
+from mpifed.reading.run_directories import holds_run
 from mpifed.reading.yaml_files import as_text
 from mpifed.sweep import plan as sweep
 from mpifed.sweep.references import split_linked
@@ -99,7 +100,7 @@ def check_output(job: Job) -> None:
         raise InputError(f"--output is {str(output)!r}; SLURM takes no such characters in a path")
     if output.exists() and not output.is_dir():
         raise InputError(f"--output {output} is a file; it must be a directory, or not exist yet")
-    if (output / "job" / "job.json").exists() or resume.holds_run(output):
+    if (output / "job" / "job.json").exists() or holds_run(output):
         raise InputError(
             f"--output {output} already holds a run; continue it with python -m mpifed.jobs "
             "resume, or choose another directory"

@@ -54,7 +54,7 @@ def no_checkpoint(directory: Path) -> InputError:
 
 
 def check_resumed(path: Path) -> None:
-    """Refuse a path for ``--resume`` where there is nothing.
+    """Refuse a path for ``--resume`` that is no checkpoint and has none.
 
     Parameters
     ----------
@@ -64,14 +64,33 @@ def check_resumed(path: Path) -> None:
     Raises
     ------
     InputError
-        If there is neither.
+        If it is neither, as far as names tell.
     """
     if not os.path.exists(path):
         raise InputError(f"--resume {path}: there is no such file")
+    if os.path.isdir(path) and not any(path.glob("checkpoints/*.h5")):
+        raise InputError(f"--resume {path}: the directory holds no intact checkpoint")
+
+
+def stored_near(resumed: Path) -> Path:
+    """Return where the configuration of the run is that a path for ``--resume`` belongs to.
+
+    Parameters
+    ----------
+    resumed : Path
+        A checkpoint, or a run directory.
+
+    Examples
+    --------
+    >>> str(stored_near(Path("runs/study/checkpoints/round-000050.h5")))
+    'runs/study/config.yaml'
+    """
+    directory = resumed if os.path.isdir(resumed) else resumed.parent.parent
+    return directory / "config.yaml"
 
 
 def check_output(output: Path) -> None:
-    """Refuse a file where a run directory is to be made.
+    """Refuse a place where no directory can be made or written.
 
     Parameters
     ----------
@@ -81,10 +100,46 @@ def check_output(output: Path) -> None:
     Raises
     ------
     InputError
-        If it is a file.
+        If it is or lies below a file, or may not be written.
     """
     if os.path.exists(output) and not os.path.isdir(output):
         raise InputError(f"--output {output} is a file; it must be a directory, or not exist yet")
+    try:
+        place = output.resolve()
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir():
+            raise InputError(f"--output {output} cannot be made: {place} is a file")
+        if not os.access(place, os.W_OK | os.X_OK) or os.statvfs(place).f_flag & os.ST_RDONLY:
+            raise InputError(f"--output {output} cannot be written: {place} is not writable")
+    except OSError as error:
+        raise InputError(f"--output {output} cannot be used: {error.strerror}") from None
+
+
+def holds_run(directory: Path) -> bool:
+    """Return whether ``directory`` holds a run, finished or not."""
+    names = ("config.yaml", "metrics.csv", "checkpoints", "DONE")
+    return any(os.path.exists(directory / name) for name in names)
+
+
+def check_free(output: Path) -> None:
+    """Refuse a directory that holds a run, which would be overwritten.
+
+    Parameters
+    ----------
+    output : Path
+        What was given as ``--output``.
+
+    Raises
+    ------
+    InputError
+        If it holds a run, finished or not.
+    """
+    if holds_run(output):
+        raise InputError(
+            f"--output {output} already holds a run; add --resume to continue it, or choose "
+            "another directory"
+        )
 
 
 def chosen_rounds(rounds: tuple[int, int] | int | None, last: int) -> tuple[int, int]:

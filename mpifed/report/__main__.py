@@ -56,8 +56,6 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     try:
         options = parser(__doc__).parse_args(words)
-        if options.target is not None and not 0 < options.target < 1:
-            raise InputError(f"--target is {options.target:g}; it must be a fraction in (0, 1)")
         found = find_runs(options.run_dirs)
         groups, notes = group_runs(found)
         tables = {"table.md": markdown(groups, notes), "table.csv": csv_text(groups)}

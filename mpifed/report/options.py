@@ -12,13 +12,16 @@ from mpifed.report.grid_tables import WantedGrid
 from mpifed.report.groups import Group
 from mpifed.report.pictures import SIZE, Pictures
 from mpifed.report.wanted import Wanted
+from topologies.arguments import number
 
 FORMATS = ("png", "svg", "pdf")
 NO_FORMAT = "none"
 """The word for no pictures: the page and the tables alone."""
 
 SMALLEST, LARGEST = 1.0, 50.0  # inches of a picture's side
-FONT_SIZES = (4.0, 40.0)  # points
+POINTS = number(float, "from 4 to 40 points", lambda value: 4 <= value <= 40)
+POSITIVE = number(float, "above 0", lambda value: value > 0)
+FRACTION = number(float, "a fraction in (0, 1)", lambda value: 0 < value < 1)
 
 
 def figure_wanted(options: argparse.Namespace) -> Wanted | None:
@@ -49,8 +52,6 @@ def figure_wanted(options: argparse.Namespace) -> Wanted | None:
         if options.until is not None:
             raise InputError("--until is for --figure, which is not given")
         return None
-    if options.until is not None and not options.until > 0:
-        raise InputError(f"--until is {options.until:g}; it must be above 0")
     if options.output is None:
         raise InputError("--figure needs --output, the directory in which it is drawn")
     by, aside = tuple(options.by or ()), tuple(options.aside or ())
@@ -114,12 +115,7 @@ def pictures_wanted(options: argparse.Namespace) -> Pictures:
     for name, value in given.items():
         if value is not None and options.output is None:
             raise InputError(f"--{name.replace('_', '-')} is for pictures and needs --output")
-    low, high = FONT_SIZES
     font_size = 11.0 if options.font_size is None else options.font_size
-    if not low <= font_size <= high:
-        raise InputError(
-            f"--font-size is {font_size:g}; it must be from {low:g} to {high:g} points"
-        )
     if options.font is not None:
         _check_font(options.font)
     return Pictures(
@@ -221,7 +217,7 @@ def parser(about: str | None) -> Parser:
     )
     made.add_argument("--output", type=Path, metavar="DIR", help="where tables and plots go")
     made.add_argument("--against", metavar="METHOD", help="a method as the table names it")
-    made.add_argument("--target", type=float, metavar="FRACTION", help="a test accuracy")
+    made.add_argument("--target", type=FRACTION, metavar="FRACTION", help="a test accuracy")
     made.add_argument("--figure", metavar="COLUMN", help="a column of metrics.csv to draw")
     made.add_argument("--grid", metavar="COLUMN", help="a column to tabulate over --x and --by")
     made.add_argument(
@@ -229,7 +225,7 @@ def parser(about: str | None) -> Parser:
     )
     made.add_argument("--by", nargs="+", metavar="KEY", help="dotted keys, a line for each value")
     made.add_argument("--aside", nargs="+", metavar="KEY", help="dotted keys that make no panels")
-    made.add_argument("--until", type=float, metavar="X", help="the largest x of --figure")
+    made.add_argument("--until", type=POSITIVE, metavar="X", help="the largest x of --figure")
     made.add_argument("--linear", action="store_true", help="no logarithms in --figure or --grid")
     pictures = made.add_argument_group("pictures")
     pictures.add_argument("--format", metavar="FORMATS", help="png by default; png,svg,pdf; none")
@@ -237,7 +233,7 @@ def parser(about: str | None) -> Parser:
         "--size", metavar="WIDTHxHEIGHT", help="inches, without the names: 6.6x4.2"
     )
     pictures.add_argument("--font", metavar="FAMILY", help="a font that is installed")
-    pictures.add_argument("--font-size", type=float, metavar="POINTS", help="11 by default")
+    pictures.add_argument("--font-size", type=POINTS, metavar="POINTS", help="11 by default")
     for option, of, about in (
         ("--title", "PICTURE", "as test-accuracy='Accuracy (%%)'"),
         ("--x-label", "PICTURE", "as test-accuracy-rounds='rounds of FedEM'"),

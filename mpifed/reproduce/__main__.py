@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifed.command import Parser, program
+from mpifed.command import Parser, program, whole
 from mpifed.config.experiment_files import parse_overrides
 from mpifed.errors import (
     EXIT_BAD_INPUT,
@@ -40,6 +40,7 @@ from mpifed.errors import (
     complain,
     text_of,
 )
+from mpifed.reading.run_directories import check_output
 from mpifed.reproduce.study import Figure, Study, Table
 
 if TYPE_CHECKING:
@@ -106,14 +107,21 @@ def studies(paper: str) -> dict[str, Study]:
 
 
 def _chosen(options: argparse.Namespace, known: Mapping[str, Study]) -> dict[str, Study]:
-    wanted = [f"table-{each}" for each in options.table]
-    wanted += [f"figure-{each}" for each in options.figure] + options.study
+    wanted = [("table-", each) for each in options.table]
+    wanted += [("figure-", each) for each in options.figure]
+    wanted += [("", each) for each in options.study]
     found: dict[str, Study] = {}
-    for name in wanted:
+    for kind, each in wanted:
+        name = kind + each
         # Figure 1 has two parts, each a study.
         having = {k: v for k, v in known.items() if k == name or k.startswith(f"{name}-")}
         if not having:
-            raise InputError(f"{options.paper} has no {name}; {closest(name, known)}")
+            option = f"--{kind.rstrip('-') or 'study'}"
+            among = [k.removeprefix(kind) for k in known if k.startswith(kind)]
+            allowed = closest(each, among) if among else f"it has {', '.join(known)}"
+            raise InputError(
+                f"{option} is {each!r}, which {options.paper} does not have; {allowed}"
+            )
         found |= having
     return found or dict(known)
 
@@ -133,12 +141,11 @@ def _refuse_unknown(options: argparse.Namespace, chosen: Mapping[str, Study]) ->
                 raise InputError(
                     f"{option} is '{each}', which is not in {whose}; {closest(each, known)}"
                 )
+    check_output(options.output)
     if options.slurm:
         from mpifed.jobs.sources import read_site
 
         read_site(options.slurm)
-    if options.processes < 1:
-        raise InputError(f"--processes is {options.processes}; it must be a whole number from 1")
 
 
 def _planned(
@@ -201,7 +208,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="show what would be run")
     parser.add_argument(
         "--processes",
-        type=int,
+        type=whole(1),
         default=len(os.sched_getaffinity(0)),
         metavar="N",
         help="runs at once (default: cores)",

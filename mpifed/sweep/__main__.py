@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from mpifed.command import Parser, program
+from mpifed.command import Parser, program, whole
 from mpifed.config.experiment_files import DEFAULT_EXPERIMENT, split_words
 from mpifed.errors import (
     EXIT_BAD_INPUT,
@@ -37,6 +37,7 @@ from mpifed.errors import (
     complain,
     text_of,
 )
+from mpifed.reading.run_directories import check_output
 from mpifed.sweep.execution import execute
 from mpifed.sweep.index import write_index
 from mpifed.sweep.plan import Planned, check_data, launch_words, plan, run_words
@@ -64,11 +65,8 @@ def main(words: Sequence[str] | None = None) -> int:
             )
         named, overrides = split_words(options.words)
         experiment = DEFAULT_EXPERIMENT if named is None else named
-        if options.ranks is not None and options.ranks < 1:
-            raise InputError(f"--ranks is {options.ranks}; it must be at least 1")
-        if options.jobs < 1:
-            raise InputError(f"--jobs is {options.jobs}; it must be at least 1")
         output = options.output or _default_output(experiment)
+        check_output(output)
         runs = plan(
             experiment, overrides, output, options.ranks or 1, with_files=not options.dry_run
         )
@@ -116,10 +114,10 @@ def parser() -> Parser:
         help=f"as of mpifed.run; without EXPERIMENT: {DEFAULT_EXPERIMENT}",
     )
     made.add_argument("--output", type=Path, help="directory of the run directories")
-    made.add_argument("--ranks", type=int, metavar="N", help="run each under mpirun -n N")
+    made.add_argument("--ranks", type=whole(1), metavar="N", help="run each under mpirun -n N")
     made.add_argument(
         "--jobs",
-        type=int,
+        type=whole(1),
         default=1,
         metavar="J",
         help="runs at a time, each bound to processors of its own (default 1)",

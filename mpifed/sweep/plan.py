@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mpifed.components.without_torch import LARGE, stand_ins
 from mpifed.config import configuration as config
 from mpifed.config.differences import differences
 from mpifed.config.early import check_early
@@ -23,6 +24,7 @@ from mpifed.reading.configurations import read_stored
 from mpifed.reading.yaml_files import as_text
 from mpifed.sweep.index import directory_names
 from mpifed.sweep.references import split_linked
+from topologies.spelling import nearest
 
 # Resuming may change these, so a finished run with other values of them is the same run.
 FREE = ("evaluation.every:", "checkpoint.", "storage.", "threads:", "reschedule:")
@@ -146,8 +148,9 @@ def _check_values(
     """Refuse a wrong value before torch is imported: each beside the first of the other lists."""
     first = {key: values[0] for key, values in axes.items()}
     others = [{**first, key: value} for key, values in axes.items() for value in values[1:]]
-    for chosen in [first, *others][:MOST_EARLY]:
-        check_early(experiment, fixed | chosen, with_files)
+    with stand_ins(*LARGE):  # for all of them, so that each module is read once
+        for chosen in [first, *others][:MOST_EARLY]:
+            check_early(experiment, fixed | chosen, with_files)
 
 
 def check_data(experiment: str, runs: Sequence[Planned]) -> None:
@@ -187,7 +190,8 @@ def written_out(word: str) -> str:
     Raises
     ------
     InputError
-        For a range with a step of 0, or of more than ``MOST_RUNS`` numbers.
+        For a range with a step of 0, of more than ``MOST_RUNS`` numbers, or that is not written
+        as one.
 
     Examples
     --------
@@ -196,6 +200,7 @@ def written_out(word: str) -> str:
     """
     found = RANGE.fullmatch(word)
     if found is None:
+        _refuse_unlike_range(word)
         return word
     bounds = [int(number) for number in found[2].split(",")]
     if len(bounds) == 3 and bounds[2] == 0:
@@ -204,6 +209,17 @@ def written_out(word: str) -> str:
     if len(numbers) > MOST_RUNS:
         raise InputError(f"{word} has {len(numbers)} numbers; a sweep has at most {MOST_RUNS} runs")
     return f"{found[1]}={list(numbers)}"
+
+
+def _refuse_unlike_range(word: str) -> None:
+    """Refuse a value that is written like a range and is none; other texts may be values."""
+    key, _, value = word.partition("=")
+    name, is_call, _ = value.partition("(")
+    if is_call and name.isidentifier() and nearest(name.lower(), ["range"]):
+        raise InputError(
+            f"{key} is {value!r}; a range has one to three whole numbers, as in {key}=range(10) or "
+            f"{key}=range(2,10,2), and other values are a list, as in {key}=[2,5]"
+        )
 
 
 def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[str, Any]]:

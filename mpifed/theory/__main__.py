@@ -27,10 +27,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifed.command import Parser, program
+from mpifed.command import Parser, program, whole
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
+from mpifed.reading.configurations import read_stored
 from mpifed.reading.run_directories import check_checkpointed
 from mpifed.theory import flix
+from mpifed.theory.methods import check_method
+from topologies.arguments import number
 
 if TYPE_CHECKING:
     from mpifed.theory.stored import Stored
@@ -183,6 +186,9 @@ def affordable(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**answer, "meaning": AFFORDABLE}
 
 
+POSITIVE = number(float, "a number above 0", lambda value: 0 < value < float("inf"))
+SHARE = number(float, "a number, at least 0, at most 1", lambda value: 0 <= value <= 1)
+
 ANSWERS = {"variance": variance, "one-shot": one_shot, "rounds": rounds, "alpha": affordable}
 
 
@@ -191,13 +197,11 @@ def _check(options: argparse.Namespace) -> None:
     for name in REQUIRED[options.question]:
         if getattr(options, name) is None:
             raise InputError(f"{options.question} needs --{name}")
-    if options.accuracy is not None and not 0 < options.accuracy < float("inf"):
-        raise InputError(f"--accuracy is {options.accuracy:g}; it must be above 0")
-    if options.rounds is not None and options.rounds < 0:
-        raise InputError(f"--rounds is {options.rounds}; it must be at least 0")
-    if options.alpha is not None and not 0 <= options.alpha <= 1:
-        raise InputError(f"--alpha is {options.alpha:g}; it must be at least 0 and at most 1")
     check_checkpointed(options.run_dir)
+    stored = options.run_dir / "config.yaml"
+    algorithm = read_stored(stored)["algorithm"] if stored.is_file() else None
+    if isinstance(algorithm, Mapping):
+        check_method(options.run_dir, algorithm.get("name"))
 
 
 def parser() -> Parser:
@@ -210,9 +214,9 @@ def parser() -> Parser:
     )
     made.add_argument("question", choices=list(ANSWERS), help="what is asked")
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a run of FLIX")
-    made.add_argument("--accuracy", type=float, metavar="E", help="a gap of the objective")
-    made.add_argument("--rounds", type=int, metavar="R", help="communications")
-    made.add_argument("--alpha", type=float, metavar="A", help="instead of the run's own")
+    made.add_argument("--accuracy", type=POSITIVE, metavar="E", help="a gap of the objective")
+    made.add_argument("--rounds", type=whole(0), metavar="R", help="communications")
+    made.add_argument("--alpha", type=SHARE, metavar="A", help="instead of the run's own")
     return made
 
 

@@ -16,8 +16,8 @@ from mpifed.federation.clients import draw_unseen
 from mpifed.reading.hdf5 import disk_reason, opened, whole
 from mpifed.reading.run_directories import no_checkpoint
 from mpifed.theory import flix
+from mpifed.theory.methods import check_method
 
-METHODS = ("flix", "dcgd", "diana")
 OPTIONS = ("flix_alpha", "l2", "regulariser", "smoothness", "gradient")
 
 
@@ -140,12 +140,7 @@ def read_run(directory: Path) -> Stored:
         raise no_checkpoint(directory)
     path, meta = found
     configuration = meta.configuration
-    options = configuration["algorithm"]
-    if options["name"] not in METHODS:
-        raise InputError(
-            f"RUN_DIR is '{directory}', a run of '{options['name']}'; it must be one of: "
-            f"{', '.join(METHODS)}"
-        )
+    check_method(directory, configuration["algorithm"]["name"])
     return _read(path, configuration)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpifed.components.values import plain_value
 from mpifed.config.experiment_files import PLAN
-from mpifed.errors import InputError
+from mpifed.errors import InputError, closest
 from mpifed.training.network import Network
 
 
@@ -47,13 +47,13 @@ def read_plan(given: Mapping[str, Any]) -> Plan:
         values = {**_site(values.pop("site")), **values}
     for key in values:
         if key not in PLAN:
-            raise InputError(f"--plan has the key {key}; allowed: {', '.join(PLAN)}")
+            raise InputError(f"--plan has the key {key}; {closest(key, PLAN)}")
     ranks = values.get("ranks")
     ranks = ranks if isinstance(ranks, list) else [ranks]
     if not ranks or not all(type(count) is int and 1 <= count <= 10**7 for count in ranks):
+        said = "missing" if values.get("ranks") is None else values["ranks"]
         raise InputError(
-            f"--plan: ranks is {values.get('ranks')}; allowed: an integer from 1 to 10000000, "
-            "or a list of such"
+            f"--plan: ranks is {said}; allowed: an integer from 1 to 10000000, or a list of such"
         )
     for key in ("ranks_per_node", "cores"):
         if key in values and (type(values[key]) is not int or values[key] < 1):
@@ -82,7 +82,12 @@ def _number(key: str, value: Any) -> float:
 def _site(path: Any) -> dict[str, Any]:
     from mpifed.reading.yaml_files import read_yaml
 
-    found = read_yaml(Path(str(path)))
+    try:
+        found = read_yaml(Path(str(path)))
+    except InputError as error:
+        raise InputError(f"--plan: site is '{path}': {error}") from None
     if not isinstance(found, dict):
-        raise InputError(f"--plan: {path} holds no mapping; allowed keys: {', '.join(PLAN)}")
+        raise InputError(
+            f"--plan: site is '{path}', which holds no mapping; allowed keys: {', '.join(PLAN)}"
+        )
     return found

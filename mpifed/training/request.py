@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from mpifed.config.experiment_files import (
     read_experiment,
 )
 from mpifed.errors import InputError
-from mpifed.reading.run_directories import check_output
+from mpifed.reading.run_directories import check_free, check_output, holds_run
 from mpifed.training import resume
 from mpifed.training.callback import Callback
 
@@ -130,7 +129,7 @@ def understand(request: Request) -> Task:
         if output is None:
             raise InputError("--resume needs --output DIR, or the path of a checkpoint")
         point, remarks = resume.newest(output)
-        if point is None and resume.holds_run(output):
+        if point is None and holds_run(output):
             remarks = [*remarks, f"{output} has no intact checkpoint; the run starts afresh"]
     stored = None
     if request.resume and output is not None and point is None:
@@ -163,29 +162,12 @@ def _default_output(mapping: Mapping[str, Any]) -> Path:
 
 
 def _check_output(output: Path, request: Request, point: resume.ResumePoint | None) -> None:
-    try:
-        check_output(output)
-        _check_free(output, request, point)
-        place = output.resolve()
-        while not place.exists():
-            place = place.parent
-        if not place.is_dir():
-            raise InputError(f"--output {output} cannot be made: {place} is a file")
-        if not os.access(place, os.W_OK | os.X_OK) or os.statvfs(place).f_flag & os.ST_RDONLY:
-            raise InputError(f"--output {output} cannot be written: {place} is not writable")
-    except OSError as error:
-        raise InputError(f"--output {output} cannot be used: {error.strerror}") from None
-
-
-def _check_free(output: Path, request: Request, point: resume.ResumePoint | None) -> None:
-    """Refuse a directory that holds another run than the one to resume."""
-    if not resume.holds_run(output):
-        return
+    """Refuse a directory that cannot be written, or holds another run than the one to resume."""
+    check_output(output)
     if not request.resume:
-        raise InputError(
-            f"--output {output} already holds a run; add --resume to continue it, or choose "
-            "another directory"
-        )
+        check_free(output)
+    elif not holds_run(output):
+        return
     if point is not None and point.run_directory != output.resolve():
         raise InputError(
             f"--output {output} holds a run that {point.path} does not belong to; choose another "

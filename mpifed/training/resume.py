@@ -15,7 +15,7 @@ from mpifed.config.differences import differences
 from mpifed.errors import InputError
 from mpifed.reading.configurations import read_stored
 from mpifed.reading.results import read_summary
-from mpifed.reading.run_directories import check_resumed
+from mpifed.reading.run_directories import check_resumed, holds_run
 
 MAY_CHANGE = (
     *("rounds", "checkpoint", "threads", "hosts", "reschedule", "stall_limit", "experiment"),
@@ -48,12 +48,6 @@ class ResumePoint:
         """The run directory that holds the checkpoint; None if it is elsewhere."""
         folder = self.path.resolve().parent
         return folder.parent if folder.name == "checkpoints" else None
-
-
-def holds_run(directory: Path) -> bool:
-    """Return whether ``directory`` holds a run, finished or not."""
-    names = ("config.yaml", "metrics.csv", "checkpoints", "DONE")
-    return any((directory / name).exists() for name in names)
 
 
 def begun(directory: Path) -> tuple[int, int] | None:

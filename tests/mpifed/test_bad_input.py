@@ -156,7 +156,10 @@ WRONG_WORDS = {
     ),
     "unknown flag": (["--nope"], "unrecognized arguments: --nope; --help"),
     "misspelt flag": (["--trakc", "wandb"], "did you mean --track? "),
-    "no ranks": (["--expect-ranks", "many"], "invalid int value: 'many'"),
+    "no ranks": (
+        ["--expect-ranks", "many"],
+        "--expect-ranks is 'many'; it must be a whole number, at least 1",
+    ),
     "other ranks": (["--expect-ranks", "77"], "--expect-ranks says 77, but MPI started"),
     "unknown list": (["--list", "algoritms"], "did you mean 'algorithms'?"),
     "resume from nowhere": (["--resume", "no/such/file.h5"], "there is no such file"),
@@ -186,11 +189,11 @@ WRONG_FILES = {
 @pytest.fixture(autouse=True)
 def users_modules(monkeypatch, tmp_path):
     (tmp_path / "modules").mkdir(exist_ok=True)
-    broken = "raise ZeroDivisionError('at import')\n"
+    broken = "x = None\nraise ZeroDivisionError('at import')\n"
     (tmp_path / "modules" / "broken_module.py").write_text(broken)
-    (tmp_path / "modules" / "leaving_module.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "modules" / "leaving_module.py").write_text("x = None\nraise SystemExit(3)\n")
     (tmp_path / "modules" / "mute_module.py").write_text(
-        "from user_components import Mute\nraise Mute\n"
+        "from user_components import Mute\nx = None\nraise Mute\n"
     )
     monkeypatch.syspath_prepend(tmp_path / "modules")
     monkeypatch.syspath_prepend(commands.HERE)

@@ -9,8 +9,14 @@ import pytest
 from commands import environment
 
 from mpifed.config import early
-from mpifed.config.configuration import apply_overrides, parse_overrides, read_experiment, resolve
-from mpifed.config.early import check_early
+from mpifed.config.configuration import (
+    apply_overrides,
+    parse_overrides,
+    read_experiment,
+    resolve,
+    to_mapping,
+)
+from mpifed.config.early import check_changes, check_early
 from mpifed.errors import InputError
 
 WRONG = (
@@ -42,6 +48,18 @@ WRONG = (
     "algorithm={name: fedmm, surrogate: quadrtic}",
     "algorithm=nowhere_to_be_found:Method",
     "model=not/a/module.py:net",
+    "algorithm.n_components=0",
+    "algorithm={name: fedprox, mu: x}",
+    "attack.fraction=2",
+    "compression={name: top_k, fraction: 2}",
+    "data=csv",
+    "exchange={name: gossip, topology: {name: erdos_renyi, p: 2}}",
+    "exchange={name: gossip, topology: {name: torus, rows: 7}}",
+    "model={name: mlp, hidden: x}",
+    "model=json:net",
+    "model=math:net",
+    "algorithm=user_components:Fials",
+    "algorithm={name: fedmm, surrogate: json:Problem}",
 )
 
 
@@ -100,11 +118,10 @@ def test_what_only_the_whole_check_knows_passes(word, monkeypatch):
     [
         "exchange={name: gossip, topology: {name: erdos_renyi, p: 0.3, on_disconnected: keep}}",
         "exchange={name: gossip, schedule: {name: static, drop_edges: 0.1}}",
-        "exchange={name: gossip, topology: 'edges:links=0-1, 1-2'}",
         "exchange={name: gossip, topology: {name: hypercube, dimension: 3}}",
         "exchange={name: gossip, topology: json:loads}",
         "exchange.aggregator={name: trimmed_mean, trim: 0.3}",
-        "algorithm=json:loads",
+        "model=json:loads",
         "data={name: csv, path: own.csv, label: risk}",
     ],
 )
@@ -133,6 +150,32 @@ def test_a_table_that_is_missing_is_refused_where_one_process_runs(word, monkeyp
     with pytest.raises(InputError, match=r"there is no such (file|directory)"):
         check_early("digits-fedem", parse_overrides([word]))
     check_early("digits-fedem", parse_overrides([word]), with_files=False)
+
+
+@pytest.mark.parametrize("word", ["data.label=z", "data.features=[a,z]", "data.delimiter=xx"])
+def test_a_column_that_a_table_lacks_is_refused(word, monkeypatch, tmp_path):
+    monkeypatch.setattr(early, "launched_rank", lambda: None)
+    table = tmp_path / "own.csv"
+    table.write_text("a,b,y\n1,2,0\n")
+    said = {"data.label=z": "data.label is 'z', but '.*' has no such column; allowed: a, b, y"}
+    with pytest.raises(InputError, match=said.get(word, word.partition("=")[0])):
+        data = {"data": str(table), "data.label": "y"}
+        check_early("digits-fedem", data | parse_overrides([word]))
+    check_early("digits-fedem", {"data": {"name": "csv", "path": str(table), "label": "y"}})
+
+
+def test_data_of_nowhere_are_refused(monkeypatch):
+    monkeypatch.setattr(early, "launched_rank", lambda: None)
+    monkeypatch.delenv("MPIFED_DATA", raising=False)
+    with pytest.raises(InputError, match=r"data\.raw is empty and MPIFED_DATA is not set"):
+        check_early("digits-fedem", {"data": "mnist"})
+
+
+def test_what_changes_a_stored_configuration_is_checked():
+    stored = to_mapping(resolve(read_experiment("synthetic-fedem")))
+    check_changes(stored, {"network.latency": 0.5})
+    with pytest.raises(InputError, match=r"Unknown option 'network\.latncy'; did you mean"):
+        check_changes(stored, {"network.latncy": 0.5})
 
 
 def test_an_experiment_that_is_missing_is_refused_where_one_process_runs(monkeypatch):

@@ -270,9 +270,12 @@ def test_a_softmax_before_the_loss_is_remarked_on_as_the_run_begins(quiet, user)
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("import numpy\nundefined  # here", "NameError: name 'undefined' is not defined in comp"),
-        ("import nothing_of_that_name  # here", "'nothing_of_that_name'"),
-        ("raise SystemExit(3)  # here", "cannot be imported"),
+        (
+            "import numpy\nundefined  # here\nown = 1",
+            "NameError: name 'undefined' is not defined in comp",
+        ),
+        ("import nothing_of_that_name  # here\nown = 1", "'nothing_of_that_name'"),
+        ("raise SystemExit(3)  # here\nown = 1", "cannot be imported"),
         ("def f(:  # here", "SyntaxError: invalid syntax"),
     ],
 )

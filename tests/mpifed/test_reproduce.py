@@ -206,7 +206,7 @@ def test_every_study_can_be_planned(paper, tmp_path, capfd):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["fedem", "--table", "4"], "fedem has no table-4; did you mean"),
+        (["fedem", "--table", "4"], "--table is '4', which fedem does not have; allowed: 2, 3, 6"),
         (["fedem", "--table", "2", "--data", "papre"], "did you mean 'paper'"),
         (["flix", "--figure", "2", "rounds=3"], "take no overrides"),
         (["fedem", "--table", "2", "seed=[-1]"], "seed is [-1]; it must be a whole number"),

@@ -41,7 +41,7 @@ SIZES = {
     ),
     "Arabic digits": (["local.lr=١٢"], "local.lr is '١٢'"),
     "underscores": (["algorithm.mixture_floor=1_0e-3_"], "algorithm.mixture_floor is '1_0e-3_'"),
-    "Arabic ranks": (["--expect-ranks", "١"], "invalid int value: '١'"),
+    "Arabic ranks": (["--expect-ranks", "١"], "--expect-ranks is '١'; it must be"),
     "a lone surrogate": (['experiment="\\ud800"'], r"experiment is '\ud800'"),
     "a colour": (["rounds=\x1b[31mred"], r"rounds: '\x1b[31mred'"),
     "a long word": ([f"rounds={'x' * 100_000}"], "rounds is 'xxx"),

@@ -61,8 +61,11 @@ def test_a_range_is_the_list_of_its_numbers(bounds: list[int]) -> None:
 
 
 def test_other_words_are_left_alone_and_wrong_ranges_refused() -> None:
-    for word in ("seed=[0,1]", "model=range", "a=range(1,2,3,4)", "a=[range(3)]", "range(3)"):
+    for word in ("seed=[0,1]", "model=range", "a=f(3)", "a=[range(3)]", "range(3)"):
         assert written_out(word) == word
+    for word in ("a=range(1,2,3,4)", "a=range(x)", "a=rang(10)", "a=Range(3)", "a=range(3"):
+        with pytest.raises(InputError, match=r"a is '.*'; a range has one to three whole numbers"):
+            written_out(word)
     with pytest.raises(InputError, match="step is 0"):
         written_out("seed=range(1,2,0)")
     with pytest.raises(InputError, match="at most 10000"):
@@ -162,7 +165,7 @@ def test_jobs_share_the_processors_of_this_process(jobs: int) -> None:
 def test_no_jobs_are_refused(tmp_path: Path, capfd) -> None:
     words = ["synthetic-fedem", "seed=range(2)", "--jobs", "0", "--output", str(tmp_path / "x")]
     assert main(words) == 2
-    assert "--jobs is 0; it must be at least 1" in capfd.readouterr().err
+    assert "--jobs is 0; it must be a whole number, at least 1" in capfd.readouterr().err
     assert not (tmp_path / "x").exists()
 
 

@@ -1,0 +1,118 @@
+"""What commands say of wrong arguments: what was given, where, and what is allowed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from commands import environment
+
+from mpifed import launch, verify
+from mpifed.__main__ import main
+from mpifed.config.configuration import read_experiment, resolve, to_yaml
+
+SAID = {
+    "run --plan rank=4": "--plan has the key 'rank'; did you mean 'ranks'? allowed: ranks, ranks_",
+    "run --plan ranks=4 latenzy=1": "--plan has the key 'latenzy'; did you mean 'latency'? allowed",
+    "run --plan ranks=4 round=1": "did you mean 'rounds'? allowed: ranks, ranks_per_node",
+    "run --plan ranks 4": "--plan has the word 'ranks', which is not of the form key=value",
+    "run --plan cores=2": "--plan: ranks is missing; allowed: an integer from 1",
+    "run --plan ranks=2 site=no.yaml": "--plan: site is 'no.yaml': no.yaml cannot be read",
+    "run --output": "--output has no value; --help shows",
+    "run --quiet=yes": "--quiet is 'yes', but it takes no value",
+    "run model=json.loads": "did you mean 'json:loads'? components of your own are named package",
+    "run data=none.csv": "no such file, plain or with .gz, .xz or .bz2; MPIFED_DATA or",
+    "run --output file/x": "--output file/x cannot be made: ",
+    "run --output run": "--output run already holds a run; add --resume",
+    "run --resume": "--resume needs --output DIR, or the path of a checkpoint",
+    "run --resume empty": "--resume empty: the directory holds no intact checkpoint",
+    "run --resume --output run roundz=3": "Unknown configuration key 'roundz'; did you mean",
+    "run --on-round json:nothing": "on_round is 'json:nothing', but 'json' has no callable",
+    "run --list ''": "--list is ''; allowed: experiments, ",
+    "sweep seed=range(a)": "seed is 'range(a)'; a range has one to three whole numbers, as",
+    "sweep seed=[0,1] --ranks x": "--ranks is 'x'; it must be a whole number, at least 1",
+    "sweep seed=[0,1] --output file/x": "--output file/x cannot be made: ",
+    "verify empty --last x": "mpifed.verify: --last is 'x'; it must be a whole number, at least 1",
+    "verify empty": "mpifed.verify: RUN is 'empty', which holds no finished run",
+    "retime nowhere": "'nowhere' is not a directory; it must be or contain a run directory",
+    "retime run": "no other network is named; it is said like network.latency=0.05",
+    "retime run time.network=1": "time.network cannot be changed without training; allowed: comp",
+    "retime run netwrk.latency=1": "netwrk.latency cannot be changed without training; did you",
+    "retime run network.latncy=1": "Unknown option 'network.latncy'; did you mean 'latency'?",
+    "retime run network.latency=abc": "network.latency is 'abc'; it must be a number, at least 0",
+    "retime run network.latency=1 --output file": "--output file is a file; it must be a directory",
+    "topologies rng n=4": "COMMAND is 'rng'; did you mean 'show ring'? allowed: list, show, ",
+    "topologies shwo ring:n=4": "COMMAND is 'shwo'; did you mean 'show'? allowed: list, show, ",
+    "topologies show ring:n=4 --seed x": "--seed is 'x'; it must be an integer of at least 0",
+    "topologies show ring:n=4 --josn": "unrecognized arguments: --josn; did you mean --json? ",
+    "watch run --every x": "--every is 'x'; it must be from 0.1 to 3600 seconds",
+    "report run --target 2": "--target is 2; it must be a fraction in (0, 1)",
+    "reproduce fedem --table 2 --output file": "--output file is a file; it must be a directory",
+    "reproduce fedmm --table 1": "--table is '1', which fedmm does not have; it has figure-1-",
+    "theory variance run": "RUN_DIR is 'run', a run of 'fedem'; it must be one of: flix",
+    "data nope": "the data set is 'nope'; allowed: arrays, ",
+    "--versoin": "Unknown subcommand '--versoin'; did you mean '--version'?",
+    "nope": "Unknown subcommand 'nope'; allowed: completion, data, ",
+}
+
+
+def called(words: list[str]) -> int:
+    """Call ``mpifed`` in this process, without the guard that some commands have."""
+    unguarded = {"run": launch.main, "verify": verify.verified}
+    return unguarded[words[0]](words[1:]) if words[0] in unguarded else main(words)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A finished run as far as names tell, an empty directory, and a file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "round-000200.h5").touch()
+    (tmp_path / "run" / "config.yaml").write_text(
+        to_yaml(resolve(read_experiment("synthetic-fedem")))
+    )
+    (tmp_path / "run" / "DONE").touch()
+    rows = "round,simulated_seconds\n0,\n"
+    (tmp_path / "run" / "metrics.csv").write_text(rows)
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", SAID)
+def test_it_is_said_in_a_sentence(words, folder, capfd):
+    before = sorted(folder.rglob("*"))
+    given = [word.strip("'") for word in words.split()]
+    assert called(given) == 2
+    out, line = capfd.readouterr()
+    assert out == ""
+    assert SAID[words] in line, line
+    assert line.count("\n") == 1
+    assert len(line) <= 501
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_nothing_far_fetched_is_suggested(capfd):
+    for words in (["completion", "fish"], ["data", "nope"], ["run", "model=own.net"]):
+        assert called(words) == 2
+        said = capfd.readouterr().err
+        assert "did you mean" not in said.replace("did you mean 'own:net'", "")
+
+
+def test_another_number_of_ranks_is_refused_without_torch(tmp_path):
+    program = (
+        "import sys; from mpifed.launch import main\n"
+        "print(main(['--expect-ranks', '3']), 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+        cwd=tmp_path,
+    )
+    assert done.stdout == "2 False\n", done
+    assert "--expect-ranks says 3, but MPI started 1" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,32 @@
+"""Names that were likely meant where another was typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+ALIKE = 0.6
+"""Smallest similarity, by difflib's measure, of a name that is suggested."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that ``name`` was likely meant to be; None if none is alike.
+
+    Parameters
+    ----------
+    name : str
+        What was typed.
+    known : iterable of str
+        The known names. One with the same letters in another order comes first.
+
+    Examples
+    --------
+    >>> nearest("fedme", ["fedem", "fedmm"])
+    'fedem'
+    >>> nearest("fish", ["bash", "zsh"]) is None
+    True
+    """
+    import difflib  # here, since every guard would import it
+
+    names, letters = list(known), sorted(name)
+    swapped = [each for each in names if sorted(each) == letters]
+    return next(iter(swapped or difflib.get_close_matches(name, names, 1, ALIKE)), None)
