@@ -45,7 +45,7 @@ from mpifed.training.request import (
     keep_stepping,
     understand,
 )
-from mpifed.training.spare import beside_spare, hosting_ranks
+from mpifed.training.spare import beside_spare, hosting_ranks, remarks_on_cores
 from mpifed.training.train import listening, train
 from mpifed.training.trained import Trained
 
@@ -229,6 +229,7 @@ def execute(
             return Result(task.output, "plan")
         with clock.measure("startup"):
             hosting = hosting_ranks(configuration, communicator)
+            task.remarks.extend(remarks_on_cores(configuration, communicator))
 
         def run(hosts: Communicator, asked_to_stop: Callable[[], bool]) -> Result:
             about = configuration, horizon, hosts

@@ -310,6 +310,9 @@ class Mpi(Communicator):
     def local_rank(self) -> int:
         return int(self._local.Get_rank())
 
+    def local_size(self) -> int:
+        return int(self._local.Get_size())
+
     def abort(self, code: int) -> None:
         self._mpi.COMM_WORLD.Abort(code)
 

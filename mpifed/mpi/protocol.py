@@ -14,7 +14,7 @@ class Communicator(Protocol):
     """The operations on the ranks of a job.
 
     All are collective, called by every rank in the same order, except ``send``, ``receive``,
-    ``tell``, ``told``, ``set_polling``, ``local_rank`` and ``abort``.
+    ``tell``, ``told``, ``set_polling``, ``local_rank``, ``local_size`` and ``abort``.
 
     Attributes
     ----------
@@ -304,6 +304,9 @@ class Communicator(Protocol):
 
     def local_rank(self) -> int:
         """Return the number of this rank among those of its node, from 0."""
+
+    def local_size(self) -> int:
+        """Return the number of ranks of its node."""
 
     def abort(self, code: int) -> None:
         """End all processes of the job at once, with exit code ``code``."""

@@ -19,6 +19,9 @@ from mpifed.errors import AgreedInputError, AgreedStop, PeerFailure
 from mpifed.mpi.communicator import Communicator
 from mpifed.supervision import heartbeat
 
+MANY = 4
+"""Ranks that share a core from which on a run is told of ``hosts=cores``."""
+
 PAUSE = 0.1
 """Seconds that a spare rank sleeps between two looks for the end of the run."""
 
@@ -45,6 +48,26 @@ def hosting_ranks(configuration: Configuration, communicator: Communicator) -> l
         cores = communicator.broadcast_object(here)
         ranks = first_per_core(nodes.tolist(), cores, configuration.threads)
     return ranks[: configuration.clients]
+
+
+def remarks_on_cores(configuration: Configuration, communicator: Communicator) -> list[str]:
+    """Return lines for the log where many ranks share the cores of this rank's node.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        Its ``hosts`` and ``threads`` count.
+    communicator : Communicator
+        All ranks.
+    """
+    ranks, cores = communicator.local_size(), os.cpu_count() or 1
+    if configuration.hosts == "cores" or ranks <= MANY * cores:
+        return []
+    hosting = max(1, cores // configuration.threads)
+    return [
+        f"{ranks} ranks share {cores} core{'s' * (cores > 1)}: with hosts=cores {hosting} of them "
+        "would host all clients, which takes less time and memory and changes no number"
+    ]
 
 
 def first_per_core(nodes: list[int], cores: list[frozenset[int]], threads: int) -> list[int]:
