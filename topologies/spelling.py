@@ -7,6 +7,9 @@ from collections.abc import Iterable
 ALIKE = 0.6
 """Smallest similarity, by difflib's measure, of a name that is suggested."""
 
+BEGUN = 3
+"""Letters of a name from which on it is taken for the beginning of another."""
+
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that ``name`` was likely meant to be; None if none is alike.
@@ -24,9 +27,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     'fedem'
     >>> nearest("fish", ["bash", "zsh"]) is None
     True
+    >>> nearest("tol", ["tolerance", "self_loops"])
+    'tolerance'
     """
     import difflib  # here, since every guard would import it
 
     names, letters = list(known), sorted(name)
     swapped = [each for each in names if sorted(each) == letters]
-    return next(iter(swapped or difflib.get_close_matches(name, names, 1, ALIKE)), None)
+    begun = [each for each in names if len(name) >= BEGUN and each.startswith(name)]
+    return next(iter(swapped or difflib.get_close_matches(name, names, 1, ALIKE) or begun), None)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
+import user_components
 from commands import TINY, call, rows
 
 from mpifed.algorithms.base import Predictor
@@ -234,10 +236,12 @@ def test_a_method_of_a_users_own_is_told_what_it_deploys(tmp_path, capfd):
         tmp_path / "run",
     ]
     done = call(words, capfd)
+    line = user_components.DeploysRows.deploy.__code__.co_firstlineno
     assert done.code == 2
     assert done.messages == [
         "mpifed: algorithm 'DeploysRows': deploy(state, clients, draws) deploys parameters of "
         "shape (4, 21) and no mixture for 4 clients; allowed: (M, 21) for M models that all share, "
         "or (4, M, 21) for each client's own, with a mixture (4, M), which M = 1 may do without, "
-        "or (4, M + 1) with a predictor beside them"
+        "or (4, M + 1) with a predictor beside them "
+        f"(in {Path(user_components.__file__).relative_to(Path.cwd())}, line {line})"
     ]

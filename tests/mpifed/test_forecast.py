@@ -156,7 +156,7 @@ def test_a_site_gives_the_network_and_words_overrule_it(tmp_path):
 @pytest.mark.parametrize(
     ("given_", "message"),
     [
-        ({}, "ranks is None; allowed: an integer from 1"),
+        ({}, "ranks is missing; allowed: an integer from 1"),
         ({"ranks": 0}, "ranks is 0; allowed"),
         ({"ranks": True}, "ranks is True; allowed"),
         ({"ranks": []}, "ranks is"),
@@ -164,7 +164,7 @@ def test_a_site_gives_the_network_and_words_overrule_it(tmp_path):
         ({"ranks": 2, "latency": 1e-6}, "gives latency but not overhead, bandwidth"),
         ({"ranks": 2, **NETWORK, "bandwidth": 0}, "bandwidth is 0; allowed: a number above 0"),
         ({"ranks": 2, **NETWORK, "latency": -1}, "latency is -1; allowed: a number from 0"),
-        ({"ranks": 2, "speed": 1}, "has the key speed; allowed: ranks"),
+        ({"ranks": 2, "speed": 1}, "has the key speed; allowed: bandwidth, cores"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(given_, message):
