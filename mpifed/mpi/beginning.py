@@ -25,9 +25,16 @@ def import_mpi() -> None:
 def begin_mpi() -> None:
     """Begin MPI where ``import_mpi`` was called in the process that forked this rank.
 
+    The level of threads is that of ``mpi4py.rc``, which ``MPI4PY_RC_THREAD_LEVEL`` may name.
     Elsewhere importing ``mpi4py.MPI`` begins it. Call it before modules of users are imported,
     which may expect that.
     """
     module = sys.modules.get("mpi4py.MPI")
-    if module is not None and not module.Is_initialized():
-        module.Init_thread()
+    if module is None or module.Is_initialized():
+        return
+    from mpi4py import rc
+
+    if rc.threads:
+        module.Init_thread(getattr(module, f"THREAD_{rc.thread_level.upper()}"))
+    else:
+        module.Init()

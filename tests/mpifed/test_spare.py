@@ -177,7 +177,7 @@ def test_commands_of_more_ranks_than_work_end_alike(more, tmp_path):
     refused = launch(ranks, *wrong, seconds=120)
     assert refused.code == 2
     said = "mpifed: data.n_test is -1; it must be a whole number, at least 1"
-    assert refused.err.splitlines() == [said]
+    assert refused.messages == [said]
 
 
 @pytest.mark.slow
