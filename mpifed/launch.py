@@ -16,7 +16,9 @@ from mpifed.errors import (
     EXIT_STOPPED,
     InputError,
 )
+from mpifed.printing import say
 from mpifed.reporting import reporting, started
+from mpifed.supervision.children import end_children_by
 from mpifed.supervision.exit import skip_teardown
 from mpifed.supervision.handover import release_signals
 from mpifed.supervision.heartbeat import (
@@ -235,12 +237,24 @@ def early_request(options: Any) -> EarlyRequest:
     limit = written_stall_limit(experiment, overrides)
     send_to_guard(limit=limit)  # what follows imports
     if chosen is None:
-        check_early(experiment, overrides)
+        try:
+            check_early(experiment, overrides)
+        except InputError as error:
+            raise InputError(f"{error}{_hint_at_sweep(overrides, str(error))}") from None
     elif launched_rank() is None:
         _check_resumed(options.output, chosen, experiment, overrides)
     if launched_rank() is None:  # ranks may see other files, and look together
         _check_places(options, chosen, plan)
     return EarlyRequest(experiment, overrides, chosen, plan, limit)
+
+
+def _hint_at_sweep(overrides: dict[str, Any], refusal: str) -> str:
+    """Return the end of a refusal of a value that looks like several ones."""
+    for key, value in overrides.items():
+        several = isinstance(value, list) or (isinstance(value, str) and value.startswith("range("))
+        if several and refusal.startswith(f"{key} is "):
+            return f"; for a run of each: mpifed sweep {key}=..."
+    return ""
 
 
 def _check_resumed(
@@ -325,8 +339,10 @@ def _stop_on_signals() -> Callable[[], bool]:
     The run then stops after its round, before round 1 at once. A second SIGINT is ignored.
     """
     came: list[int] = []
-    for number in (signal.SIGUSR1, signal.SIGTERM):
+    requests = (signal.SIGUSR1, signal.SIGTERM)
+    for number in requests:
         signal.signal(number, lambda received, frame: came.append(received))
+    end_children_by(requests)
     signal.signal(signal.SIGINT, _interrupt)
     release_signals()
     return lambda: bool(came)
@@ -339,5 +355,5 @@ def _interrupt(number: int, frame: Any) -> None:
 
 def _show(text: str) -> int:
     if launched_rank() in (None, 0):
-        print(text, flush=True)
+        say(text)
     return EXIT_FINISHED

@@ -12,8 +12,9 @@ ROOT = Path(__file__).parents[1]
 
 FLOORS = (
     {"topologies"},
-    {"errors", "random", "replacing", "sparse_rows", "staging", "state"},
-    {"command", "components", "memory", "reading", "supervision"},
+    {"errors", "printing", "random", "replacing", "sparse_rows", "staging", "state"},
+    {"reading"},
+    {"command", "components", "memory", "supervision"},
     {"mpi", "reporting", "tracking"},
     {"data"},
     {"federation", "models"},

@@ -33,7 +33,7 @@ from mpifed.errors import (
     complain,
 )
 from mpifed.jobs.arguments import SITE_VARIABLE, TAKES, parser
-from mpifed.jobs.printing import say
+from mpifed.printing import say
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -84,7 +84,8 @@ def _refuse_absent_objects(words: Sequence[str]) -> None:
     from mpifed.config.early import refuse_absent_in
     from mpifed.config.experiment_files import is_experiment, parse_overrides
 
-    refuse_absent_in(parse_overrides([word for word in words if not is_experiment(word)]))
+    overrides = [one for one in words if not is_experiment(one) and not one.startswith("job.")]
+    refuse_absent_in(parse_overrides(overrides))
 
 
 def _refuse_unused_options(options: Any) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpifed.errors import EXIT_BAD_INPUT, InputError
-from mpifed.jobs.printing import say
+from mpifed.printing import say
 from mpifed.reading.yaml_files import as_text
 from mpifed.reproduce.study import Figure, Planned
 

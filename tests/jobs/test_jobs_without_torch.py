@@ -100,7 +100,8 @@ def test_topologies_import_no_torch(words):
 OWN = """
 import sys
 from mpifed.jobs.__main__ import main
-words = ["render", "algorithm=mine:Mine", "job.ranks=2", "--output", "/nowhere/run"]
+words = ["render", "algorithm=mine:Mine", "job.ranks=2", "job.time=2:00:00"]
+words += ["--output", "/nowhere/run"]
 print([main(words) for _ in range(2)], file=sys.stderr)
 """
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -167,3 +170,14 @@ def test_what_cannot_be_listed_is_refused(word, offer):
     )
     expected = f"--list is '{word}'; {offer}allowed: {kinds}, the name of a component, or a key"
     assert str(refused.value) == expected
+
+
+def test_a_reader_that_leaves_early_is_no_failure():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "mpifed.run", "--list", "algorithms"]
+    ended = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, "")

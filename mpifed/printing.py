@@ -1,4 +1,4 @@
-"""Standard output of the command, whose reader may have left."""
+"""Standard output of a command, whose reader may have left."""
 
 from __future__ import annotations
 

@@ -1,0 +1,42 @@
+"""Signals in processes that a user's component forks from a rank, such as ``multiprocessing``'s.
+
+A rank answers SIGTERM and SIGUSR1 by stopping after its round. A child that inherited that answer
+would never end by ``Process.terminate``, and ``join`` would wait for it for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterable
+from signal import SIG_BLOCK, SIG_DFL, SIG_SETMASK, pthread_sigmask
+
+
+def end_children_by(numbers: Iterable[int]) -> None:
+    """Let signals end processes that are forked from now on, as they end any other process.
+
+    Parameters
+    ----------
+    numbers : iterable of int
+        The signals that this process handles and its children do not.
+
+    Notes
+    -----
+    The signals are blocked while the process is copied: the interpreter forgets in a child what
+    came before the child could take its parent's handlers away.
+    """
+    held, before = tuple(numbers), threading.local()
+
+    def hold() -> None:
+        before.mask = pthread_sigmask(SIG_BLOCK, held)
+
+    def release() -> None:
+        pthread_sigmask(SIG_SETMASK, before.mask)
+
+    def forget() -> None:
+        for number in held:
+            signal.signal(number, SIG_DFL)
+        release()
+
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=forget)
