@@ -21,6 +21,8 @@ from topologies.spelling import nearest
 MAKES_NAMES = {"__dict__", "__getattr__", "exec", "globals", "locals", "modules", "setattr", "vars"}
 """Words of a text that may give its module other names than those that it binds."""
 
+LEAVE_NAMES = {"getLogger"}
+"""Functions that are told the module's ``__name__`` and give it no name."""
 
 OWN = re.compile(r"[^\s:=]*:[^\s=]*")
 """``package.module:object``, and not a graph with its options, as edges:links=0-1."""
@@ -92,7 +94,21 @@ def _bound_in(tree: ast.Module) -> dict[str, ast.AST] | None:
         word = getattr(node, "id", getattr(node, "attr", getattr(node, "name", None)))
         if word in MAKES_NAMES or (isinstance(node, ast.alias) and node.name == "*"):
             return None
-    return {name: node for node in _outer(tree) for name in _names_of(node)}
+        if isinstance(node, ast.Call) and _passes_module_on(node):
+            return None
+    within = {
+        name: node for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names
+    }
+    return within | {name: node for node in _outer(tree) for name in _names_of(node)}
+
+
+def _passes_module_on(call: ast.Call) -> bool:
+    """Return whether a function may be told which module to give names to."""
+    told = [*call.args, *(each.value for each in call.keywords)]
+    called = getattr(call.func, "attr", getattr(call.func, "id", None))
+    return called not in LEAVE_NAMES and any(
+        isinstance(one, ast.Name) and one.id == "__name__" for one in told
+    )
 
 
 def _outer(node: ast.AST) -> Iterator[ast.AST]:

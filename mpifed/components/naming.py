@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import sys
 from typing import Any
 
 from mpifed.components.schema import shown
 from mpifed.errors import InputError
+from mpifed.reading.yaml_files import parse_value
+
+SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")
+"""How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``."""
 
 
 def is_component(value: Any) -> bool:
@@ -34,7 +39,8 @@ def name_of(made: Any, field: str) -> str:
     Raises
     ------
     InputError
-        For a lambda, a function within a function, a method, or a ``functools.partial``.
+        For what no name at the top level of its module stands for, such as a method, or a lambda
+        or ``functools.partial`` within a call.
 
     Examples
     --------
@@ -44,9 +50,14 @@ def name_of(made: Any, field: str) -> str:
     Traceback (most recent call last):
     mpifed.errors.InputError: model is a lambda, which a configuration cannot name; ...
     """
-    module, name = getattr(made, "__module__", None), getattr(made, "__qualname__", "")
+    function = made.func if isinstance(made, functools.partial) else made
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if getattr(sys.modules.get(str(module)), name, None) is made:
         return f"{module}:{name}"
+    for place in (str(module), "__main__"):
+        for known, value in getattr(sys.modules.get(place), "__dict__", {}).items():
+            if value is made:
+                return f"{place}:{known}"
     kind = "a lambda" if name.endswith("<lambda>") else shown(made)
     raise InputError(
         f"{field} is {kind}, which a configuration cannot name; pass a function or a class of the "
@@ -91,6 +102,40 @@ def where_modules_are(module: str, attribute: str) -> str:
     file = module.removesuffix(".py").rpartition("/")[2]
     named = f"; write '{file}:{attribute}'" if file != module else ""
     return f"{named}; the file must be in the working directory or in a folder of PYTHONPATH"
+
+
+def with_options(name: str, path: str) -> tuple[str, dict[str, Any]]:
+    """Split ``name:key=value,...``, as ``python -m topologies`` does; other names have no options.
+
+    Parameters
+    ----------
+    name : str
+        What was given as a component's name.
+    path : str
+        Its place in the configuration, for messages.
+
+    Raises
+    ------
+    InputError
+        If a part is not ``key=value``, or a key comes twice.
+
+    Examples
+    --------
+    >>> with_options("torus:rows=4,cols=5", "exchange.topology")
+    ('torus', {'rows': 4, 'cols': 5})
+    >>> with_options("mine:graph", "exchange.topology")
+    ('mine:graph', {})
+    """
+    if SPELT.match(name) is None:
+        return name, {}
+    from topologies.catalogue import parse_spec  # here, since few names are so
+    from topologies.parameters import TopologyError
+
+    try:
+        spelt, values = parse_spec(name)
+    except TopologyError as error:
+        raise InputError(f"{path}: {error}") from None
+    return spelt, {key: parse_value(text, f"{path}.{key}") for key, text in values.items()}
 
 
 def refuse_text(name: str, path: str) -> str:

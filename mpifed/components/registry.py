@@ -17,7 +17,7 @@ from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
 from mpifed.components.elsewhere import said_elsewhere
-from mpifed.components.naming import hint_at_own, refuse_text, where_modules_are
+from mpifed.components.naming import hint_at_own, refuse_text, where_modules_are, with_options
 from mpifed.components.own import checked_own
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
 from mpifed.components.tables import TABLES
@@ -137,7 +137,7 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
     if isinstance(section, Section):
         return section.name, dict(section.options)
     if isinstance(section, str):
-        return refuse_text(section, path), {}
+        return with_options(refuse_text(section, path), path)
     if section is None and default is not None:
         return default, {}
     if isinstance(section, Mapping) and section and (default is not None or "name" in section):
@@ -145,7 +145,8 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
         name = options.pop("name", default)
         if not isinstance(name, str):
             raise InputError(f"{path}.name is {shown(name)}; it must be a string")
-        return refuse_text(name, path), options
+        name, spelt = with_options(refuse_text(name, path), path)
+        return name, {**spelt, **options}
     raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
 
 

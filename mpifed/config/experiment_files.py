@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +191,8 @@ def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) ->
     """Return a mapping in which dotted keys are set.
 
     A component named alone (``algorithm=fedavg``) takes its own defaults for its options, so names
-    are set before options, in whatever order they were typed.
+    are set before options, in whatever order they were typed. A mapping with a name takes the
+    section's place, and one without (``local={lr: 0.2}``) sets the options that it has.
 
     Parameters
     ----------
@@ -209,13 +210,33 @@ def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) ->
     --------
     >>> apply_overrides({"model": "mlp"}, {"model.hidden": [64], "rounds": 10})
     {'model': {'name': 'mlp', 'hidden': [64]}, 'rounds': 10}
+    >>> apply_overrides({"local": {"lr": 0.1, "batch_size": 32}}, {"local": {"lr": 0.2}})
+    {'local': {'lr': 0.2, 'batch_size': 32}}
     """
     result = copy.deepcopy(dict(mapping))
+    overrides = dict(_option_by_option(overrides, result))
     data = overrides.get("data.name", overrides.get("data", result.get("data")))
     settings = [_setting(data, key, value) for key, value in overrides.items()]
     for parts, value, key in sorted(settings, key=lambda setting: len(setting[0])):
         _set(result, parts, value, key)
     return result
+
+
+def _option_by_option(
+    overrides: Mapping[str, Any], mapping: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield overrides, and those that hold options alone option by option, dotted keys last."""
+    for key, value in sorted(overrides.items(), key=lambda override: override[0].count(".")):
+        there: Any = mapping
+        for part in key.split("."):
+            there = there.get(part) if isinstance(there, Mapping) else None
+        within = isinstance(there, Mapping) and ("name" in there or "." not in key)
+        only_options = isinstance(value, Mapping) and value and "name" not in value
+        if only_options and (within or (isinstance(there, str) and key in DEFAULTS)):
+            inner = {f"{key}.{option}": new for option, new in value.items()}
+            yield from _option_by_option(inner, mapping)
+        else:
+            yield key, value
 
 
 def _setting(data: Any, key: str, value: Any) -> tuple[list[str], Any, str]:

@@ -47,6 +47,9 @@ def module(tmp_path, monkeypatch):
         "globals()['net'] = None",
         "import sys\nsetattr(sys.modules[__name__], 'net', None)",
         "exec('net = None')",
+        "def make():\n    global net\n    def net(data): ...\nmake()",
+        "import registrar\nregistrar.add(__name__)",
+        "import registrar\nregistrar.add(to=__name__)",
         "def net(:",
     ],
 )
@@ -60,6 +63,8 @@ def test_a_name_that_may_be_there_passes(text, module):
         "",
         "def other():\n    net = 1\n    def net(): ...",
         "class Other:\n    net = None",
+        "import logging\nlog = logging.getLogger(__name__)",
+        "if __name__ == '__main__':\n    print(__file__)",
     ],
 )
 def test_a_name_that_is_bound_nowhere_outside_is_refused(text, module):

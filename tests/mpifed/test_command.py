@@ -218,6 +218,48 @@ def test_a_component_named_alone_takes_its_own_defaults():
     assert resolved("algorithm=fedem") == resolved("algorithm.name=fedem") == resolved()
 
 
+def test_a_mapping_without_a_name_sets_options_of_what_is_there():
+    digits = read_experiment("digits-fedem")
+    for whole, dotted in (
+        (["data={seed: 3, partition: iid}"], ["data.seed=3", "data.partition=iid"]),
+        (["local={lr: 0.2}"], ["local.lr=0.2"]),
+        (["data={seed: 3}", "data.seed=4"], ["data.seed=4"]),
+        (["data.seed=4", "data={seed: 3}"], ["data.seed=4"]),
+        (["data=synthetic", "model=mlp"], ["data={name: synthetic}", "model={name: mlp}"]),
+        (
+            ["exchange={name: gossip, topology: {name: erdos_renyi, p: 0.25}}"],
+            ["exchange=gossip", "exchange.topology={p: 0.25}"],
+        ),
+    ):
+        one, other = (
+            to_mapping(resolve(apply_overrides(digits, parse_overrides(words))))
+            for words in (whole, dotted)
+        )
+        assert one == other
+
+
+@pytest.mark.parametrize(
+    ("text", "mapping"),
+    [
+        ("topology=torus:rows=4,cols=5", "topology={name: torus, rows: 4, cols: 5}"),
+        ("weights=fmmc:tolerance=1e-4", "weights={name: fmmc, tolerance: 1.0e-4}"),
+        ("schedule=matcha:budget=0.25", "schedule={name: matcha, budget: 0.25}"),
+        ("topology={name: 'tree:branching=3'}", "topology={name: tree, branching: 3}"),
+    ],
+)
+def test_graphs_are_written_as_for_the_topologies_command(text, mapping):
+    written = read_experiment("digits-fedem")
+    one, other = (
+        to_mapping(
+            resolve(
+                apply_overrides(written, parse_overrides(["exchange=gossip", f"exchange.{word}"]))
+            )
+        )
+        for word in (text, mapping)
+    )
+    assert one == other
+
+
 @pytest.mark.parametrize(
     "words",
     [

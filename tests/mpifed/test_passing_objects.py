@@ -11,6 +11,7 @@ import pytest
 
 import mpifed
 from mpifed.algorithms.fedavg import FedAvg
+from mpifed.components.naming import name_of
 from mpifed.errors import InputError
 
 SMALL = {"clients": 3, "rounds": 1}
@@ -25,6 +26,16 @@ def test_functions_and_classes_stand_for_their_names(tmp_path):
         (tmp_path / folder / "config.yaml").read_text() for folder in ("objects", "names")
     )
     assert one == other and "mistaken_modules:Net" in one
+
+
+def test_objects_under_names_that_are_not_theirs(monkeypatch):
+    def made(data):
+        return modules.Net(data)
+
+    for made_so in (made, functools.partial(modules.Net), lambda data: modules.Net(data)):
+        monkeypatch.setattr(made_so, "__module__", modules.__name__, raising=False)
+        monkeypatch.setattr(modules, "known", made_so, raising=False)
+        assert name_of(made_so, "model") == "mistaken_modules:known"
 
 
 def test_an_option_beside_a_function(tmp_path):

@@ -19,6 +19,8 @@ SAID = {
     "run --plan ranks 4": "--plan has the word 'ranks', which is not of the form key=value",
     "run --plan cores=2": "--plan: ranks is missing; allowed: an integer from 1",
     "run --plan ranks=2 site=no.yaml": "--plan: site is 'no.yaml': no.yaml cannot be read",
+    "run seed=range(3)": "at most 9223372036854775807; for a run of each: mpifed sweep seed=...",
+    "run algorithm=[fedem,fedavg]": "with a name; for a run of each: mpifed sweep algorithm=...",
     "run --output": "--output has no value; --help shows",
     "run --quiet=yes": "--quiet is 'yes', but it takes no value",
     "run model=json.loads": "did you mean 'json:loads'? components of your own are named package",
