@@ -27,6 +27,9 @@ from mpifed.supervision.launcher import die_with_parent
 STEP = 0.2
 """Seconds after which the process that waits shows its guard that it does."""
 
+STILL = 2.0
+"""Seconds without computing after which a copy waits, likely for a thread that it has not."""
+
 LONGEST = 3600.0
 """Seconds that a copy may compute meanwhile."""
 
@@ -98,7 +101,7 @@ def in_throwaway(action: Callable[[], str | None], cpu_seconds: float, seconds: 
         _call(action, writing, cpu_seconds, parent)
     os.close(writing)
     try:
-        answer = _answer(reading, time.monotonic() + seconds)
+        answer = _answer(reading, child, time.monotonic() + seconds)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -145,9 +148,9 @@ def _repeat(action: Callable[[], object], parent: int) -> NoReturn:
         os._exit(0)
 
 
-def _answer(reading: int, latest: float) -> bytes:
-    """Return what comes through a pipe before its other end is closed, or nothing if it is late."""
-    answer = b""
+def _answer(reading: int, copy: int, latest: float) -> bytes:
+    """Return what a copy writes before it ends, or nothing if it is late or only waits."""
+    answer, seen, moved = b"", None, time.monotonic()
     while time.monotonic() < latest:
         if select.select([reading], [], [], STEP)[0]:
             piece = os.read(reading, 1 << 16)
@@ -155,7 +158,22 @@ def _answer(reading: int, latest: float) -> bytes:
                 return answer
             answer += piece
         heartbeat.step()
+        state = _asleep(copy)
+        if state is None or state != seen:
+            seen, moved = state, time.monotonic()
+        elif time.monotonic() - moved > STILL:
+            return b""
     return b""
+
+
+def _asleep(process: int) -> tuple[str, str] | None:
+    """Return the ticks of user and system time of a process that sleeps, None of any other."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:  # where there is no /proc
+        return None
+    return (fields[11], fields[12]) if fields[0] == "S" else None
 
 
 def _call(action: Callable[[], str | None], writing: int, cpu: float, parent: int) -> NoReturn:

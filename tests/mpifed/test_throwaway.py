@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -176,3 +177,19 @@ def test_copies_end_with_an_error_of_this_process():
     with pytest.raises(RuntimeError, match="not caught"), meanwhile(spins, copies=2):
         fails()
     assert children() == before
+
+
+def test_a_copy_that_waits_for_a_thread_it_has_not_is_given_up():
+    began = time.monotonic()
+    assert tried(threading.Event().wait, seconds=120.0) == UNKNOWN
+    assert time.monotonic() - began < 120
+
+
+def test_a_copy_that_sleeps_now_and_then_is_not():
+    def naps():
+        for _ in range(6):
+            time.sleep(0.5)
+            sum(range(2_000_000))  # some ticks of the clock
+        return "rested"
+
+    assert tried(naps) == (True, "rested")
