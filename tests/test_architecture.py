@@ -22,7 +22,7 @@ FLOORS = (
     {"config", "surrogates", "theory"},
     {"algorithms", "new", "report", "sweep"},
     {"training"},
-    {"api", "jobs"},
+    {"api", "early_request", "jobs"},
     {"mpifed"},
     {"launch", "reproduce"},
     {"preload"},

@@ -1,0 +1,141 @@
+"""What the words of ``mpifed.run`` ask for, checked as far as that needs neither torch nor data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpifed.errors import InputError
+from mpifed.supervision.heartbeat import send_to_guard
+from mpifed.supervision.launcher import launched_rank
+
+
+@dataclass(frozen=True)
+class EarlyRequest:
+    """What the words of a command ask for, read before torch is imported.
+
+    Attributes
+    ----------
+    experiment : str or None
+        Its name or file.
+    overrides : dict
+        Values by dotted key.
+    resume : str, True or None
+        A checkpoint, the newest one, or none.
+    plan : mapping or None
+        What ``--plan`` gives.
+    stall_limit : float or None
+        Seconds without a step after which a rank counts as stalled.
+    """
+
+    experiment: str | None
+    overrides: dict[str, Any]
+    resume: str | bool | None
+    plan: Any
+    stall_limit: float | None
+
+
+def early_request(options: Any) -> EarlyRequest:
+    """Check what ``parser`` returns as far as that needs neither torch nor data.
+
+    Raises
+    ------
+    InputError
+        For words that cannot be read, or do not fit together.
+    """
+    from mpifed.config.early import check_early, check_plan_words, written_stall_limit
+    from mpifed.config.experiment_files import parse_overrides, split_plan, split_words
+
+    words, chosen = list(options.words), options.resume
+    plan = None
+    if options.plan is not None:
+        plan, others = split_plan(options.plan)
+        check_plan_words(others)
+        words += others
+    for name in ("output", "resume"):
+        if getattr(options, name) == "":
+            raise InputError(f"--{name} is empty; it must be a path")
+    if isinstance(chosen, str) and _is_no_path(chosen):
+        # ``--resume`` takes any next word for its PATH.
+        words.append(chosen)
+        chosen = True
+    experiment, typed = split_words(words)
+    overrides = parse_overrides(typed)
+    limit = written_stall_limit(experiment, overrides)
+    send_to_guard(limit=limit)  # what follows imports
+    if chosen is None:
+        try:
+            check_early(experiment, overrides)
+        except InputError as error:
+            raise InputError(f"{error}{_hint_at_sweep(overrides, str(error))}") from None
+    elif launched_rank() is None:
+        _check_resumed(options.output, chosen, experiment, overrides)
+    if launched_rank() is None:  # ranks may see other files, and look together
+        _check_places(options, chosen, plan)
+    return EarlyRequest(experiment, overrides, chosen, plan, limit)
+
+
+def _is_no_path(word: str) -> bool:
+    """Return whether a word after ``--resume`` is meant as an override or as the experiment."""
+    from mpifed.config.experiment_files import YAML_FILES, experiment_names
+
+    if word.endswith(YAML_FILES):
+        return True
+    return not Path(word).exists() and ("=" in word or word in experiment_names())
+
+
+def _hint_at_sweep(overrides: dict[str, Any], refusal: str) -> str:
+    """Return the end of a refusal of a value that looks like several ones."""
+    for key, value in overrides.items():
+        several = isinstance(value, list) or (isinstance(value, str) and value.startswith("range("))
+        if several and refusal.startswith(f"{key} is "):
+            return f"; for a run of each: mpifed sweep {key}=..."
+    return ""
+
+
+def _check_resumed(
+    output: str | None, chosen: str | bool, experiment: str | None, overrides: dict[str, Any]
+) -> None:
+    """Refuse what does not fit the configuration of the run that is to be continued."""
+    from mpifed.config.early import check_changes, check_early
+    from mpifed.reading.configurations import read_stored
+    from mpifed.reading.run_directories import check_resumed, stored_near
+
+    if isinstance(chosen, str):
+        check_resumed(Path(chosen))
+    elif output is None:
+        raise InputError("--resume needs --output DIR, or the path of a checkpoint")
+    stored = stored_near(Path(chosen if isinstance(chosen, str) else str(output)))
+    if experiment is not None or not stored.is_file():
+        check_early(experiment, overrides, with_files=False)
+    else:
+        check_changes(read_stored(stored), overrides)
+
+
+def _check_places(options: Any, chosen: str | bool | None, plan: Any) -> None:
+    """Refuse what the options name and is not there, or cannot be what it is to be."""
+    from mpifed.reading.run_directories import check_free, check_output
+
+    if options.output is not None:
+        check_output(Path(options.output))
+        if chosen is None:
+            check_free(Path(options.output))
+    if plan is not None:
+        from mpifed.training.plan_words import read_plan
+
+        read_plan(plan)
+    if options.on_round is not None:
+        _check_function(options.on_round)
+
+
+def _check_function(name: str) -> None:
+    """Refuse a name of no function, without importing the module of one."""
+    if ":" in name:
+        from mpifed.components.absent import refuse_absent
+
+        refuse_absent(name, "on_round")
+        return
+    from mpifed.training.callback import callback
+
+    callback(name)
