@@ -16,7 +16,7 @@ HEAD = """# Benchmarks
 
 `scripts/bench suite > LINES` measured these figures and `python scripts/bench_page.py LINES` made
 this page of them; `scripts/bench NAME` repeats one. Medians of at least five, in CPU seconds of one
-process with one thread, and in wall seconds, which depend on what else the machine does.
+process with one thread, and in wall seconds; where these are far apart, other work was going on.
 [benchmarks.md](benchmarks.md) says more about each part.
 
 ![CPU seconds of each part](benchmarks.png)
@@ -36,6 +36,16 @@ neighbourhood collective of the same bytes.
 | --- | --- | --- | --- | --- |
 """
 
+START = """
+## Start
+
+`scripts/bench startup`, the default experiment: from the launch to the first line of a round, and
+the sum of the PSS of all processes. [startup.md](startup.md) says what they consist of.
+
+| ranks | wall s | CPU s | MiB | cores |
+| --- | --- | --- | --- | --- |
+"""
+
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the figures of a file of JSON lines; others' output between them is left out."""
@@ -45,10 +55,15 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def page(figures: list[dict[str, Any]]) -> str:
     """Return the text of the page."""
-    rows, beside = [], []
+    rows, beside, starts = [], [], []
     for one in figures:
         detail = one["detail"]
-        if "cpu_ratio" in detail:
+        if one["name"] == "startup":
+            starts.append(
+                f"| {detail['ranks']} | {one['value']:g} | {detail['cpu_seconds']:g} | "
+                f"{detail['memory_mib']:,} | {detail['cores']} |"
+            )
+        elif "cpu_ratio" in detail:
             beside.append(
                 f"| `{one['name']}` | {detail['numbers']:,} | {one['value']} | "
                 f"{detail['cpu_ratio']} | {_beside(detail)} |"
@@ -58,7 +73,9 @@ def page(figures: list[dict[str, Any]]) -> str:
                 f"| `{one['name']}` | {one['value']:g} | {detail['wall']:g} | {_of(detail)} |"
             )
     text = HEAD + "\n".join(rows) + "\n"
-    return text + (BESIDE_MPI + "\n".join(beside) + "\n" if beside else "")
+    for head, table in ((BESIDE_MPI, beside), (START, starts)):
+        text += head + "\n".join(table) + "\n" if table else ""
+    return text
 
 
 def _of(detail: dict[str, Any]) -> str:
@@ -80,7 +97,7 @@ def draw(figures: list[dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    parts = [one for one in figures if "cpu_ratio" not in one["detail"]]
+    parts = [one for one in figures if "wall" in one["detail"]]
     figure, axes = pyplot.subplots(figsize=(7, 0.6 + 0.35 * len(parts)), layout="constrained")
     names = [one["name"] for one in parts]
     for shift, key in ((-0.2, "CPU"), (0.2, "wall")):

@@ -2,8 +2,8 @@
 
 ``scripts/bench suite > LINES`` measures all, ``python scripts/bench_page.py LINES`` draws the page.
 Every figure is the median of five, in CPU seconds of one process with one thread, with the wall
-seconds beside it; ``server_sum`` and ``gossip_rows`` are of ``bench_exchange``. ``startup`` is a
-benchmark of its own.
+seconds beside it; ``server_sum`` and ``gossip_rows`` are of ``bench_exchange``, and ``startup`` of
+``bench_startup``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import bench_exchange
+import bench_startup
 import numpy as np
 from bench_figures import report
 
@@ -159,8 +160,14 @@ def exchange(tiny: bool = False) -> None:
     bench_exchange.gossip_sum(**sizes)
 
 
+def startup(tiny: bool = False) -> None:
+    """Jobs of 1 to 100 ranks, from their launch to the first line of a round."""
+    bench_startup.startup(**({"sizes": (1,), "repeats": 1} if tiny else {}))
+
+
 PARTS: dict[str, Callable[..., None]] = {
     **{f"local_{model}": partial(local_steps, model) for model in LOCAL},
+    "startup": startup,
     "exchange": exchange,
     "evaluation": evaluation,
     "checkpoint_file": checkpoint_file,

@@ -34,7 +34,7 @@ def figures(text):
 
 
 def test_the_suite_has_all_parts(suite):
-    assert {*suite.PARTS} == {*PARTS, "exchange"}
+    assert {*suite.PARTS} == {*PARTS, "exchange", "startup"}
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -130,6 +130,8 @@ def test_the_page_shows_what_was_measured(monkeypatch, tmp_path):
         + line("local_linear", 0.25, wall=0.5, all=[0.25], repeats=5, clients=60)
         + "\n"
         + line("server_sum", 1.125, **ratios)
+        + "\n"
+        + line("startup", 12.5, ranks=100, cpu_seconds=20.25, memory_mib=3000, cores=2, all=[12.5])
     )
     assert bench_page.main([str(lines), str(tmp_path)]) == 0
     text = (tmp_path / "benchmarks_page.md").read_text()
@@ -137,6 +139,7 @@ def test_the_page_shows_what_was_measured(monkeypatch, tmp_path):
     assert (
         "| `server_sum` | 1,000 | 1.125 | 1.25 | whole sum over a float32 Allreduce: 7.5 |" in text
     )
+    assert "| 100 | 12.5 | 20.25 | 3,000 | 2 |" in text
     assert (tmp_path / "benchmarks.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -155,4 +158,5 @@ def test_the_page_in_the_docs_is_of_every_part():
     text = (ROOT / "docs" / "benchmarks_page.md").read_text(encoding="utf-8")
     names = [part for part in PARTS if part != "fmmc_graphs"]
     assert all(f"`{name}`" in text for name in [*names, "fmmc_200", "server_sum", "gossip_rows"])
+    assert all(f"\n| {ranks} | " in text for ranks in (1, 8, 32, 100))
     assert (ROOT / "docs" / "benchmarks.png").exists()
