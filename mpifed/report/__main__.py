@@ -1,14 +1,14 @@
 """``python -m mpifed.report RUN_DIR ... --output DIR``: tables and plots from run directories.
 
 Each RUN_DIR is a run directory or holds some. Runs that differ only in the seed become one entry,
-with mean and deviation. DIR gets report.html, a page that needs no other file, table.md, table.csv
-and a picture of each figure; without --output the table is only printed. With --against or --target
-there is a second table, of the differences from one method with the same seed, and of the rounds
-and bits that an accuracy took. With --figure COLUMN there is one more picture, of any column of
-metrics.csv against rounds, bits, floats, simulated_seconds or a key of the configuration (--x), a
-line for each value of the keys --by, a panel for what else differs. With --grid COLUMN there is a
-table of its last values, as text, CSV and picture, with a column for each value of the key --x and
-a row for each of the key --by, whose best is marked.
+with mean and 95 % interval. DIR gets report.html, a page that needs no other file, table.md,
+table.csv and a picture of each figure; without --output the table is only printed. With --against
+or --target there is a second table, of the differences from one method with the same seed, and of
+the rounds and bits that an accuracy took. With --figure COLUMN there is one more picture, of any
+column of metrics.csv against rounds, bits, floats, simulated_seconds or a key of the configuration
+(--x), a line for each value of the keys --by, a panel for what else differs. With --grid COLUMN
+there is a table of its last values, as text, CSV and picture, with a column for each value of the
+key --x and a row for each of the key --by, whose best is marked.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ def main(words: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     console.print(terminal(groups))
     if comparison:
+        print()
         print(comparison["comparison.md"])
     if grid:
         print(grid)

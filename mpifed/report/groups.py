@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mpifed.report.intervals import Estimate, estimate
 from mpifed.report.labels import comparable, data_title, distinct_labels, leaves, method_title
 from mpifed.report.reading import Run
 
@@ -89,6 +90,23 @@ class Group:
             Mean and deviation; NaN where there are too few values.
         """
         return mean_and_deviation(np.array([run.last(column) for run in self.runs]))
+
+    def estimate(self, column: str, factor: float = 1.0) -> Estimate:
+        """Return mean and 95 % interval over seeds of the last value of a column.
+
+        Parameters
+        ----------
+        column : str
+            A column of metrics.csv.
+        factor : float, default 1.0
+            A factor on its values.
+
+        Returns
+        -------
+        Estimate
+            The mean and half its interval; NaN where there are too few values.
+        """
+        return estimate(factor * np.array([run.last(column) for run in self.runs]))
 
     def seconds(self) -> float:
         """Return the mean wall time of a run in seconds."""

@@ -62,7 +62,7 @@ def figure_of(chart: Chart, made: Pictures) -> Figure:
                 axes.set_ylabel(title)
         elif index == 0:
             axes.set_title(title)
-            axes.annotate(chart.subtitle, (0, 1), xycoords="axes fraction", xytext=(0, 7),
+            axes.annotate(_subtitle(chart), (0, 1), xycoords="axes fraction", xytext=(0, 7),
                           textcoords="offset points", color=GREY, fontsize="small")  # fmt: skip
         if row == down - 1 or index + across >= len(panels):
             axes.set_xlabel(x_label)
@@ -79,6 +79,14 @@ def figure_of(chart: Chart, made: Pictures) -> Figure:
 
 def _text(texts: Mapping[str, str], chart: Chart, otherwise: str) -> str:
     return texts.get(chart.name, texts.get(chart.column, otherwise))
+
+
+def _subtitle(chart: Chart) -> str:
+    """The data set and remarks, among them what bands are: a picture has no text around it."""
+    if not any(line.band.any() for line in chart.lines):
+        return chart.subtitle
+    drawn = "bars" if any(bars(lines) is not None for lines in chart.panels()) else "bands"
+    return f"{chart.subtitle}; {drawn}: one standard deviation over seeds"
 
 
 def _limits(chart: Chart) -> tuple[float, float]:
