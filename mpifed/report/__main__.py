@@ -27,6 +27,7 @@ from mpifed.report.figure import draw_figure, series
 from mpifed.report.grid import draw_grid, grids
 from mpifed.report.groups import Group, group_runs
 from mpifed.report.options import (
+    against_wanted,
     figure_wanted,
     grid_wanted,
     names_wanted,
@@ -59,7 +60,8 @@ def main(words: Sequence[str] | None = None) -> int:
         found = find_runs(options.run_dirs)
         groups, notes = group_runs(found)
         tables = {"table.md": markdown(groups, notes), "table.csv": csv_text(groups)}
-        comparison = compare(groups, options.against, options.target)
+        against = against_wanted(options, groups)
+        comparison = compare(groups, against, options.target)
         output = options.output
         wanted, wanted_grid = figure_wanted(options), grid_wanted(options)
         made = pictures_wanted(options)
@@ -69,11 +71,11 @@ def main(words: Sequence[str] | None = None) -> int:
         panels = grids(found, wanted_grid) if wanted_grid is not None else []
         files, grid = [], ""
         if output is not None:
-            check_texts(made, groups, how, options.against)
+            check_texts(made, groups, how, against)
             repeated = [*program("report").split(), *(sys.argv[1:] if words is None else words)]
-            texts = {"report.html": page(groups, notes, how, options.against, repeated)}
+            texts = {"report.html": page(groups, notes, how, against, repeated)}
             files = write(texts | tables | comparison, output)
-            files += draw(groups, output, options.against, made, how)
+            files += draw(groups, output, against, made, how)
         if wanted is not None:
             files += draw_figure(lines, wanted, output, made)
         if wanted_grid is not None:

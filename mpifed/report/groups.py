@@ -10,6 +10,7 @@ import numpy as np
 from mpifed.report.intervals import Estimate, estimate
 from mpifed.report.labels import comparable, data_title, distinct_labels, leaves, method_title
 from mpifed.report.reading import Run
+from mpifed.report.words import in_words
 
 DATA_KEYS = ("data.", "clients")
 # These change no number of a run, or (seed) are what a group averages over.
@@ -70,6 +71,11 @@ class Group:
     data: str
     method: str
     runs: tuple[Run, ...]
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """Data set and method as tables name them."""
+        return in_words(self.data), in_words(self.method)
 
     @property
     def finished(self) -> bool:

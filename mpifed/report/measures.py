@@ -54,9 +54,7 @@ def cell(group: Group, column: str) -> str:
 def rows(groups: Sequence[Group]) -> list[list[str]]:
     """Return the rows of the table: data, method and every measure."""
     columns = measured(groups)
-    return [
-        [group.data, group.method, *(cell(group, column) for column in columns)] for group in groups
-    ]
+    return [[*group.words, *(cell(group, column) for column in columns)] for group in groups]
 
 
 def header(groups: Sequence[Group]) -> list[str]:

@@ -19,6 +19,7 @@ from mpifed.report.intervals import MEANING, estimate
 from mpifed.report.reading import Run
 from mpifed.report.tables import ACCURACY, DECILE, markdown_header, markdown_row
 from mpifed.report.units import bits
+from mpifed.report.words import in_words
 
 
 def minus(group: Group, other: Group, column: str, factor: float = 1.0) -> Curve:
@@ -171,7 +172,9 @@ def markdown(groups: Sequence[Group], against: str | None, target: float | None)
     """
     notes, names = [], ["Data", "Method", "Pairs"]
     if against is not None:
-        notes.append(f"Test accuracy minus that of {against} with the same seed, in points.")
+        notes.append(
+            f"Test accuracy minus that of {in_words(against)} with the same seed, in points."
+        )
         if any(_several(group, partner(groups, group.data, against)) for group in groups):
             notes.append(MEANING)
         names += ["Average", "Bottom decile"]
@@ -182,7 +185,7 @@ def markdown(groups: Sequence[Group], against: str | None, target: float | None)
     for group in groups:
         other = None if against is None else partner(groups, group.data, against)
         pairs = "–" if other is None else str(len(_pairs(group, other)))
-        cells = [group.data, group.method, pairs]
+        cells = [*group.words, pairs]
         if against is not None:
             cells += [_points(group, other, column) for column in (ACCURACY, DECILE)]
         if target is not None:

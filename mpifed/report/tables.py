@@ -14,6 +14,7 @@ from mpifed.report.columns import MEASURES
 from mpifed.report.groups import Group
 from mpifed.report.intervals import MEANING
 from mpifed.report.units import bits
+from mpifed.report.words import in_words
 
 CAPTION = (
     "Test accuracy in per cent: average over clients / bottom decile (the ⌈T/10⌉-th smallest of T "
@@ -45,19 +46,19 @@ def markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
     lines = []
     if _shows_accuracies(groups):
         lines = [CAPTION + _meaning(groups, [ACCURACY, DECILE]), ""]
-        lines += markdown_header(["Data", *methods], texts=1)
+        lines += markdown_header(["Data", *map(in_words, methods)], texts=1)
         for data in _distinct([group.data for group in groups]):
             row = [cells.get((data, method)) for method in methods]
             best = {column: _best(row, column) for column in (ACCURACY, DECILE)}
-            lines.append(markdown_row([data, *(_accuracy_cell(group, best) for group in row)]))
+            lines.append(
+                markdown_row([in_words(data), *(_accuracy_cell(group, best) for group in row)])
+            )
         lines.append("")
     lines += [SENT, ""]
     header = ["Data", "Method", "Seeds", "Rounds", "Seconds", "Sent up", "Sent down"]
     lines += markdown_header(header, texts=2)
     lines += [
-        markdown_row(
-            [group.data, group.method, str(len(group.runs)), _rounds(group), *_cost(group)]
-        )
+        markdown_row([*group.words, str(len(group.runs)), _rounds(group), *_cost(group)])
         for group in groups
     ]
     if measures.measured(groups):
@@ -161,8 +162,8 @@ def terminal(groups: Sequence[Group]) -> Table:
         if before is not None and group.data != before:
             table.add_section()
         table.add_row(
-            "" if group.data == before else group.data,
-            group.method,
+            "" if group.data == before else group.words[0],
+            group.words[1],
             str(len(group.runs)),
             *([_percent(group, column) for column in (ACCURACY, DECILE)] if accuracies else []),
             *(measures.cell(group, column) for column in columns),
