@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mpifed.components.naming import without_module
+
 TITLES = {
     "agnostic": "AFL",
     "apfl": "APFL",
@@ -69,23 +71,6 @@ def method_title(config: dict[str, Any]) -> str:
     name = config["algorithm"]["name"]
     gossip = "D-" if config["exchange"]["name"] == "gossip" else ""
     return gossip + TITLES.get(name, without_module(name))
-
-
-def without_module(name: str) -> str:
-    """Return the name of a user's component without the module that it is in.
-
-    Parameters
-    ----------
-    name : str
-        The name of a component.
-
-    Examples
-    --------
-    >>> without_module("mymethod:Mymethod"), without_module("fedem")
-    ('Mymethod', 'fedem')
-    """
-    module, _, own = name.rpartition(":")
-    return own if own.isidentifier() and all(map(str.isidentifier, module.split("."))) else name
 
 
 def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
