@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 AXES = (0.1, 0.12, 0.88, 0.76)  # left, bottom, width, height as parts of it
 ACROSS = 3  # panels in a row, at most
-NAMES_WIDTH = 2.3  # inches between panels, for names
+NAMES_WIDTH = 2.45  # inches between panels, for names
 SMALL = 0.62  # of the size of one panel, where there are several
 DOTS, DOTS_OF_MANY = 200, 110  # an inch, of one panel and of several
 LETTERS, NAME_LETTERS = 60, 26  # in a row of a name, of one panel and of several
@@ -176,9 +176,13 @@ def _name_lines(axes: Axes, lines: Sequence[Line], names: Sequence[str], size: f
     ends = (axes.bbox.y0 / points - OVER, axes.bbox.y1 / points)  # above them is the title
     heights = on_screen[:, 1] / points
     shifts = spread(heights, _sizes(names, size), ends) - heights
+    aside = bool((abs(shifts) > size).any())  # too far for the eye: lines lead to them
+    leader = {"arrowstyle": "-", "linewidth": 0.8, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 3}
     for line, name, value, shift in zip(lines, names, last, shifts, strict=True):
+        colour = line.look.colour
         axes.annotate(
-            name, (1, value), xycoords=("axes fraction", "data"), xytext=(8, shift),
-            textcoords="offset points", va="center", color=line.look.colour, fontweight="bold",
-            fontsize=size, annotation_clip=False,
+            name, (1, value), xycoords=("axes fraction", "data"),
+            xytext=(18 if aside else 8, shift), textcoords="offset points", va="center",
+            color=colour, fontweight="bold", fontsize=size, annotation_clip=False,
+            arrowprops={**leader, "color": colour} if aside else None,
         )  # fmt: skip
