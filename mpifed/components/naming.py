@@ -65,6 +65,23 @@ def name_of(made: Any, field: str) -> str:
     )
 
 
+def without_module(name: str) -> str:
+    """Return the name of a user's component without the module that it is in.
+
+    Parameters
+    ----------
+    name : str
+        The name of a component.
+
+    Examples
+    --------
+    >>> without_module("mymethod:Mymethod"), without_module("fedem")
+    ('Mymethod', 'fedem')
+    """
+    module, _, own = name.rpartition(":")
+    return own if own.isidentifier() and all(map(str.isidentifier, module.split("."))) else name
+
+
 def hint_at_own(name: str) -> str:
     """Return the form of names of a user's own components, where a name with dots looks like one.
 

@@ -1,14 +1,14 @@
 """``python -m mpifed.report RUN_DIR ... --output DIR``: tables and plots from run directories.
 
 Each RUN_DIR is a run directory or holds some. Runs that differ only in the seed become one entry,
-with mean and deviation. DIR gets report.html, a page that needs no other file, table.md, table.csv
-and a picture of each figure; without --output the table is only printed. With --against or --target
-there is a second table, of the differences from one method with the same seed, and of the rounds
-and bits that an accuracy took. With --figure COLUMN there is one more picture, of any column of
-metrics.csv against rounds, bits, floats, simulated_seconds or a key of the configuration (--x), a
-line for each value of the keys --by, a panel for what else differs. With --grid COLUMN there is a
-table of its last values, as text, CSV and picture, with a column for each value of the key --x and
-a row for each of the key --by, whose best is marked.
+with mean and 95 % interval. DIR gets report.html, a page that needs no other file, table.md,
+table.csv and a picture of each figure; without --output the table is only printed. With --against
+or --target there is a second table, of the differences from one method with the same seed, and of
+the rounds and bits that an accuracy took. With --figure COLUMN there is one more picture, of any
+column of metrics.csv against rounds, bits, floats, simulated_seconds or a key of the configuration
+(--x), a line for each value of the keys --by, a panel for what else differs. With --grid COLUMN
+there is a table of its last values, as text, CSV and picture, with a column for each value of the
+key --x and a row for each of the key --by, whose best is marked.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from mpifed.report.figure import draw_figure, series
 from mpifed.report.grid import draw_grid, grids
 from mpifed.report.groups import Group, group_runs
 from mpifed.report.options import (
+    against_wanted,
     figure_wanted,
     grid_wanted,
     names_wanted,
@@ -59,7 +60,8 @@ def main(words: Sequence[str] | None = None) -> int:
         found = find_runs(options.run_dirs)
         groups, notes = group_runs(found)
         tables = {"table.md": markdown(groups, notes), "table.csv": csv_text(groups)}
-        comparison = compare(groups, options.against, options.target)
+        against = against_wanted(options, groups)
+        comparison = compare(groups, against, options.target)
         output = options.output
         wanted, wanted_grid = figure_wanted(options), grid_wanted(options)
         made = pictures_wanted(options)
@@ -69,11 +71,11 @@ def main(words: Sequence[str] | None = None) -> int:
         panels = grids(found, wanted_grid) if wanted_grid is not None else []
         files, grid = [], ""
         if output is not None:
-            check_texts(made, groups, how, options.against)
+            check_texts(made, groups, how, against)
             repeated = [*program("report").split(), *(sys.argv[1:] if words is None else words)]
-            texts = {"report.html": page(groups, notes, how, options.against, repeated)}
+            texts = {"report.html": page(groups, notes, how, against, repeated)}
             files = write(texts | tables | comparison, output)
-            files += draw(groups, output, options.against, made, how)
+            files += draw(groups, output, against, made, how)
         if wanted is not None:
             files += draw_figure(lines, wanted, output, made)
         if wanted_grid is not None:
@@ -85,6 +87,7 @@ def main(words: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     console.print(terminal(groups))
     if comparison:
+        print()
         print(comparison["comparison.md"])
     if grid:
         print(grid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -90,17 +91,37 @@ class Chart:
         """The name of its file, without an ending."""
         return f"{self.column}-{self.x}" if self.x else self.column
 
+    @property
+    def whole(self) -> bool:
+        """Whether its horizontal axis has whole numbers, as rounds are."""
+        return self.x == "rounds"
+
     def panels(self) -> list[tuple[Line, ...]]:
         """Return the lines of each panel: at most ``LINES``, as evenly as it can be.
 
-        Lines that name different panels are not in one, and panels are in the order of the lines.
+        Lines that name different panels are not in one, nor are lines of one colour and one kind of
+        dashes, and panels are in the order of the lines.
         """
         found = []
         for panel in dict.fromkeys(line.panel for line in self.lines):
             lines = [line for line in self.lines if line.panel == panel]
             parts = np.array_split(np.arange(len(lines)), -(-len(lines) // LINES))
-            found += [tuple(lines[index] for index in part) for part in parts]
+            for part in parts:
+                found += _unlike([lines[index] for index in part])
         return found
+
+
+def _unlike(lines: Sequence[Line]) -> list[tuple[Line, ...]]:
+    """Divide lines so that no two of a part have one colour and one kind of dashes."""
+    found: list[dict[tuple[str, tuple[float, ...]], Line]] = []
+    for line in lines:
+        drawn = line.look.colour, line.look.strokes
+        room = next((part for part in found if drawn not in part), None)
+        if room is None:
+            found.append({drawn: line})
+        else:
+            room[drawn] = line
+    return [tuple(part.values()) for part in found]
 
 
 def bars(lines: Sequence[Line]) -> list[float] | None:
@@ -122,33 +143,51 @@ def bars(lines: Sequence[Line]) -> list[float] | None:
 
 
 def folded(names: Sequence[str], longest: int) -> list[str]:
-    r"""Return names of lines, broken after the method if one of them is too long.
+    r"""Return names of lines, those that are too long in several rows.
 
     Parameters
     ----------
     names : sequence of str
         The names.
     longest : int
-        Letters that fit, at least 4.
+        Letters that fit into a row, at least 4.
 
     Returns
     -------
     list of str
-        One line or two each; a line that is still too long is without its middle.
+        The first row of several is the method; only a word that is too long for a row is without
+        its middle.
 
     Examples
     --------
-    >>> folded(["FedEM, learning rate = 0.1", "Local"], 20)
-    ['FedEM\nlearning rate = 0.1', 'Local']
+    >>> folded(["FedEM, learning rate = 0.1", "FedEM, median, lag = 2, q = 1", "Local"], 20)
+    ['FedEM\nlearning rate = 0.1', 'FedEM\nmedian, lag = 2,\nq = 1', 'Local']
     """
-    if max(map(len, names)) <= longest:
-        return list(names)
-    return ["\n".join(_cut(part, longest) for part in name.split(", ", 1)) for name in names]
+    return [name if len(name) <= longest else "\n".join(_rows(name, longest)) for name in names]
 
 
-def _cut(words: str, longest: int) -> str:
+def _rows(name: str, longest: int) -> list[str]:
+    method, comma, rest = name.partition(", ")
+    rows = _wrapped(method, longest)
+    settings = rest.split(", ") if comma else []
+    open_row = False  # whether a setting may stand behind the last one
+    for setting in (f"{one}," for one in settings):
+        if open_row and len(rows[-1]) + len(setting) <= longest:
+            rows[-1] += f" {setting}"
+        else:
+            rows += _wrapped(setting, longest)
+        open_row = True
+    return [*rows[:-1], rows[-1].removesuffix(",")]
+
+
+def _wrapped(words: str, longest: int) -> list[str]:
+    cut = " ".join(_cut(word, longest) for word in words.split(" "))
+    return textwrap.wrap(cut, longest, break_long_words=False, break_on_hyphens=False) or [cut]
+
+
+def _cut(word: str, longest: int) -> str:
     front = longest // 3
-    return words if len(words) <= longest else f"{words[:front]}…{words[front + 1 - longest :]}"
+    return word if len(word) <= longest else f"{word[:front]}…{word[front + 1 - longest :]}"
 
 
 def height_limits(chart: Chart) -> tuple[float, float]:

@@ -104,7 +104,7 @@ def rows(groups: Sequence[Group]) -> list[list[str]]:
         p = mean_and_deviation(np.array([rate["p"] for rate in rates]))[0]
         taus = sorted({int(rate["tau"]) for rate in rates})
         tau = "-".join(map(str, taus)) if taus else "–"
-        found.append([group.data, group.method, _short(p), tau, *map(_short, numbers(group))])
+        found.append([*group.words, _short(p), tau, *map(_short, numbers(group))])
     return found
 
 

@@ -83,7 +83,7 @@ def differences(groups: Sequence[Group], other: Group, names: dict[str, str]) ->
         if group is not other:
             values = 100 * last_differences(group, other, ACCURACY)
             found[names[group.method]] = estimate(values) if len(values) else "no common round"
-    title = f"Test accuracy minus that of {names[other.method]} (points)"
+    title = f"Test accuracy minus that of {names[other.method]} (points, 95 % intervals)"
     panel = Panel(in_words(other.data), found, look(0))
     return Dots("differences", title, tuple(found), ((panel,),))
 

@@ -193,7 +193,7 @@ def _figure(every: Sequence[Series], wanted: Wanted) -> Figure:
             _draw(axes, s, lines.index(s.line), wanted)
         if wanted.x in PROGRESS:
             # Numbers sent are long ones, and a panel is narrow.
-            axes.xaxis.set_major_locator(MaxNLocator(TICKS))
+            axes.xaxis.set_major_locator(MaxNLocator(TICKS, integer=wanted.x == "rounds"))
             if wanted.until is not None:
                 axes.set_xlim(-MARGIN * wanted.until, (1 + MARGIN) * wanted.until)
         axes.set_xlabel(PROGRESS[wanted.x][1] if wanted.x in PROGRESS else wanted.x)

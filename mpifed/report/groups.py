@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mpifed.report.intervals import Estimate, estimate
 from mpifed.report.labels import comparable, data_title, distinct_labels, leaves, method_title
 from mpifed.report.reading import Run
+from mpifed.report.words import in_words
 
 DATA_KEYS = ("data.", "clients")
 # These change no number of a run, or (seed) are what a group averages over.
@@ -71,6 +73,11 @@ class Group:
     runs: tuple[Run, ...]
 
     @property
+    def words(self) -> tuple[str, str]:
+        """Data set and method as tables name them."""
+        return in_words(self.data), in_words(self.method)
+
+    @property
     def finished(self) -> bool:
         """Whether all runs are finished."""
         return all(run.finished for run in self.runs)
@@ -89,6 +96,23 @@ class Group:
             Mean and deviation; NaN where there are too few values.
         """
         return mean_and_deviation(np.array([run.last(column) for run in self.runs]))
+
+    def estimate(self, column: str, factor: float = 1.0) -> Estimate:
+        """Return mean and 95 % interval over seeds of the last value of a column.
+
+        Parameters
+        ----------
+        column : str
+            A column of metrics.csv.
+        factor : float, default 1.0
+            A factor on its values.
+
+        Returns
+        -------
+        Estimate
+            The mean and half its interval; NaN where there are too few values.
+        """
+        return estimate(factor * np.array([run.last(column) for run in self.runs]))
 
     def seconds(self) -> float:
         """Return the mean wall time of a run in seconds."""

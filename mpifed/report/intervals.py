@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 LEVEL = 0.95
+MEANING = "± is half the 95 % interval of Student's t over seeds."
+"""What ``±`` is in every table, for those that have one."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,32 @@ class Estimate:
     half_width: float
     count: int
     p_value: float
+
+    def text(self, form: str, width: str | None = None) -> str:
+        """Return the mean, and behind ``±`` half its interval if there is one.
+
+        Parameters
+        ----------
+        form : str
+            How the mean is written, as '.2f'.
+        width : str, optional
+            How half the interval is written; as the mean without its sign by default.
+
+        Returns
+        -------
+        str
+            The words; a dash without a mean.
+
+        Examples
+        --------
+        >>> Estimate(0.25, 0.012, 3, 0.1).text("+.2f"), Estimate(0.25, math.nan, 1, 1).text(".2f")
+        ('+0.25 ± 0.01', '0.25')
+        """
+        if math.isnan(self.mean):
+            return "–"
+        if math.isnan(self.half_width):
+            return format(self.mean, form)
+        return f"{self.mean:{form}} ± {self.half_width:{width or form.removeprefix('+')}}"
 
 
 def estimate(values: np.ndarray, level: float = LEVEL) -> Estimate:

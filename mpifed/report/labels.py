@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mpifed.components.naming import without_module
+
 TITLES = {
     "agnostic": "AFL",
     "apfl": "APFL",
@@ -53,6 +55,7 @@ TITLES = {
 
 # Values that a label leaves out because they are the usual ones.
 USUAL = {"exchange.schedule.name": "static"}
+GRAPH = "exchange.topology"
 
 
 def data_title(config: dict[str, Any]) -> str:
@@ -67,7 +70,7 @@ def method_title(config: dict[str, Any]) -> str:
     """Return the title of a run's method: 'D-FedEM' for gossip with fedem."""
     name = config["algorithm"]["name"]
     gossip = "D-" if config["exchange"]["name"] == "gossip" else ""
-    return gossip + TITLES.get(name, name)
+    return gossip + TITLES.get(name, without_module(name))
 
 
 def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
@@ -156,6 +159,7 @@ def _differences(part: dict[str, str], same: Sequence[dict[str, str]]) -> list[s
     """Return what distinguishes ``part``: 'lr=0.1', and components as 'erdos_renyi p=0.05'.
 
     An option of a component is compared only where that component is used: a ring has no p.
+    The numbers of a graph that is named belong to its name.
     """
     words: list[str] = []
     named = ""  # the section whose component the last word names
@@ -165,16 +169,30 @@ def _differences(part: dict[str, str], same: Sequence[dict[str, str]]) -> list[s
         alike = [p for p in same if is_name or _name(p, section) == _name(part, section)]
         # No component where others have one: what replaces it is named by another key.
         absent = value == "null" and any(f"{key}.name" in other for other in same)
+        if section == named == GRAPH and _is_number(key, value):
+            words[-1] += f" {key.rpartition('.')[2]}={value}"
+            continue
         if absent or USUAL.get(key) == value or all(p.get(key) == value for p in alike):
             continue
         if is_name and section:
-            words.append(value)
+            words.append(_shown(value, [p.get(key, "") for p in same]))
             named = section
         elif section == named and words:
             words[-1] += f" {key.rpartition('.')[2]}={value}"
         else:
             words.append(f"{key.split('.', 1)[-1]}={value}")
     return words
+
+
+def _is_number(key: str, value: str) -> bool:
+    """Return whether an option of a graph is a number that is no seed."""
+    return not key.endswith(".seed") and value.replace(".", "", 1).isdecimal()
+
+
+def _shown(name: str, others: Sequence[str]) -> str:
+    """Return the name of a component, without its module if no other one is called so then."""
+    alike = {other for other in others if without_module(other) == without_module(name)}
+    return without_module(name) if len(alike) == 1 else name
 
 
 def _name(part: dict[str, str], section: str) -> str | None:

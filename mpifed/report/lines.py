@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 AXES = (0.1, 0.12, 0.88, 0.76)  # left, bottom, width, height as parts of it
 ACROSS = 3  # panels in a row, at most
-NAMES_WIDTH = 2.3  # inches between panels, for names
+NAMES_WIDTH = 2.45  # inches between panels, for names
 SMALL = 0.62  # of the size of one panel, where there are several
 DOTS, DOTS_OF_MANY = 200, 110  # an inch, of one panel and of several
-LETTERS, NAME_LETTERS = 60, 22  # of a name in the margin, of one panel and of several
+LETTERS, NAME_LETTERS = 60, 26  # in a row of a name, of one panel and of several
+NAME_SIZE = 0.85  # of the letters, in names of several panels
+OVER = 6  # points by which names may be higher than the vertical axis
 BAR = 5  # points between the bars of two lines
 
 
@@ -46,6 +48,10 @@ def figure_of(chart: Chart, made: Pictures) -> Figure:
     across = min(ACROSS, math.ceil(math.sqrt(len(panels))))
     down = -(-len(panels) // across)
     width, height = (side * (SMALL if several else 1) for side in made.size)
+    rows = NAME_LETTERS if several else LETTERS
+    size = made.font_size * (NAME_SIZE if several else 1)
+    names = [folded([line.name for line in lines], rows) for lines in panels]
+    height = max([height, *((_sizes(each, size).sum() - OVER) / 72 / AXES[3] for each in names)])
     wide, high = width + (NAMES_WIDTH if several else 0), height + (0.35 if several else 0)
     figure = Figure(figsize=(wide * across, high * down), dpi=DOTS_OF_MANY if several else DOTS)
     first: Axes | None = None
@@ -62,23 +68,30 @@ def figure_of(chart: Chart, made: Pictures) -> Figure:
                 axes.set_ylabel(title)
         elif index == 0:
             axes.set_title(title)
-            axes.annotate(chart.subtitle, (0, 1), xycoords="axes fraction", xytext=(0, 7),
+            axes.annotate(_subtitle(chart), (0, 1), xycoords="axes fraction", xytext=(0, 7),
                           textcoords="offset points", color=GREY, fontsize="small")  # fmt: skip
-        if row == down - 1 or index + across >= len(panels):
-            axes.set_xlabel(x_label)
+        axes.set_xlabel(x_label)
         _scales(axes, chart)
         _draw(axes, chart, lines)
     if first is not None:
         first.set_xlim(*_limits(chart))
         first.set_ylim(*height_limits(chart))
-    for axes, lines in zip(figure.axes, panels, strict=True):
+    for axes, lines, named in zip(figure.axes, panels, names, strict=True):
         _draw_bars(axes, lines)
-        _name_lines(axes, lines, NAME_LETTERS if several else LETTERS)
+        _name_lines(axes, lines, named, size)
     return figure
 
 
 def _text(texts: Mapping[str, str], chart: Chart, otherwise: str) -> str:
     return texts.get(chart.name, texts.get(chart.column, otherwise))
+
+
+def _subtitle(chart: Chart) -> str:
+    """The data set and remarks, among them what bands are: a picture has no text around it."""
+    if not any(line.band.any() for line in chart.lines):
+        return chart.subtitle
+    drawn = "bars" if any(bars(lines) is not None for lines in chart.panels()) else "bands"
+    return f"{chart.subtitle}; {drawn}: one standard deviation over seeds"
 
 
 def _limits(chart: Chart) -> tuple[float, float]:
@@ -98,6 +111,10 @@ def _scales(axes: Axes, chart: Chart) -> None:
         axes.set_xscale("log", subs=())
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
+    elif chart.whole:
+        from matplotlib.ticker import MaxNLocator
+
+        axes.xaxis.set_major_locator(MaxNLocator("auto", steps=(1, 2, 5, 10), integer=True))
     if chart.mark is not None:
         place, name = chart.mark
         axes.axvline(place, color=GREY, linewidth=1, linestyle=(0, (2, 2)))
@@ -146,21 +163,26 @@ def _draw_bars(axes: Axes, lines: Sequence[Line]) -> None:
             axes.errorbar(x, y, half, fmt="none", ecolor=line.look.colour, elinewidth=1, capsize=2)
 
 
-def _name_lines(axes: Axes, lines: Sequence[Line], letters: int) -> None:
+def _sizes(names: Sequence[str], size: float) -> np.ndarray:
+    """The heights in points of names in one row or several, of letters of a size."""
+    return np.array([LINE_HEIGHT + 2 + 13.5 * name.count("\n") for name in names]) * size / 11
+
+
+def _name_lines(axes: Axes, lines: Sequence[Line], names: Sequence[str], size: float) -> None:
     axes.get_ylim()  # settles the scale that the transformation below uses
     last = np.array([line.y[-1] for line in lines])
     on_screen = axes.transData.transform([(line.x[-1], line.y[-1]) for line in lines])
-    heights = on_screen[:, 1] * 72 / axes.figure.dpi  # points
-    size = float(axes.xaxis.label.get_fontsize())
-    names = folded([line.name for line in lines], letters)
-    apart = LINE_HEIGHT * size / 11 * max(1 + name.count("\n") for name in names)
-    places = spread(heights, apart)
-    # No name is above the axes, where the title is.
-    top = axes.bbox.y1 * 72 / axes.figure.dpi - apart / 2 + size / 2
-    shifts = places - max(0.0, float(places.max()) - top) - heights
+    points = axes.figure.dpi / 72  # pixels
+    ends = (axes.bbox.y0 / points - OVER, axes.bbox.y1 / points)  # above them is the title
+    heights = on_screen[:, 1] / points
+    shifts = spread(heights, _sizes(names, size), ends) - heights
+    aside = bool((abs(shifts) > size).any())  # too far for the eye: lines lead to them
+    leader = {"arrowstyle": "-", "linewidth": 0.8, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 3}
     for line, name, value, shift in zip(lines, names, last, shifts, strict=True):
+        colour = line.look.colour
         axes.annotate(
-            name, (1, value), xycoords=("axes fraction", "data"), xytext=(8, shift),
-            textcoords="offset points", va="center", color=line.look.colour, fontweight="bold",
-            annotation_clip=False,
+            name, (1, value), xycoords=("axes fraction", "data"),
+            xytext=(18 if aside else 8, shift), textcoords="offset points", va="center",
+            color=colour, fontweight="bold", fontsize=size, annotation_clip=False,
+            arrowprops={**leader, "color": colour} if aside else None,
         )  # fmt: skip

@@ -1,9 +1,10 @@
-"""Colours, dashes and markers of lines: the same colour for the same method in every report."""
+"""Colours, dashes and markers of lines: a method keeps its colour from report to report."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,10 @@ COLOUR_OF = {
     "K-GT": 2,
     "ADMM": 3,
 }
-"""Places in ``COLOURS`` by title; methods that papers compare have different ones."""
+"""Places in ``COLOURS`` by title; methods that papers compare have different ones.
+
+There are more methods than colours. Of two in a report with one place the first named here has it.
+"""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def look(index: int) -> Look:
 
 
 def colour_of(title: str) -> int:
-    """Return the place in ``COLOURS`` of a method, the same in every report.
+    """Return the place in ``COLOURS`` of a method, wherever no other in its report has it.
 
     Parameters
     ----------
@@ -112,11 +116,15 @@ def colour_of(title: str) -> int:
 
 
 def looks(methods: Sequence[tuple[str, str]]) -> dict[str, Look]:
-    """Return how each method is drawn.
+    """Return how each method is drawn; two of them look alike only beyond 45 of them.
 
-    The colour belongs to the title. Where all methods have one title (a comparison of its
-    settings), the first has its colour and the others have the colours after it. Lines of one
-    colour differ in dashes, and all of a report in markers as far as these reach.
+    A method has its colour of ``COLOUR_OF``; where two methods of a report have the same there, the
+    one that is named later there has the next colour that no other has, and so have those beyond
+    it. Lines that share a colour differ in dashes: under gossip and under a server, and settings,
+    as few of a method to a colour as the colours allow, but two. A method whose settings do not
+    share one colour has further ones of its own. Where there is one title alone (a comparison of
+    its settings), none of them share a colour if there are enough. With more methods than colours
+    two of them share one that are far from each other in the list, so in different panels.
 
     Parameters
     ----------
@@ -130,18 +138,92 @@ def looks(methods: Sequence[tuple[str, str]]) -> dict[str, Look]:
 
     Examples
     --------
-    >>> found = looks([("FedEM", "FedEM"), ("D-FedEM", "D-FedEM")])
+    >>> found = looks([("FedEM", "FedEM"), ("D-FedEM", "D-FedEM"), ("APFL", "APFL")])
     >>> found["FedEM"].colour == found["D-FedEM"].colour, found["D-FedEM"].strokes
     (True, (5, 2))
+    >>> found["FedEM"].colour == found["APFL"].colour
+    False
     """
     titles = {label: title for title, label in methods}
-    alone = len(set(titles.values())) == 1
-    used: dict[int, int] = {}
+    plain = [title.removeprefix("D-") for title in titles.values()]
+    counts = {title: plain.count(title) for title in dict.fromkeys(plain)}
+    least = 1 if len(set(titles.values())) == 1 else 2
+    sharing = _sharing(list(counts.values()), least)
+    places = _further(_first_colours(plain), counts, sharing)
+    ranks = _ranks(titles)
+    used: Counter[tuple[int, int]] = Counter()
     found = {}
-    for index, (label, title) in enumerate(titles.items()):
-        place = (colour_of(title) + (index if alone else 0)) % len(COLOURS)
-        before = used.get(place, 0)
-        used[place] = before + 1
-        strokes = DASHES[before % len(DASHES)]
-        found[label] = Look(COLOURS[place], strokes, MARKERS[index % len(MARKERS)])
+    for index, (label, title) in enumerate(zip(titles, plain, strict=True)):
+        mine = places[title]
+        place = mine[min(ranks[label] // sharing, len(mine) - 1)]
+        pairs = [(place, dash) for dash in range(len(DASHES))]
+        if all(used[pair] for pair in pairs):  # any other colour, the one that is rarest so far
+            pairs += [(c, d) for d in range(len(DASHES)) for c in range(len(COLOURS))]
+        pair = min(pairs, key=lambda one: used[one])
+        used[pair] += 1
+        found[label] = Look(COLOURS[pair[0]], DASHES[pair[1]], MARKERS[index % len(MARKERS)])
     return found
+
+
+def _ranks(titles: Mapping[str, str]) -> dict[str, int]:
+    """The place of each label among those of its method, from the one without settings on."""
+    found: dict[str, int] = {}
+    for title in {title.removeprefix("D-") for title in titles.values()}:
+        labels = [label for label, t in titles.items() if t.removeprefix("D-") == title]
+        first = labels.index(title) if title in labels else 0
+        found |= {label: k for k, label in enumerate(labels[first:] + labels[:first])}
+    return found
+
+
+def _sharing(counts: Sequence[int], least: int) -> int:
+    """The settings of a method that share a colour: as few as the colours allow."""
+    for sharing in range(least, len(DASHES)):
+        if sum(-(-count // sharing) for count in counts) <= len(COLOURS):
+            return sharing
+    return len(DASHES)
+
+
+def _first_colours(titles: Sequence[str]) -> dict[str, int]:
+    """The colour of each title: its own, one that is free, or that of the farthest other title."""
+    known = list(COLOUR_OF)
+    order = sorted(set(titles), key=lambda t: (known.index(t) if t in known else len(known), t))
+    found: dict[str, int] = {}
+    for title in order:
+        if colour_of(title) not in found.values():
+            found[title] = colour_of(title)
+    for title in order:
+        if title not in found:
+            found[title] = _freest(colour_of(title), title, found, titles)
+    return found
+
+
+def _freest(start: int, title: str, found: Mapping[str, int], titles: Sequence[str]) -> int:
+    """The first colour from ``start`` on that is free, else that with the most lines between."""
+    free = [c for c in _colours_from(start) if c not in found.values()]
+    if free:
+        return free[0]
+
+    def apart(colour: int) -> int:
+        others = [k for k, t in enumerate(titles) if found.get(t) == colour]
+        mine = [k for k, t in enumerate(titles) if t == title]
+        return min(abs(a - b) for a in mine for b in others)
+
+    return max(_colours_from(start), key=apart)
+
+
+def _further(
+    first: Mapping[str, int], counts: Mapping[str, int], sharing: int
+) -> dict[str, list[int]]:
+    """The colours of each title, its first and, while there are any, as many as it needs."""
+    found = {title: [first[title]] for title in counts}
+    taken = set(first.values())
+    for title, count in counts.items():
+        wanted = -(-count // sharing) - 1
+        more = [c for c in _colours_from(first[title]) if c not in taken][:wanted]
+        found[title] += more
+        taken.update(more)
+    return found
+
+
+def _colours_from(start: int) -> list[int]:
+    return [(start + k) % len(COLOURS) for k in range(len(COLOURS))]

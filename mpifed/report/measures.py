@@ -9,7 +9,7 @@ import numpy as np
 from mpifed.report.columns import MEASURES
 from mpifed.report.groups import Group
 
-CAPTION = "At the last evaluated round, mean over seeds. ± is the standard deviation over seeds."
+CAPTION = "At the last evaluated round, mean over seeds."
 
 
 def measured(groups: Sequence[Group]) -> list[str]:
@@ -32,7 +32,7 @@ def measured(groups: Sequence[Group]) -> list[str]:
 
 
 def cell(group: Group, column: str) -> str:
-    """Return mean and deviation of the last values as a table cell.
+    """Return mean and interval of the last values as a table cell.
 
     Parameters
     ----------
@@ -46,20 +46,15 @@ def cell(group: Group, column: str) -> str:
     str
         Such as '0.25 ± 0.01', or a dash.
     """
-    mean, deviation = group.mean_and_deviation(column)
-    if np.isnan(mean):
-        return "–"
     if MEASURES[column].factor == 100:
-        return f"{100 * mean:.2f}" + ("" if np.isnan(deviation) else f" ± {100 * deviation:.2f}")
-    return f"{mean:.4g}" + ("" if np.isnan(deviation) else f" ± {deviation:.2g}")
+        return group.estimate(column, 100).text(".2f")
+    return group.estimate(column).text(".4g", ".2g")
 
 
 def rows(groups: Sequence[Group]) -> list[list[str]]:
     """Return the rows of the table: data, method and every measure."""
     columns = measured(groups)
-    return [
-        [group.data, group.method, *(cell(group, column) for column in columns)] for group in groups
-    ]
+    return [[*group.words, *(cell(group, column) for column in columns)] for group in groups]
 
 
 def header(groups: Sequence[Group]) -> list[str]:

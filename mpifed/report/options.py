@@ -12,6 +12,7 @@ from mpifed.report.grid_tables import WantedGrid
 from mpifed.report.groups import Group
 from mpifed.report.pictures import SIZE, Pictures
 from mpifed.report.wanted import Wanted
+from mpifed.report.words import in_words
 from topologies.arguments import number
 
 FORMATS = ("png", "svg", "pdf")
@@ -149,14 +150,36 @@ def names_wanted(options: argparse.Namespace, groups: Sequence[Group]) -> dict[s
         For a method that there is not.
     """
     names = _texts("--label", options.label)
-    methods = sorted({group.method for group in groups})
-    for method in names:
-        if method not in methods:
-            raise InputError(
-                f"--label is for '{method}', which is none of the methods; "
-                f"{closest(method, methods)}"
-            )
-    return names
+    return {_method(f"--label is for '{name}'", name, groups): names[name] for name in names}
+
+
+def against_wanted(options: argparse.Namespace, groups: Sequence[Group]) -> str | None:
+    """Return the label of the method that others are compared with, if there is one.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The parsed command line.
+    groups : sequence of Group
+        The groups of runs.
+
+    Raises
+    ------
+    InputError
+        For a method that there is not.
+    """
+    given = options.against
+    return None if given is None else _method(f"--against is '{given}'", given, groups)
+
+
+def _method(said: str, given: str, groups: Sequence[Group]) -> str:
+    """Return the label of a method that is named by it, or in the words of the tables."""
+    labels = {group.method: group.method for group in groups}
+    named = {in_words(label): label for label in labels} | labels
+    if given not in named:
+        shown = sorted({in_words(label) for label in labels})
+        raise InputError(f"{said}, which is none of the methods; {closest(given, shown)}")
+    return named[given]
 
 
 def _texts(option: str, words: Sequence[str] | None) -> dict[str, str]:

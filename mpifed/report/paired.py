@@ -15,9 +15,11 @@ import numpy as np
 
 from mpifed.errors import InputError, closest
 from mpifed.report.groups import Curve, Group, mean_and_deviation
+from mpifed.report.intervals import MEANING, estimate
 from mpifed.report.reading import Run
 from mpifed.report.tables import ACCURACY, DECILE, markdown_header, markdown_row
 from mpifed.report.units import bits
+from mpifed.report.words import in_words
 
 
 def minus(group: Group, other: Group, column: str, factor: float = 1.0) -> Curve:
@@ -170,7 +172,11 @@ def markdown(groups: Sequence[Group], against: str | None, target: float | None)
     """
     notes, names = [], ["Data", "Method", "Pairs"]
     if against is not None:
-        notes.append(f"Test accuracy minus that of {against} with the same seed, in points.")
+        notes.append(
+            f"Test accuracy minus that of {in_words(against)} with the same seed, in points."
+        )
+        if any(_several(group, partner(groups, group.data, against)) for group in groups):
+            notes.append(MEANING)
         names += ["Average", "Bottom decile"]
     if target is not None:
         notes.append(f"Where the average first was {100 * target:g} per cent, mean over seeds.")
@@ -179,7 +185,7 @@ def markdown(groups: Sequence[Group], against: str | None, target: float | None)
     for group in groups:
         other = None if against is None else partner(groups, group.data, against)
         pairs = "–" if other is None else str(len(_pairs(group, other)))
-        cells = [group.data, group.method, pairs]
+        cells = [*group.words, pairs]
         if against is not None:
             cells += [_points(group, other, column) for column in (ACCURACY, DECILE)]
         if target is not None:
@@ -250,12 +256,15 @@ def _at(run: Run, column: str, rounds: np.ndarray) -> np.ndarray:
 
 
 def _points(group: Group, other: Group | None, column: str) -> str:
-    mean, deviation = (np.nan, np.nan) if other is None else last_difference(group, other, column)
-    if np.isnan(mean):
-        return "–"
-    if group is other:
+    values = np.zeros(0) if other is None else last_differences(group, other, column)
+    if group is other and np.isfinite(values).any():
         return "0"
-    return f"{100 * mean:+.2f}" + ("" if np.isnan(deviation) else f" ± {100 * deviation:.2f}")
+    return estimate(100 * values).text("+.2f")
+
+
+def _several(group: Group, other: Group | None) -> bool:
+    """Return whether two methods have pairs enough for an interval."""
+    return other is not None and group is not other and len(_pairs(group, other)) > 1
 
 
 def _arrival(group: Group, target: float) -> list[str]:

@@ -59,40 +59,48 @@ def beside(
     return np.clip(x, ends[0] + room, ends[1] - room) + width * moved[index]
 
 
-def spread(heights: np.ndarray, gap: float = LINE_HEIGHT) -> np.ndarray:
-    """Return heights moved apart so that neighbours are at least ``gap`` apart.
+def spread(
+    heights: np.ndarray,
+    sizes: float | np.ndarray = LINE_HEIGHT,
+    ends: tuple[float, float] = (-np.inf, np.inf),
+) -> np.ndarray:
+    """Return the middles of names moved apart so that none covers another.
 
-    Neighbours that are too close form a bundle around their mean; bundles that meet are joined.
+    Names that are too close form a bundle around their mean; bundles that meet are joined. All of
+    them are between the ends if there is room.
 
     Parameters
     ----------
     heights : ndarray of float64, shape (n,)
-        The heights, in any order.
-    gap : float, default LINE_HEIGHT
-        The least distance.
+        Where they would best be, in any order.
+    sizes : float or ndarray of float64, shape (n,), default LINE_HEIGHT
+        Their heights.
+    ends : tuple of float, optional
+        Between which they are.
 
     Returns
     -------
     ndarray of float64, shape (n,)
-        The new heights, in the same order.
+        The middles, in the same order.
 
     Examples
     --------
-    >>> spread(np.array([0.0, 1.0, 9.0]), gap=2.0)
+    >>> spread(np.array([0.0, 1.0, 9.0]), 2.0)
     array([-0.5,  1.5,  9. ])
+    >>> spread(np.array([0.0, 1.0, 9.0]), np.array([2.0, 4.0, 2.0]), (0.0, 12.0))
+    array([1., 4., 9.])
     """
     order = np.argsort(heights, kind="stable")
+    room = np.broadcast_to(np.asarray(sizes, dtype=float), heights.shape)[order]
+    # How far each is from the first where all touch; what is left must not decrease.
+    from_first = np.concatenate([[0.0], np.cumsum((room[1:] + room[:-1]) / 2)])
     bundles: list[list[float]] = []
-    for height in heights[order]:
-        bundles.append([float(height)])
-        while (
-            len(bundles) > 1 and _places(bundles[-2], gap)[-1] + gap > _places(bundles[-1], gap)[0]
-        ):
+    for target in heights[order] - from_first:
+        bundles.append([float(target)])
+        while len(bundles) > 1 and np.mean(bundles[-2]) > np.mean(bundles[-1]):
             bundles[-2:] = [bundles[-2] + bundles[-1]]
+    starts = np.concatenate([np.full(len(bundle), np.mean(bundle)) for bundle in bundles])
+    least, most = ends[0] + room[0] / 2, ends[1] - room[-1] / 2 - from_first[-1]
     placed = np.empty(len(heights))
-    placed[order] = np.concatenate([_places(bundle, gap) for bundle in bundles])
+    placed[order] = np.clip(starts, least, max(least, most)) + from_first
     return placed
-
-
-def _places(bundle: Sequence[float], gap: float) -> np.ndarray:
-    return np.mean(bundle) + gap * (np.arange(len(bundle)) - (len(bundle) - 1) / 2)

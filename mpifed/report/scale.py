@@ -22,6 +22,8 @@ class Scale:
         Its ends, in units of the drawing.
     log : bool
         Whether it is logarithmic.
+    whole : bool
+        Whether only whole numbers are labelled.
     """
 
     low: float
@@ -29,6 +31,7 @@ class Scale:
     start: float
     end: float
     log: bool = False
+    whole: bool = False
 
     def at(self, values: np.ndarray) -> np.ndarray:
         """Return where values are.
@@ -67,6 +70,8 @@ class Scale:
         --------
         >>> Scale(0, 40, 0, 1).ticks(4)
         [(0.0, '0'), (10.0, '10'), (20.0, '20'), (30.0, '30'), (40.0, '40')]
+        >>> Scale(0, 2, 0, 1, whole=True).ticks(4)
+        [(0.0, '0'), (1.0, '1'), (2.0, '2')]
         >>> Scale(1e-4, 1.0, 0, 1, log=True).ticks(4)[0]
         (0.0001, '10⁻⁴')
         """
@@ -104,6 +109,7 @@ def around(low: float, high: float, log: bool = False, margin: float = 0.04) -> 
 
 def _ticks(scale: Scale, count: int) -> list[tuple[float, str]]:
     step = _step((scale.high - scale.low) / count)
+    step = max(step, 1.0) if scale.whole else step
     first, last = math.ceil(scale.low / step - 1e-9), math.floor(scale.high / step + 1e-9)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     values = [k * step for k in range(first, last + 1)]

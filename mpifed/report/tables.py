@@ -12,13 +12,14 @@ from rich.table import Table
 from mpifed.report import consensus, measures
 from mpifed.report.columns import MEASURES
 from mpifed.report.groups import Group
+from mpifed.report.intervals import MEANING
 from mpifed.report.units import bits
+from mpifed.report.words import in_words
 
 CAPTION = (
     "Test accuracy in per cent: average over clients / bottom decile (the ⌈T/10⌉-th smallest of T "
     "clients)."
 )
-DEVIATION = " ± is the standard deviation over seeds."
 SENT = "Sent is what all clients together would have sent up and down in the simulated federation."
 ACCURACY, DECILE = "test_accuracy", "test_accuracy_p10"
 
@@ -44,25 +45,30 @@ def markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
     cells = {(group.data, group.method): group for group in groups}
     lines = []
     if _shows_accuracies(groups):
-        lines = [CAPTION + (DEVIATION if _any_deviation(groups) else ""), ""]
-        lines += markdown_header(["Data", *methods], texts=1)
+        lines = [CAPTION + _meaning(groups, [ACCURACY, DECILE]), ""]
+        lines += markdown_header(["Data", *map(in_words, methods)], texts=1)
         for data in _distinct([group.data for group in groups]):
             row = [cells.get((data, method)) for method in methods]
             best = {column: _best(row, column) for column in (ACCURACY, DECILE)}
-            lines.append(markdown_row([data, *(_accuracy_cell(group, best) for group in row)]))
+            lines.append(
+                markdown_row([in_words(data), *(_accuracy_cell(group, best) for group in row)])
+            )
         lines.append("")
     lines += [SENT, ""]
     header = ["Data", "Method", "Seeds", "Rounds", "Seconds", "Sent up", "Sent down"]
     lines += markdown_header(header, texts=2)
     lines += [
-        markdown_row(
-            [group.data, group.method, str(len(group.runs)), _rounds(group), *_cost(group)]
-        )
+        markdown_row([*group.words, str(len(group.runs)), _rounds(group), *_cost(group)])
         for group in groups
     ]
     if measures.measured(groups):
         header = measures.header(groups)
-        lines += ["", measures.CAPTION, "", *markdown_header(header, texts=2)]
+        lines += [
+            "",
+            measures.CAPTION + _meaning(groups, measures.measured(groups)),
+            "",
+            *markdown_header(header, texts=2),
+        ]
         lines += [markdown_row(row) for row in measures.rows(groups)]
     distances = consensus.rows(groups)
     if distances:
@@ -141,7 +147,10 @@ def terminal(groups: Sequence[Group]) -> Table:
     accuracies = _shows_accuracies(groups)
     columns = measures.measured(groups)[:1]  # a terminal has no room for more
     title = "Test accuracy in per cent" if accuracies else None
+    shown = [*([ACCURACY, DECILE] if accuracies else []), *columns]
+    caption = _meaning(groups, shown).strip() or None
     table = Table(title=title, title_justify="left", title_style="bold")
+    table.caption, table.caption_justify, table.caption_style = caption, "left", ""
     table.add_column("Data")
     table.add_column("Method", overflow="fold")
     scores = ["Average", "Bottom decile"] if accuracies else []
@@ -153,8 +162,8 @@ def terminal(groups: Sequence[Group]) -> Table:
         if before is not None and group.data != before:
             table.add_section()
         table.add_row(
-            "" if group.data == before else group.data,
-            group.method,
+            "" if group.data == before else group.words[0],
+            group.words[1],
             str(len(group.runs)),
             *([_percent(group, column) for column in (ACCURACY, DECILE)] if accuracies else []),
             *(measures.cell(group, column) for column in columns),
@@ -175,8 +184,10 @@ def _shows_accuracies(groups: Sequence[Group]) -> bool:
     return scored or not measures.measured(groups)
 
 
-def _any_deviation(groups: Sequence[Group]) -> bool:
-    return any(not math.isnan(group.mean_and_deviation(ACCURACY)[1]) for group in groups)
+def _meaning(groups: Sequence[Group], columns: Sequence[str]) -> str:
+    """Say what ± is, where a cell of these columns has one."""
+    halves = [group.estimate(column).half_width for group in groups for column in columns]
+    return "" if all(map(math.isnan, halves)) else f" {MEANING}"
 
 
 def _best(row: Sequence[Group | None], column: str) -> float:
@@ -196,10 +207,7 @@ def _accuracy_cell(group: Group | None, best: dict[str, float]) -> str:
 
 
 def _percent(group: Group, column: str) -> str:
-    mean, deviation = group.mean_and_deviation(column)
-    if math.isnan(mean):
-        return "–"
-    return f"{100 * mean:.1f}" + ("" if math.isnan(deviation) else f" ± {100 * deviation:.1f}")
+    return group.estimate(column, 100).text(".1f")
 
 
 def _rounds(group: Group) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from mpifed.components.naming import without_module
 from mpifed.config.filenames import safe
 from mpifed.reading.yaml_files import as_text
 from mpifed.replacing import replacing
@@ -40,19 +42,45 @@ def directory_names(axes: Mapping[str, Sequence[Any]], output: Path) -> list[str
     output : Path
         The directory of the sweep. Names that are in use there are kept.
 
+    Returns
+    -------
+    list of str
+        The names, all different.
+
     Examples
     --------
     >>> directory_names({"local.lr": [0.1, 1], "seed": [0]}, Path("nowhere"))
     ['local.lr=0.1,seed=0', 'local.lr=1,seed=0']
+    >>> graph = {"name": "gossip", "topology": {"name": "erdos_renyi", "p": 0.5}}
+    >>> directory_names({"exchange": ["server", graph]}, Path("nowhere"))
+    ['exchange=server', 'exchange=gossip,topology=erdos_renyi,p=0.5']
     """
     if not axes:
         return ["run"]
-    whole = _names(axes, {key: key for key in axes}, _brief)
-    if max(map(len, whole)) <= SHORT or any((output / safe(name)).exists() for name in whole):
-        return [safe(name) for name in whole]
+    whole = {key: key for key in axes}
     last = [key.rpartition(".")[2] for key in axes]
     keys = {key: key if last.count(end) > 1 else end for key, end in zip(axes, last, strict=True)}
-    return [safe(name) for name in _names(axes, keys, _briefer)]
+    chosen: list[str] = []
+    for named, brief in ((whole, _flat), (keys, _briefer), (keys, _least)):
+        names = _names(axes, named, brief)
+        chosen = names if _differ(names) else chosen
+        if chosen and max(map(len, chosen)) <= SHORT:
+            break
+    chosen = chosen or _names(axes, whole, _texts)
+    there = {place.name for place in output.iterdir()} if output.is_dir() else set()
+    forms = [list(map(safe, chosen))]
+    if there and not there.issuperset(
+        forms[0]
+    ):  # in other forms, also those of versions before this one
+        for named in (whole, keys):
+            others = (_flat, _briefer, _least, _as_yaml, _briefer_as_yaml)
+            forms += [list(map(safe, _names(axes, named, brief))) for brief in others]
+    # Some names are those of several forms, so that the one which explains most has been in use.
+    return max(filter(_differ, forms), key=lambda names: len(there.intersection(names)))
+
+
+def _differ(names: Sequence[str]) -> bool:
+    return len(set(names)) == len(names)
 
 
 def write_index(runs: Sequence[Indexed]) -> None:
@@ -80,16 +108,72 @@ def _names(axes: Mapping[str, Sequence[Any]], keys: Mapping[str, str], brief: An
     return [",".join(chosen) for chosen in itertools.product(*parts)]
 
 
-def _brief(values: Sequence[Any]) -> list[str]:
-    """Return values for a file name: a component with options is ``erdos_renyi,p=0.1``."""
-    return [_of_component(value) if _is_component(value) else as_text(value) for value in values]
+def _flat(values: Sequence[Any]) -> list[str]:
+    """Return values with all options: ``erdos_renyi,p=0.1``."""
+    modules = _modules(values)
+    return [_written(value, modules) for value in values]
 
 
 def _briefer(values: Sequence[Any]) -> list[str]:
     """Return values without options, where the names alone differ."""
-    names = [value["name"] if _is_component(value) else as_text(value) for value in values]
-    whole = _brief(values)
-    return [a if names.count(a) == 1 else b for a, b in zip(names, whole, strict=True)]
+    modules = _modules(values)
+    return _alone([_name(value, modules) for value in values], _flat(values))
+
+
+def _least(values: Sequence[Any]) -> list[str]:
+    """Return values with no other options than those in which equal names differ."""
+    modules = _modules(values)
+    found = [_name(value, modules) for value in values]
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(found):
+        places.setdefault(name, []).append(place)
+    for alike in places.values():
+        options = [values[k] if _is_component(values[k]) else {} for k in alike]
+        for key in dict.fromkeys(key for each in options for key in each if key != "name"):
+            given = [each.get(key) for each in options]
+            if any(value != given[0] for value in given):
+                for k, each, text in zip(alike, options, _least(given), strict=True):
+                    found[k] += f",{key}={text}" if key in each else ""
+    return found
+
+
+def _written(value: Any, modules: bool) -> str:
+    """Return a value with its options, and theirs."""
+    if not _is_component(value):
+        return _name(value, modules)
+    options = (f"{key}={_written(value[key], modules)}" for key in value if key != "name")
+    return ",".join([_name(value, modules), *options])
+
+
+def _name(value: Any, modules: bool) -> str:
+    name = value["name"] if _is_component(value) else as_text(value)
+    return name if modules else without_module(name)
+
+
+def _modules(values: Sequence[Any]) -> bool:
+    """Return whether components need the modules that they are in: two objects have one name."""
+    names = {_name(value, modules=True) for value in values}
+    return len({without_module(name) for name in names}) < len(names)
+
+
+def _texts(values: Sequence[Any]) -> list[str]:
+    return list(map(as_text, values))
+
+
+def _as_yaml(values: Sequence[Any]) -> list[str]:
+    """Return values whose options are written as in YAML, whatever these are."""
+    return [_of_component(value) if _is_component(value) else as_text(value) for value in values]
+
+
+def _briefer_as_yaml(values: Sequence[Any]) -> list[str]:
+    names = [_name(value, modules=True) for value in values]
+    return _alone(names, _as_yaml(values))
+
+
+def _alone(names: Sequence[str], whole: Sequence[str]) -> list[str]:
+    """Return the names that no other value has, and whole values in place of the others."""
+    counts = Counter(names)
+    return [a if counts[a] == 1 else b for a, b in zip(names, whole, strict=True)]
 
 
 def _is_component(value: Any) -> bool:

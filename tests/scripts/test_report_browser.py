@@ -82,7 +82,7 @@ def test_a_pointer_reads_the_numbers_of_the_runs(opened):
     # Seeds end at 0.70 and 0.72; at round 30 a run has its end minus 0.25 exp(-30 / 12).
     at_30 = 100 * (0.71 - 0.25 * np.exp(-30 / 12))
     assert "communication round: 30" in shown
-    assert f"{at_30:.4g} ± {100 * np.std([0.70, 0.72], ddof=1):.2g}" in shown
+    assert f"{at_30:.4g} (s.d. {100 * np.std([0.70, 0.72], ddof=1):.2g})" in shown
     opened.mouse.move(5, 5)
     assert opened.locator("#readout").is_hidden()
 

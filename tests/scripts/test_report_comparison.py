@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from run_directories import write_run
+from scipy import stats
 
 from mpifed.errors import InputError
 from mpifed.report.__main__ import main
@@ -16,7 +17,7 @@ from mpifed.report.chart import Chart, Line
 from mpifed.report.charts import drawn
 from mpifed.report.dots import differences, figure_of
 from mpifed.report.groups import Group, group_runs
-from mpifed.report.intervals import Estimate
+from mpifed.report.intervals import MEANING, Estimate
 from mpifed.report.looks import look
 from mpifed.report.paired import last_difference, markdown, minus, partner, reached
 from mpifed.report.pictures import Pictures
@@ -149,6 +150,35 @@ def test_runs_without_a_common_seed_have_no_difference(tmp_path: Path) -> None:
     assert "| – | – |" in markdown([server, peer], "FedEM", None).splitlines()[-1]
 
 
+def test_plus_minus_is_the_interval_everywhere_and_is_explained(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    groups = runs_of_three_seeds(tmp_path / "runs")
+    output = tmp_path / "report"
+    words = [str(tmp_path / "runs"), "--output", str(output), "--format", "none"]
+    assert main([*words, "--against", "FedEM"]) == 0
+    said = capfd.readouterr().out
+    texts = {name: (output / name).read_text() for name in ("table.md", "comparison.md")}
+    # Half the interval of differences of 2 and 3 points, and of ends at 82 and 78 per cent.
+    half = stats.t.ppf(0.975, 1) * np.sqrt(0.5) / np.sqrt(2)
+    assert f"+2.50 ± {half:.2f}" in texts["comparison.md"]
+    ends = np.array([run.last("test_accuracy") for run in groups[1].runs]) * 100
+    half = stats.t.ppf(0.975, 1) * ends.std(ddof=1) / np.sqrt(2)
+    assert f"{ends.mean():.1f} ± {half:.1f}" in texts["table.md"]
+    assert all(text.count(MEANING) == 1 for text in texts.values())
+    assert said.count(MEANING) == 2  # below the table, and before the comparison
+    assert f"{ends.mean():.2f} ± {half:.2f}" in (output / "report.html").read_text()
+
+
+def test_one_seed_has_no_plus_minus_to_explain(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", final=0.76, exchange=PEER)
+    assert main([str(tmp_path), "--against", "FedEM"]) == 0
+    assert "±" not in capfd.readouterr().out
+
+
 def test_one_pair_has_no_deviation(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", final=0.76, exchange=PEER)
@@ -175,9 +205,9 @@ def test_the_command_writes_both_tables(tmp_path: Path, capfd: pytest.CaptureFix
     lines = (output / "comparison.md").read_text().splitlines()
     assert lines[-2:] == [
         "| synthetic-paper | FedEM | 3 | 0 | 0 | 1 of 3 seeds | – |",
-        "| synthetic-paper | D-FedEM | 2 | +2.50 ± 0.71 | +2.50 ± 0.71 | 30 | 15 Mbit |",
+        "| synthetic-paper | D-FedEM | 2 | +2.50 ± 6.35 | +2.50 ± 6.35 | 30 | 15 Mbit |",
     ]
-    assert "+2.50 ± 0.71" in capfd.readouterr().out
+    assert "+2.50 ± 6.35" in capfd.readouterr().out
     assert (output / "difference-rounds.png").stat().st_size > 5000
     with (output / "comparison.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -125,7 +125,7 @@
       const row = table.insertRow();
       const button = document.querySelector(`.toggle[data-s="${one.method}"] .swatch`);
       cell(row, one.name, button);
-      cell(row, far ? "–" : shown(value) + (half ? ` ± ${shown(Number(half.toPrecision(2)))}` : ""));
+      cell(row, far ? "–" : shown(value) + (half ? ` (s.d. ${shown(Number(half.toPrecision(2)))})` : ""));
     }
     readout.replaceChildren(title, table);
     readout.hidden = false;

@@ -188,7 +188,7 @@ def distances(groups: Sequence[Group]) -> str:
     if not rows:
         return ""
     header = [text(name) for name in consensus.HEADER]
-    cells = [[text(in_words(cell)) for cell in row[:2]] + row[2:] for row in rows]
+    cells = [[*map(text, row[:2]), *row[2:]] for row in rows]
     return table(header, cells, 2, text(consensus.CAPTION))
 
 

@@ -18,8 +18,9 @@ WIDE, HIGH = 900, 380
 SMALL_WIDE, SMALL_HIGH = 560, 300
 LEFT, TOP, BOTTOM = 58, 14, 44
 LETTER = 8.0  # width of a letter in the names, at most
-NAMES = 0.36  # of the width, for names at most
+NAMES = 0.38  # of the width, for names at most
 APART = 16  # between the names of two lines
+OVER = 12  # by how much the names may be higher than the vertical axis
 BAR = 6  # between the bars of two lines
 PIXELS = 4  # pixels for each interval of a thinned curve
 SHAPES = {
@@ -69,14 +70,15 @@ def panels(chart: Chart, numbers: Mapping[str, int]) -> list[str]:
     """
     groups = chart.panels()
     single = len(groups) == 1
-    width, height = (WIDE, HIGH) if single else (SMALL_WIDE, SMALL_HIGH)
+    width, least = (WIDE, HIGH) if single else (SMALL_WIDE, SMALL_HIGH)
     names = folded([line.name for line in chart.lines], _letters(width))
     longest = max(len(part) for name in names for part in name.split("\n"))
     right = LETTER * longest + 26
+    height = max([least, *(_room(lines, width) for lines in groups)])
     frame = Frame(
         width,
         height,
-        Scale(*_x_limits(chart), LEFT, width - right, chart.x_log),
+        Scale(*_x_limits(chart), LEFT, width - right, chart.x_log, chart.whole),
         Scale(*height_limits(chart), height - BOTTOM, TOP, chart.y_log),
     )
     return [_panel(chart, lines, frame, numbers) for lines in groups]
@@ -99,6 +101,17 @@ def swatch(look: Look) -> str:
 def _letters(width: float) -> int:
     """The letters that fit into the margin of a panel."""
     return int((NAMES * width - 26) / LETTER)
+
+
+def _sizes(names: Sequence[str]) -> np.ndarray:
+    """The heights of names in one row or several."""
+    return np.array([APART + (APART - 2) * name.count("\n") for name in names])
+
+
+def _room(lines: Sequence[Line], width: float) -> float:
+    """The least height of a panel whose names are beside its vertical axis."""
+    names = folded([line.name for line in lines], _letters(width))
+    return TOP + float(_sizes(names).sum()) - OVER + BOTTOM
 
 
 def _intervals(width: float) -> int:
@@ -198,11 +211,9 @@ def _guide(guide: Line, frame: Frame, numbers: Mapping[str, int]) -> str:
 def _names(lines: Sequence[Line], frame: Frame, numbers: Mapping[str, int]) -> list[str]:
     heights = frame.y.at(np.array([line.y[-1] for line in lines]))
     names = folded([line.name for line in lines], _letters(frame.width))
-    rows = max(1 + name.count("\n") for name in names)
-    places = spread(heights, APART * rows)
-    over = float(places.max()) - (frame.height - 6 - APART * (rows - 1))
-    under = 8 - float(places.min())
-    places += max(0.0, under) if over <= 0 else -min(over, max(0.0, -under))
+    sizes = _sizes(names)
+    places = spread(heights, sizes, (frame.y.end - OVER / 2, frame.y.start + OVER / 2))
+    places -= (sizes - APART) / 2  # of the first rows
     end = frame.x.end
     found = []
     for line, name, height, place in zip(lines, names, heights, places, strict=True):
