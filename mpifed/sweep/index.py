@@ -54,6 +54,8 @@ def directory_names(axes: Mapping[str, Sequence[Any]], output: Path) -> list[str
     >>> graph = {"name": "gossip", "topology": {"name": "erdos_renyi", "p": 0.5}}
     >>> directory_names({"exchange": ["server", graph]}, Path("nowhere"))
     ['exchange=server', 'exchange=gossip,topology=erdos_renyi,p=0.5']
+    >>> directory_names({"local": [{"lr": 0.1}, {"lr": 1}]}, Path("nowhere"))
+    ['local=lr=0.1', 'local=lr=1']
     """
     if not axes:
         return ["run"]
@@ -69,9 +71,8 @@ def directory_names(axes: Mapping[str, Sequence[Any]], output: Path) -> list[str
     chosen = chosen or _names(axes, whole, _texts)
     there = {place.name for place in output.iterdir()} if output.is_dir() else set()
     forms = [list(map(safe, chosen))]
-    if there and not there.issuperset(
-        forms[0]
-    ):  # in other forms, also those of versions before this one
+    if there and not there.issuperset(forms[0]):
+        # In other forms, also those of versions before this one.
         for named in (whole, keys):
             others = (_flat, _briefer, _least, _as_yaml, _briefer_as_yaml)
             forms += [list(map(safe, _names(axes, named, brief))) for brief in others]
@@ -138,11 +139,12 @@ def _least(values: Sequence[Any]) -> list[str]:
 
 
 def _written(value: Any, modules: bool) -> str:
-    """Return a value with its options, and theirs."""
-    if not _is_component(value):
+    """Return a value with its options, and theirs; options alone of what has no name."""
+    if not isinstance(value, dict) or not value:
         return _name(value, modules)
+    named = [_name(value, modules)] if _is_component(value) else []
     options = (f"{key}={_written(value[key], modules)}" for key in value if key != "name")
-    return ",".join([_name(value, modules), *options])
+    return ",".join([*named, *options])
 
 
 def _name(value: Any, modules: bool) -> str:
