@@ -18,12 +18,14 @@ from mpifed.launch import main
 from mpifed.mpi.communicator import world
 from mpifed.mpi.played import Operation, Played
 from mpifed.training import forecast as forecasts
+from mpifed.training import played_rounds
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
 from mpifed.training.forecast import forecast
 from mpifed.training.network import Network, ping_pong, wall_seconds
 from mpifed.training.plan_words import Plan, read_plan
+from mpifed.training.played_rounds import Measured
 from mpifed.training.samples import samples_of
 
 FAST = Network(latency=1e-6, overhead=1e-6, bandwidth=1e10)
@@ -68,12 +70,12 @@ def test_one_rank_waits_for_nobody():
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 def test_a_played_rank_asks_for_the_bytes_of_the_plan(exchange):
     made = configuration(exchange=exchange, clients=12)
-    engine, rank = forecasts.played(made, 3, 3)
+    engine, rank = played_rounds.played(made, 3, 3)
     assert (
         engine.setup.federation.hosted.tolist()
         == np.flatnonzero(engine.setup.federation.owner == 0).tolist()
     )
-    _, operations = forecasts.measured(engine, rank)
+    operations = played_rounds.measured(engine, rank).operations[-1]
     numbers = engine.setup.algorithm.payload()
     if exchange == "server":
         largest = max(one.sent for one in operations)
@@ -87,7 +89,7 @@ def test_a_played_rank_asks_for_the_bytes_of_the_plan(exchange):
 
 def test_a_played_rank_computes_what_a_lone_one_does():
     made = configuration(clients=4)
-    engine, _ = forecasts.played(made, 1, 1)
+    engine, _ = played_rounds.played(made, 1, 1)
     from mpifed.mpi.communicator import Alone
 
     setup = make(made, Alone(), made.rounds)
@@ -100,7 +102,7 @@ def test_a_played_rank_computes_what_a_lone_one_does():
 
 
 def test_more_ranks_have_fewer_clients_and_longer_waits(monkeypatch):
-    monkeypatch.setattr(forecasts, "ROUNDS", 1)
+    monkeypatch.setattr(played_rounds, "ROUNDS", 1)
     few, many = (forecast(configuration(clients=40), ranks, 8, 8, FAST) for ranks in (2, 40))
     assert few.hosted > many.hosted == 1
     assert many.network > few.network > 0
@@ -116,8 +118,12 @@ def test_a_played_rank_sends_and_waits_as_many_do():
     assert found == [("neighbours", 40, 1), ("reduce", 0, 0)]
 
 
+def rounds_of(*operations):
+    return Measured(0.5, 0.5, [list(operations)], [], 1.0, 1)
+
+
 def test_ranks_that_share_cores_take_turns_and_look_for_messages(monkeypatch):
-    monkeypatch.setattr(forecasts, "measured", lambda *_: (0.5, [Operation("reduce", 8, 8)]))
+    monkeypatch.setattr(forecasts, "measured", lambda *_: rounds_of(Operation("reduce", 8, 8)))
     monkeypatch.setattr(forecasts, "cost_of_a_look", lambda: 1e-5)
     one = forecast(configuration(clients=8), 8, 8, 2, FAST)
     assert one.compute >= 4 * one.work - 1e-3
@@ -129,7 +135,7 @@ def test_ranks_that_share_cores_poll_for_large_messages(monkeypatch):
     monkeypatch.setattr(forecasts, "cost_of_a_look", lambda: 1e-5)
     for size, polled in ((1 << 10, 0), (1 << 20, 4)):
         operations = [Operation("reduce", 8, 8), Operation("reduce", size, size)]
-        monkeypatch.setattr(forecasts, "measured", lambda *_, given=operations: (0.5, given))
+        monkeypatch.setattr(forecasts, "measured", lambda *_, given=operations: rounds_of(*given))
         one = forecast(configuration(clients=8), 8, 4, 2, FAST)
         assert one.polled == polled
         sleeping = 8 * (one.work + (2 * 5 + 1000) * 1e-5)
