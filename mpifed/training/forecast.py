@@ -27,6 +27,8 @@ from mpifed.training.engine import Engine
 from mpifed.training.network import Network, ping_pong, wall_seconds
 from mpifed.training.plan_words import Plan
 from mpifed.training.played_rounds import Measured, measured, played, turn
+from mpifed.training.spare import PAUSE, hosting_on
+from topologies.inputs import in_bytes
 
 BUSY_SHARE = 0.5
 """Share of their cores' idle time in which ranks that share them poll for large messages: fitted to
@@ -48,17 +50,19 @@ class Forecast:
 
     Attributes
     ----------
-    ranks, hosted : int
-        Ranks, and clients of a rank, at most.
+    ranks, hosting : int
+        Ranks, and those of them that host clients; the others sleep until the run ends.
+    hosted : int
+        Clients of a rank, at most.
     compute, network : float
         Wall seconds of a round: of computing, and of waiting for messages.
     work : float
-        CPU seconds of a rank, on average, without those of waiting.
+        CPU seconds of a rank that hosts clients, on average, without those of waiting.
     waits : float
         Operations of a round, on average, that wait for other ranks, where ranks share cores, else
         0: elsewhere a rank that waits keeps its core.
     look : float
-        CPU seconds of a rank that wakes to look for a message.
+        CPU seconds of a rank that wakes to look for a message; 0 where none sleeps.
     polled : int
         Cores that ranks share while they poll for large messages; 0 where none are large.
     moved : float
@@ -68,6 +72,7 @@ class Forecast:
     """
 
     ranks: int
+    hosting: int
     hosted: int
     compute: float
     network: float
@@ -85,10 +90,11 @@ class Forecast:
 
     def cpu(self, wall: float) -> float:
         """Return the CPU seconds of all ranks in a round of ``wall`` seconds."""
+        asleep = (self.ranks - self.hosting) * wall / PAUSE * self.look
         if not self.waits:
-            return self.ranks * self.work
+            return self.hosting * self.work + asleep
         looks = self.waits * FIRST_LOOKS + max(0.0, wall - self.work) / LONGEST_PAUSE
-        spent = self.ranks * (self.work + looks * self.look)
+        spent = self.hosting * (self.work + looks * self.look) + asleep
         return spent + BUSY_SHARE * max(0.0, self.polled * wall - spent)
 
     def sharing(self, cores: float) -> Forecast:
@@ -97,7 +103,7 @@ class Forecast:
         A rank looks for a message when it has waited, and then again after half as long as it has
         waited so far, up to the longest pause; the last of many ranks to look is that late.
         """
-        turns, wall = self.ranks / cores, self.total
+        turns, wall = max(1.0, self.hosting / cores), self.total
         late = min(LONGEST_PAUSE, (turns - 1) * self.work / self.waits / 2) * self.waits
         for _ in range(40):  # each step is half of the one before, or less
             wall = max(wall, self.cpu(wall) / cores + late)
@@ -118,28 +124,30 @@ def forecast(
     network : Network
         Between ranks.
     """
-    base = resident()
-    engine, rank = played(configuration, ranks, per_node)
-    turns = max(1.0, min(per_node, ranks) / cores)
-    busy = min(ranks, per_node, round(turns * (os.cpu_count() or 1)))
+    base, nodes = resident(), math.ceil(ranks / per_node)
+    hosting, here = hosting_on(configuration, ranks, per_node, cores)
+    engine, rank = played(configuration, hosting, here)
+    turns = max(1.0, min(here, hosting) / cores)
+    busy = min(hosting, here, round(turns * (os.cpu_count() or 1)))
     with meanwhile(partial(turn, engine, rank), 0 if engine.rows.on_disk else min(busy, MOST) - 1):
         found = measured(engine, rank)
     rounds, n_rounds = found.operations, len(found.operations)
-    waited = sum(wall_seconds(network, one, ranks, per_node) for one in rounds) / n_rounds
-    messages = _messages(network, ranks, found)
+    waited = sum(wall_seconds(network, one, hosting, here) for one in rounds) / n_rounds
+    messages = _messages(network, hosting, found)
     compute = max(found.busiest, found.average * turns)
     network_seconds = max(waited, messages * turns)
     waits = sum(map(len, rounds)) / n_rounds if turns > 1 else 0.0
     large = any(one.sent + one.received >= LARGE for every in rounds for one in every)
-    shared = cores * math.ceil(ranks / per_node) if waits else 0
+    shared = cores * nodes if waits else 0
     made = Forecast(
         ranks,
+        hosting,
         int(np.bincount(engine.setup.federation.owner).max()),
         compute,
         network_seconds,
         found.average + messages,
         waits,
-        cost_of_a_look() if waits else 0.0,
+        cost_of_a_look() if waits or hosting < ranks else 0.0,
         shared if large else 0,
         sum(one.sent for every in rounds for one in every) / n_rounds,
         base + _own_bytes(engine, found.participants),
@@ -208,7 +216,7 @@ def forecast_lines(
             f"network     latency {network.latency:.3g} s, overhead {network.overhead:.3g} s, "
             f"{network.bandwidth:.3g} bytes a second, {how}",
             f"nodes       {per_node} ranks on {cores} cores each",
-            "   ranks clients/rank  compute s  network s    round s   CPU s/round  "
+            "   ranks  hosting  most clients/rank  compute s  network s    round s  CPU s/round  "
             "MPI bytes/rank  memory/rank",
             *(_row(one) for one in rows),
         ]
@@ -217,6 +225,7 @@ def forecast_lines(
 
 def _row(one: Forecast) -> str:
     return (
-        f"{one.ranks:8d} {one.hosted:12d} {one.compute:10.3g} {one.network:10.3g} "
-        f"{one.total:10.3g} {one.cpu(one.total):13.3g} {one.moved:15.0f} {one.memory:12.3g}"
+        f"{one.ranks:8d} {one.hosting:8d} {one.hosted:18d} {one.compute:10.3g} "
+        f"{one.network:10.3g} {one.total:10.3g} {one.cpu(one.total):12.3g} "
+        f"{in_bytes(one.moved):>15} {in_bytes(one.memory):>12}"
     )

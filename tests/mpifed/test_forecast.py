@@ -27,6 +27,7 @@ from mpifed.training.network import Network, ping_pong, wall_seconds
 from mpifed.training.plan_words import Plan, read_plan
 from mpifed.training.played_rounds import Measured
 from mpifed.training.samples import samples_of
+from mpifed.training.spare import first_per_core, hosting_on
 
 FAST = Network(latency=1e-6, overhead=1e-6, bandwidth=1e10)
 NETWORK = {"latency": 2e-6, "overhead": 1e-6, "bandwidth": 1e9}
@@ -144,6 +145,42 @@ def test_ranks_that_share_cores_poll_for_large_messages(monkeypatch):
         assert one.cpu(one.work + 3) == pytest.approx(expected)
 
 
+@given(
+    st.integers(1, 60),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.integers(1, 3),
+    st.integers(1, 30),
+    st.sampled_from(["ranks", "cores"]),
+)
+def test_ranks_that_would_host_are_those_that_do(ranks, per_node, cores, threads, clients, hosts):
+    made = resolve({"clients": clients, "hosts": hosts, "threads": threads})
+    nodes = [rank // per_node for rank in range(ranks)]
+    usable = [frozenset(range(cores))] * ranks
+    found = first_per_core(nodes, usable, threads) if hosts == "cores" else range(ranks)
+    if ranks > 1:
+        assert hosting_on(made, ranks, per_node, cores)[0] == len([*found][:clients])
+    assert hosting_on(made, 1, per_node, cores)[0] == 1
+
+
+def test_clients_are_hosted_by_a_rank_for_each_core(monkeypatch):
+    monkeypatch.setattr(played_rounds, "ROUNDS", 1)
+    some = configuration(clients=40, hosts="cores")
+    one, every = forecast(some, 16, 16, 2, FAST), forecast(some, 2, 2, 2, FAST)
+    assert (one.ranks, one.hosting, one.hosted) == (16, 2, every.hosted)
+    assert one.waits == every.waits == 0
+    # Fourteen ranks look for the end of the run every 0.1 s.
+    assert one.cpu(1.0) == pytest.approx(2 * one.work + 14 * 10 * one.look)
+    assert one.look > 0 == every.look
+
+
+def test_ranks_above_the_number_of_clients_sleep(monkeypatch):
+    monkeypatch.setattr(played_rounds, "ROUNDS", 1)
+    one = forecast(configuration(clients=4), 9, 9, 9, FAST)
+    assert (one.hosting, one.hosted) == (4, 1)
+    assert one.cpu(1.0) == pytest.approx(4 * one.work + 5 * 10 * one.look)
+
+
 def test_a_plan_is_read():
     found = read_plan({"ranks": [1, 4], "cores": 2, **NETWORK})
     assert found == Plan((1, 4), None, 2, Network(2e-6, 1e-6, 1e9))
@@ -188,8 +225,10 @@ def test_the_command_shows_a_line_for_each_number_of_ranks(capsys, tmp_path, mon
     assert main([*words("ranks=[1,3]", *network, "clients=9")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("network     latency 2e-06 s, overhead 1e-06 s, 1e+09 bytes")
-    (one, nine), (three, hosted) = (line.split()[:2] for line in lines[3:])
-    assert (one, nine, three) == ("1", "9", "3") and 1 <= int(hosted) <= 7
+    assert lines[2].split()[:4] == ["ranks", "hosting", "most", "clients/rank"]
+    (one, _, nine), (three, hosting, most) = (line.split()[:3] for line in lines[3:])
+    assert (one, nine, three, hosting) == ("1", "9", "3", "3") and 3 <= int(most) <= 7
+    assert lines[3].split()[-1] == "MB"
     assert list(tmp_path.iterdir()) == []
 
 
