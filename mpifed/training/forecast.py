@@ -18,14 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from mpifed.config.configuration import Configuration
-from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.polling import LARGE, LONGEST_PAUSE
 from mpifed.state import tensors
 from mpifed.supervision.throwaway import meanwhile
 from mpifed.training.engine import Engine
 from mpifed.training.network import Network, ping_pong, wall_seconds
-from mpifed.training.plan_words import Plan
+from mpifed.training.plan_words import Plan, refuse_unmeasured
 from mpifed.training.played_rounds import Measured, measured, played, turn
 from mpifed.training.spare import PAUSE, hosting_on
 from topologies.inputs import in_bytes
@@ -201,10 +200,7 @@ def forecast_lines(
     network, how = plan.network, "given"
     if network is None:
         if communicator.size < 2:
-            raise InputError(
-                "--plan needs latency, overhead and bandwidth (or site) where one rank is alone; "
-                "mpirun -n 2 measures them"
-            )
+            refuse_unmeasured(plan)
         network, how = ping_pong(communicator), "measured between ranks 0 and 1"
     lines = None
     if communicator.rank == 0:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from on_ranks import SMALL
 
+import mpifed
 from mpifed.config.configuration import resolve
 from mpifed.config.experiment_files import apply_overrides, read_experiment
 from mpifed.errors import InputError
 from mpifed.launch import main
 from mpifed.mpi.communicator import world
 from mpifed.mpi.played import Operation, Played
+from mpifed.supervision.launcher import is_alone
 from mpifed.training import forecast as forecasts
 from mpifed.training import played_rounds
 from mpifed.training.build import make
@@ -232,10 +238,54 @@ def test_the_command_shows_a_line_for_each_number_of_ranks(capsys, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_rank_cannot_measure_a_network(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("launcher", [{}, {"PMI_RANK": "0", "PMI_SIZE": "1"}])
+def test_one_rank_cannot_measure_a_network(launcher, tmp_path):
+    known = {name: text for name, text in os.environ.items() if "PMI" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *words("ranks=4")],
+        env={**known, "PYTHONPATH": str(Path(mpifed.__file__).parents[1]), **launcher},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "--plan needs latency, overhead and bandwidth (or site)" in done.stderr
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+WITHOUT_TORCH = """
+import sys
+from mpifed.launch import main
+code = main(sys.argv[1:])
+assert "torch" not in sys.modules
+sys.exit(code)
+"""
+
+
+def test_ranks_that_are_given_twice_are_planned_once():
+    assert read_plan({"ranks": [4, 1, 4, 2, 1]}).ranks == (4, 1, 2)
+
+
+def test_a_key_that_is_given_twice_is_refused(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(words("ranks=4")) == 2
-    assert "--plan needs latency, overhead and bandwidth (or site)" in capsys.readouterr().err
+    assert main(words("ranks=2", "ranks=3", "latency=1")) == 2
+    assert (
+        capsys.readouterr().err == "mpifed: --plan gives ranks twice, '2' and '3'; give it once\n"
+    )
+
+
+def test_ranks_of_a_job_may_measure(monkeypatch):
+    for name in os.environ:
+        if "PMI" in name or "OMPI" in name or "SLURM" in name:
+            monkeypatch.delenv(name)
+    assert is_alone()
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert not is_alone()  # nothing is said of their number
+    monkeypatch.setenv("PMI_SIZE", "2")
+    assert not is_alone()
+    monkeypatch.setenv("PMI_SIZE", "1")
+    assert is_alone()
 
 
 @pytest.mark.mpi
