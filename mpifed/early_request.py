@@ -8,7 +8,7 @@ from typing import Any
 
 from mpifed.errors import InputError
 from mpifed.supervision.heartbeat import send_to_guard
-from mpifed.supervision.launcher import launched_rank
+from mpifed.supervision.launcher import is_alone, launched_rank
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ def early_request(options: Any) -> EarlyRequest:
     elif launched_rank() is None:
         _check_resumed(options.output, chosen, experiment, overrides)
     if launched_rank() is None:  # ranks may see other files, and look together
-        _check_places(options, chosen, plan)
+        _check_places(options, chosen)
+    if plan is not None and is_alone():
+        _check_plan(plan)
     return EarlyRequest(experiment, overrides, chosen, plan, limit)
 
 
@@ -113,7 +115,7 @@ def _check_resumed(
         check_changes(read_stored(stored), overrides)
 
 
-def _check_places(options: Any, chosen: str | bool | None, plan: Any) -> None:
+def _check_places(options: Any, chosen: str | bool | None) -> None:
     """Refuse what the options name and is not there, or cannot be what it is to be."""
     from mpifed.reading.run_directories import check_free, check_output
 
@@ -121,12 +123,15 @@ def _check_places(options: Any, chosen: str | bool | None, plan: Any) -> None:
         check_output(Path(options.output))
         if chosen is None:
             check_free(Path(options.output))
-    if plan is not None:
-        from mpifed.training.plan_words import read_plan
-
-        read_plan(plan)
     if options.on_round is not None:
         _check_function(options.on_round)
+
+
+def _check_plan(plan: dict[str, Any]) -> None:
+    """Refuse what ``--plan`` cannot tell where there is one rank."""
+    from mpifed.training.plan_words import read_plan, refuse_unmeasured
+
+    refuse_unmeasured(read_plan(plan))
 
 
 def _check_function(name: str) -> None:

@@ -132,8 +132,8 @@ stage() {
   note "unpacked $stage in $staged"
 }
 
-# Whether a copy of the environment takes less time than an import from where it is, measured on this
-# node before ranks start; yes where it cannot be measured.
+# Whether unpacking the environment takes less time than an import from where it is waits for files,
+# measured on this node before ranks start; yes where it cannot be measured.
 # shellcheck disable=SC2317,SC2329  # not in every template
 is_faster() {
   local said status

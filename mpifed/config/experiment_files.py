@@ -100,15 +100,26 @@ PLAN = ("ranks", "ranks_per_node", "cores", "latency", "overhead", "bandwidth", 
 def split_plan(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the values among the words after ``--plan``, and the other words.
 
+    Raises
+    ------
+    InputError
+        For a value that is not YAML, and where a key is given twice.
+
     Examples
     --------
     >>> split_plan(["ranks=[1,16]", "latency=2.0e-6", "clients=300"])
     ({'ranks': [1, 16], 'latency': 2e-06}, ['clients=300'])
     """
-    found, others = {}, []
+    found: dict[str, Any] = {}
+    others = []
     for word in words:
         key, equals, text = word.partition("=")
         if equals and key in PLAN:
+            if key in found:
+                raise InputError(
+                    f"--plan gives {key} twice, {shown(str(found[key]))} and {shown(text)}; give "
+                    "it once"
+                )
             found[key] = text if key == "site" else parse_value(text, key)
         else:
             others.append(word)

@@ -6,6 +6,7 @@ known to the byte; ``training.network`` says how long that takes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,9 @@ class Played(Alone):
     """Rank 0 of ``size``; every other rank answers as this one, gives an empty array where
     arrays are gathered, and None in place of other objects.
 
+    A round to which this rank contributes nothing must be answered otherwise, since its sums would
+    be of nothing: it is played again after one to which it does contribute, with the same answers.
+
     Parameters
     ----------
     size : int
@@ -51,6 +55,8 @@ class Played(Alone):
     ----------
     operations : list of Operation
         What was asked for so far.
+    answering : float
+        CPU seconds that went into keeping and repeating answers so far.
 
     Examples
     --------
@@ -64,21 +70,55 @@ class Played(Alone):
         self.size, self._per_node = size, per_node
         self.numbers, self.job_size = range(size), size
         self.operations: list[Operation] = []
+        self.answering = 0.0
+        self._kept: list[np.ndarray] | None = None
+        self._repeated: list[np.ndarray] = []
+
+    def keep_answers(self) -> None:
+        """Keep what reductions return from here on, for ``repeat_answers``."""
+        self._kept, self._repeated = [], []
+
+    def repeat_answers(self) -> None:
+        """Answer the reductions that follow with what was kept, in the same order.
+
+        All ranks take part in the same reductions, so that those of a round do not depend on what
+        this rank contributes.
+        """
+        self._kept, self._repeated = None, (self._kept or [])[::-1]
+
+    def answer_as_this_rank(self) -> None:
+        """Neither keep nor repeat answers from here on."""
+        self._kept, self._repeated = None, []
+
+    def _answered(self, values: np.ndarray) -> np.ndarray:
+        """Return what a reduction gives: ``values``, or in them what was kept."""
+        if self._kept is None and not self._repeated:
+            return values
+        began = time.process_time()
+        if self._repeated:
+            answer = self._repeated.pop()
+            if answer.shape == values.shape:  # else the algorithm has come to another place
+                values[...] = answer
+        elif self._kept is not None:
+            self._kept.append(values.copy())
+        self.answering += time.process_time() - began
+        return values
 
     def _note(self, kind: str, sent: int, received: int, messages: int = 0) -> None:
         self.operations.append(Operation(kind, sent, received, messages))
 
     def max(self, values: np.ndarray) -> np.ndarray:
         self._note("reduce", values.nbytes, values.nbytes)
-        return values.copy()
+        return self._answered(values.copy())
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         self._note("reduce", values.nbytes, values.nbytes)
-        return values.copy()
+        return self._answered(values.copy())
 
     def begin_total(self, values: np.ndarray) -> Callable[[], np.ndarray]:
         self._note("reduce", values.nbytes, values.nbytes)
-        return lambda: values
+        made = self._answered(values)
+        return lambda: made
 
     def nodes(self) -> np.ndarray:
         return np.arange(self.size) // self._per_node
@@ -88,7 +128,8 @@ class Played(Alone):
 
     def _begin_node_total(self, values: np.ndarray) -> Callable[[], np.ndarray]:
         self._note("node sum", values.nbytes, values.nbytes)
-        return lambda: values
+        made = self._answered(values)
+        return lambda: made
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         self._note("reduce", 8, 8)

@@ -129,11 +129,13 @@ def make(
     horizon: int,
     stored: dict[str, np.ndarray] | None = None,
     dataset: Dataset | None = None,
+    renumber: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
 ) -> Setup:
     """Make the objects of a run; collective. Raises ``InputError`` for wrong data.
 
     ``stored`` are the arrays that the exchange of an earlier part of this run stored, ``dataset``
-    is the data set where it was made already.
+    is the data set where it was made already. ``renumber`` gives the ranks that host clients other
+    numbers: of each client it takes the rank and the samples that are trained on.
     """
     n_clients = configuration.clients
     if dataset is None:
@@ -161,6 +163,8 @@ def make(
         links = exchanging.links(n_training, configuration.seed, options, stored)
         if links is not None:
             owner = partitioned_owners(work, unseen, links, communicator)
+    if renumber is not None:
+        owner = renumber(owner, np.where(unseen, 0, description.n_train))
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation
     )

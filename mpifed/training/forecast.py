@@ -1,16 +1,15 @@
 """What a round would take on other numbers of ranks: ``--plan``.
 
-One process plays the first rank of many (``mpi.played``): it makes what that rank would host, and
-measures its CPU seconds of some rounds, while copies of it keep the other cores of this computer as
-busy as those of a node will be: ranks that share a core lose their caches to each other. What the
-rank asks of MPI in a round is timed by a model of the network (``network``).
+One process plays the first rank of many (``played_rounds``): it makes what that rank would host,
+and measures its CPU seconds of some rounds, while copies of it keep the other cores of this
+computer as busy as those of a node will be: ranks that share a core lose their caches to each
+other. What the rank asks of MPI in a round is timed by a model of the network (``network``).
 """
 
 from __future__ import annotations
 
 import math
 import os
-import statistics
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,21 +18,16 @@ from pathlib import Path
 import numpy as np
 
 from mpifed.config.configuration import Configuration
-from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
-from mpifed.mpi.played import Operation, Played
 from mpifed.mpi.polling import LARGE, LONGEST_PAUSE
 from mpifed.state import tensors
 from mpifed.supervision.throwaway import meanwhile
-from mpifed.training.build import make
-from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
 from mpifed.training.network import Network, ping_pong, wall_seconds
-from mpifed.training.plan_words import Plan
-from mpifed.training.samples import samples_of
-
-ROUNDS, PATIENCE = 11, 10.0
-"""Rounds that are measured, at most, and seconds after which no other is begun."""
+from mpifed.training.plan_words import Plan, refuse_unmeasured
+from mpifed.training.played_rounds import Measured, measured, played, turn
+from mpifed.training.spare import PAUSE, hosting_on
+from topologies.inputs import in_bytes
 
 BUSY_SHARE = 0.5
 """Share of their cores' idle time in which ranks that share them poll for large messages: fitted to
@@ -55,34 +49,37 @@ class Forecast:
 
     Attributes
     ----------
-    ranks, hosted : int
-        Ranks, and clients of the first.
+    ranks, hosting : int
+        Ranks, and those of them that host clients; the others sleep until the run ends.
+    hosted : int
+        Clients of a rank, at most.
     compute, network : float
         Wall seconds of a round: of computing, and of waiting for messages.
     work : float
-        CPU seconds of a rank, on average, without those of waiting.
-    waits : int
-        Operations of a round that wait for other ranks, where ranks share cores, else 0: elsewhere
-        a rank that waits keeps its core.
+        CPU seconds of a rank that hosts clients, on average, without those of waiting.
+    waits : float
+        Operations of a round, on average, that wait for other ranks, where ranks share cores, else
+        0: elsewhere a rank that waits keeps its core.
     look : float
-        CPU seconds of a rank that wakes to look for a message.
+        CPU seconds of a rank that wakes to look for a message; 0 where none sleeps.
     polled : int
         Cores that ranks share while they poll for large messages; 0 where none are large.
-    moved : int
-        Bytes that a rank hands to MPI.
+    moved : float
+        Bytes that the rank that computes most in a round hands to MPI in it, on average.
     memory : float
         Bytes of a rank: the process, its samples, its clients' state and a round's rows.
     """
 
     ranks: int
+    hosting: int
     hosted: int
     compute: float
     network: float
     work: float
-    waits: int
+    waits: float
     look: float
     polled: int
-    moved: int
+    moved: float
     memory: float
 
     @property
@@ -92,10 +89,11 @@ class Forecast:
 
     def cpu(self, wall: float) -> float:
         """Return the CPU seconds of all ranks in a round of ``wall`` seconds."""
+        asleep = (self.ranks - self.hosting) * wall / PAUSE * self.look
         if not self.waits:
-            return self.ranks * self.work
+            return self.hosting * self.work + asleep
         looks = self.waits * FIRST_LOOKS + max(0.0, wall - self.work) / LONGEST_PAUSE
-        spent = self.ranks * (self.work + looks * self.look)
+        spent = self.hosting * (self.work + looks * self.look) + asleep
         return spent + BUSY_SHARE * max(0.0, self.polled * wall - spent)
 
     def sharing(self, cores: float) -> Forecast:
@@ -104,20 +102,11 @@ class Forecast:
         A rank looks for a message when it has waited, and then again after half as long as it has
         waited so far, up to the longest pause; the last of many ranks to look is that late.
         """
-        turns, wall = self.ranks / cores, self.total
+        turns, wall = max(1.0, self.hosting / cores), self.total
         late = min(LONGEST_PAUSE, (turns - 1) * self.work / self.waits / 2) * self.waits
         for _ in range(40):  # each step is half of the one before, or less
             wall = max(wall, self.cpu(wall) / cores + late)
         return replace(self, network=wall - self.compute)
-
-
-def played(configuration: Configuration, ranks: int, per_node: int) -> tuple[Engine, Played]:
-    """Return the engine of the first of ``ranks`` ranks, ready for a round."""
-    rank = Played(ranks, per_node)
-    setup = make(configuration, rank, configuration.rounds)
-    engine = Engine(setup, samples_of(setup), Clock())
-    engine.prepare()
-    return engine, rank
 
 
 def forecast(
@@ -134,55 +123,45 @@ def forecast(
     network : Network
         Between ranks.
     """
-    base = resident()
-    engine, rank = played(configuration, ranks, per_node)
-    turns = max(1.0, min(per_node, ranks) / cores)
-    busy = min(ranks, per_node, round(turns * (os.cpu_count() or 1)))
-    with meanwhile(partial(_round, engine), 0 if engine.rows.on_disk else min(busy, MOST) - 1):
-        seconds, operations = measured(engine, rank)
-    federation = engine.setup.federation
-    work = np.bincount(federation.owner, federation.n_train, minlength=ranks)
-    busiest = seconds * max(1.0, float(work.max()) / max(float(work[0]), 1.0))
-    average = seconds * float(work.mean()) / max(float(work[0]), 1.0)
-    messages = sum(network.cpu_seconds(one, ranks) for one in operations)
-    waited = wall_seconds(network, operations, ranks, per_node)
-    compute, network_seconds = max(busiest, average * turns), max(waited, messages * turns)
-    waits = len(operations) if turns > 1 else 0
-    large = any(one.sent + one.received >= LARGE for one in operations)
-    shared = cores * math.ceil(ranks / per_node) if waits else 0
+    base, nodes = resident(), math.ceil(ranks / per_node)
+    hosting, here = hosting_on(configuration, ranks, per_node, cores)
+    engine, rank = played(configuration, hosting, here)
+    turns = max(1.0, min(here, hosting) / cores)
+    busy = min(hosting, here, round(turns * (os.cpu_count() or 1)))
+    with meanwhile(partial(turn, engine, rank), 0 if engine.rows.on_disk else min(busy, MOST) - 1):
+        found = measured(engine, rank)
+    rounds, n_rounds = found.operations, len(found.operations)
+    waited = sum(wall_seconds(network, one, hosting, here) for one in rounds) / n_rounds
+    messages = _messages(network, hosting, found)
+    compute = max(found.busiest, found.average * turns)
+    network_seconds = max(waited, messages * turns)
+    waits = sum(map(len, rounds)) / n_rounds if turns > 1 else 0.0
+    large = any(one.sent + one.received >= LARGE for every in rounds for one in every)
+    shared = cores * nodes if waits else 0
     made = Forecast(
         ranks,
-        len(federation.hosted),
+        hosting,
+        int(np.bincount(engine.setup.federation.owner).max()),
         compute,
         network_seconds,
-        average + messages,
+        found.average + messages,
         waits,
-        cost_of_a_look() if waits else 0.0,
+        cost_of_a_look() if waits or hosting < ranks else 0.0,
         shared if large else 0,
-        sum(one.sent for one in operations),
-        base + _own_bytes(engine),
+        sum(one.sent for every in rounds for one in every) / n_rounds,
+        base + _own_bytes(engine, found.participants),
     )
     return made.sharing(shared) if waits else made
 
 
-def measured(engine: Engine, rank: Played) -> tuple[float, list[Operation]]:
-    """Return the CPU seconds of a round, the median of some, and what it asks of MPI."""
-    _round(engine)
-    found: list[float] = []
-    operations: list[Operation] = []
-    began = time.monotonic()
-    while len(found) < ROUNDS and (not found or time.monotonic() - began < PATIENCE):
-        rank.operations.clear()
-        before = time.process_time()
-        _round(engine)
-        found.append(time.process_time() - before)
-        operations = list(rank.operations)
-    return statistics.median(found), operations
-
-
-def _round(engine: Engine) -> None:
-    engine.advance()
-    engine.agree(False)
+def _messages(network: Network, ranks: int, found: Measured) -> float:
+    """Return the CPU seconds that the messages of a round take a rank, on average."""
+    busiest, idle = (
+        sum(network.cpu_seconds(one, ranks) for every in rounds for one in every)
+        / max(1, len(rounds))
+        for rounds in (found.operations, found.idle)
+    )
+    return idle + (busiest - idle) * found.share if found.idle else busiest
 
 
 def cost_of_a_look() -> float:
@@ -196,14 +175,13 @@ def cost_of_a_look() -> float:
     return min(found)
 
 
-def _own_bytes(engine: Engine) -> float:
-    """Bytes of samples, state and a round's rows."""
+def _own_bytes(engine: Engine, participants: int) -> float:
+    """Bytes of samples, state and a round's rows of so many participants."""
     setup = engine.setup
     held = [] if engine.rows.on_disk else tensors(engine.state, setup.exchange.shared_is_rows)
     state = sum(tensor.nbytes for _, tensor, _ in held)
     row = setup.algorithm.payload() * setup.dtype.itemsize
-    share = len(setup.federation.hosted) / setup.federation.n_clients
-    return engine.samples.bytes_held + state + COPIES * row * share * (engine.active or 0)
+    return engine.samples.bytes_held + state + COPIES * row * participants
 
 
 def resident() -> int:
@@ -222,10 +200,7 @@ def forecast_lines(
     network, how = plan.network, "given"
     if network is None:
         if communicator.size < 2:
-            raise InputError(
-                "--plan needs latency, overhead and bandwidth (or site) where one rank is alone; "
-                "mpirun -n 2 measures them"
-            )
+            refuse_unmeasured(plan)
         network, how = ping_pong(communicator), "measured between ranks 0 and 1"
     lines = None
     if communicator.rank == 0:
@@ -237,7 +212,7 @@ def forecast_lines(
             f"network     latency {network.latency:.3g} s, overhead {network.overhead:.3g} s, "
             f"{network.bandwidth:.3g} bytes a second, {how}",
             f"nodes       {per_node} ranks on {cores} cores each",
-            "   ranks clients/rank  compute s  network s    round s   CPU s/round  "
+            "   ranks  hosting  most clients/rank  compute s  network s    round s  CPU s/round  "
             "MPI bytes/rank  memory/rank",
             *(_row(one) for one in rows),
         ]
@@ -246,6 +221,7 @@ def forecast_lines(
 
 def _row(one: Forecast) -> str:
     return (
-        f"{one.ranks:8d} {one.hosted:12d} {one.compute:10.3g} {one.network:10.3g} "
-        f"{one.total:10.3g} {one.cpu(one.total):13.3g} {one.moved:15d} {one.memory:12.3g}"
+        f"{one.ranks:8d} {one.hosting:8d} {one.hosted:18d} {one.compute:10.3g} "
+        f"{one.network:10.3g} {one.total:10.3g} {one.cpu(one.total):12.3g} "
+        f"{in_bytes(one.moved):>15} {in_bytes(one.memory):>12}"
     )

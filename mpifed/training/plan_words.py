@@ -20,7 +20,7 @@ class Plan:
     Attributes
     ----------
     ranks : tuple of int
-        Numbers of ranks.
+        Numbers of ranks, each once.
     ranks_per_node, cores : int or None
         Ranks and cores of a node. None for both is a core of its own for every rank, on nodes like
         this one.
@@ -64,7 +64,24 @@ def read_plan(given: Mapping[str, Any]) -> Plan:
         missing = ", ".join(key for key in parts if key not in values)
         raise InputError(f"--plan gives {', '.join(named)} but not {missing}; give all or none")
     network = Network(**{key: _number(key, values[key]) for key in named}) if named else None
-    return Plan(tuple(ranks), values.get("ranks_per_node"), values.get("cores"), network)
+    return Plan(
+        tuple(dict.fromkeys(ranks)), values.get("ranks_per_node"), values.get("cores"), network
+    )
+
+
+def refuse_unmeasured(plan: Plan) -> None:
+    """Refuse a plan whose network would have to be measured, where one rank is alone.
+
+    Raises
+    ------
+    InputError
+        If it gives no network.
+    """
+    if plan.network is None:
+        raise InputError(
+            "--plan needs latency, overhead and bandwidth (or site) where one rank is alone; "
+            "mpirun -n 2 measures them"
+        )
 
 
 def _number(key: str, value: Any) -> float:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,20 +15,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from on_ranks import SMALL
 
+import mpifed
 from mpifed.config.configuration import resolve
 from mpifed.config.experiment_files import apply_overrides, read_experiment
 from mpifed.errors import InputError
 from mpifed.launch import main
 from mpifed.mpi.communicator import world
 from mpifed.mpi.played import Operation, Played
+from mpifed.supervision.launcher import is_alone
 from mpifed.training import forecast as forecasts
+from mpifed.training import played_rounds
 from mpifed.training.build import make
 from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
 from mpifed.training.forecast import forecast
 from mpifed.training.network import Network, ping_pong, wall_seconds
 from mpifed.training.plan_words import Plan, read_plan
+from mpifed.training.played_rounds import Measured
 from mpifed.training.samples import samples_of
+from mpifed.training.spare import first_per_core, hosting_on
 
 FAST = Network(latency=1e-6, overhead=1e-6, bandwidth=1e10)
 NETWORK = {"latency": 2e-6, "overhead": 1e-6, "bandwidth": 1e9}
@@ -68,12 +77,12 @@ def test_one_rank_waits_for_nobody():
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 def test_a_played_rank_asks_for_the_bytes_of_the_plan(exchange):
     made = configuration(exchange=exchange, clients=12)
-    engine, rank = forecasts.played(made, 3, 3)
+    engine, rank = played_rounds.played(made, 3, 3)
     assert (
         engine.setup.federation.hosted.tolist()
         == np.flatnonzero(engine.setup.federation.owner == 0).tolist()
     )
-    _, operations = forecasts.measured(engine, rank)
+    operations = played_rounds.measured(engine, rank).operations[-1]
     numbers = engine.setup.algorithm.payload()
     if exchange == "server":
         largest = max(one.sent for one in operations)
@@ -87,7 +96,7 @@ def test_a_played_rank_asks_for_the_bytes_of_the_plan(exchange):
 
 def test_a_played_rank_computes_what_a_lone_one_does():
     made = configuration(clients=4)
-    engine, _ = forecasts.played(made, 1, 1)
+    engine, _ = played_rounds.played(made, 1, 1)
     from mpifed.mpi.communicator import Alone
 
     setup = make(made, Alone(), made.rounds)
@@ -100,7 +109,7 @@ def test_a_played_rank_computes_what_a_lone_one_does():
 
 
 def test_more_ranks_have_fewer_clients_and_longer_waits(monkeypatch):
-    monkeypatch.setattr(forecasts, "ROUNDS", 1)
+    monkeypatch.setattr(played_rounds, "ROUNDS", 1)
     few, many = (forecast(configuration(clients=40), ranks, 8, 8, FAST) for ranks in (2, 40))
     assert few.hosted > many.hosted == 1
     assert many.network > few.network > 0
@@ -116,8 +125,12 @@ def test_a_played_rank_sends_and_waits_as_many_do():
     assert found == [("neighbours", 40, 1), ("reduce", 0, 0)]
 
 
+def rounds_of(*operations):
+    return Measured(0.5, 0.5, [list(operations)], [], 1.0, 1)
+
+
 def test_ranks_that_share_cores_take_turns_and_look_for_messages(monkeypatch):
-    monkeypatch.setattr(forecasts, "measured", lambda *_: (0.5, [Operation("reduce", 8, 8)]))
+    monkeypatch.setattr(forecasts, "measured", lambda *_: rounds_of(Operation("reduce", 8, 8)))
     monkeypatch.setattr(forecasts, "cost_of_a_look", lambda: 1e-5)
     one = forecast(configuration(clients=8), 8, 8, 2, FAST)
     assert one.compute >= 4 * one.work - 1e-3
@@ -129,13 +142,49 @@ def test_ranks_that_share_cores_poll_for_large_messages(monkeypatch):
     monkeypatch.setattr(forecasts, "cost_of_a_look", lambda: 1e-5)
     for size, polled in ((1 << 10, 0), (1 << 20, 4)):
         operations = [Operation("reduce", 8, 8), Operation("reduce", size, size)]
-        monkeypatch.setattr(forecasts, "measured", lambda *_, given=operations: (0.5, given))
+        monkeypatch.setattr(forecasts, "measured", lambda *_, given=operations: rounds_of(*given))
         one = forecast(configuration(clients=8), 8, 4, 2, FAST)
         assert one.polled == polled
         sleeping = 8 * (one.work + (2 * 5 + 1000) * 1e-5)
         idle = max(0, 4 * (one.work + 3) - sleeping)
         expected = sleeping + (forecasts.BUSY_SHARE * idle if polled else 0)
         assert one.cpu(one.work + 3) == pytest.approx(expected)
+
+
+@given(
+    st.integers(1, 60),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.integers(1, 3),
+    st.integers(1, 30),
+    st.sampled_from(["ranks", "cores"]),
+)
+def test_ranks_that_would_host_are_those_that_do(ranks, per_node, cores, threads, clients, hosts):
+    made = resolve({"clients": clients, "hosts": hosts, "threads": threads})
+    nodes = [rank // per_node for rank in range(ranks)]
+    usable = [frozenset(range(cores))] * ranks
+    found = first_per_core(nodes, usable, threads) if hosts == "cores" else range(ranks)
+    if ranks > 1:
+        assert hosting_on(made, ranks, per_node, cores)[0] == len([*found][:clients])
+    assert hosting_on(made, 1, per_node, cores)[0] == 1
+
+
+def test_clients_are_hosted_by_a_rank_for_each_core(monkeypatch):
+    monkeypatch.setattr(played_rounds, "ROUNDS", 1)
+    some = configuration(clients=40, hosts="cores")
+    one, every = forecast(some, 16, 16, 2, FAST), forecast(some, 2, 2, 2, FAST)
+    assert (one.ranks, one.hosting, one.hosted) == (16, 2, every.hosted)
+    assert one.waits == every.waits == 0
+    # Fourteen ranks look for the end of the run every 0.1 s.
+    assert one.cpu(1.0) == pytest.approx(2 * one.work + 14 * 10 * one.look)
+    assert one.look > 0 == every.look
+
+
+def test_ranks_above_the_number_of_clients_sleep(monkeypatch):
+    monkeypatch.setattr(played_rounds, "ROUNDS", 1)
+    one = forecast(configuration(clients=4), 9, 9, 9, FAST)
+    assert (one.hosting, one.hosted) == (4, 1)
+    assert one.cpu(1.0) == pytest.approx(4 * one.work + 5 * 10 * one.look)
 
 
 def test_a_plan_is_read():
@@ -182,15 +231,61 @@ def test_the_command_shows_a_line_for_each_number_of_ranks(capsys, tmp_path, mon
     assert main([*words("ranks=[1,3]", *network, "clients=9")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("network     latency 2e-06 s, overhead 1e-06 s, 1e+09 bytes")
-    (one, nine), (three, hosted) = (line.split()[:2] for line in lines[3:])
-    assert (one, nine, three) == ("1", "9", "3") and 1 <= int(hosted) <= 7
+    assert lines[2].split()[:4] == ["ranks", "hosting", "most", "clients/rank"]
+    (one, _, nine), (three, hosting, most) = (line.split()[:3] for line in lines[3:])
+    assert (one, nine, three, hosting) == ("1", "9", "3", "3") and 3 <= int(most) <= 7
+    assert lines[3].split()[-1] == "MB"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_rank_cannot_measure_a_network(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("launcher", [{}, {"PMI_RANK": "0", "PMI_SIZE": "1"}])
+def test_one_rank_cannot_measure_a_network(launcher, tmp_path):
+    known = {name: text for name, text in os.environ.items() if "PMI" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *words("ranks=4")],
+        env={**known, "PYTHONPATH": str(Path(mpifed.__file__).parents[1]), **launcher},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "--plan needs latency, overhead and bandwidth (or site)" in done.stderr
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+WITHOUT_TORCH = """
+import sys
+from mpifed.launch import main
+code = main(sys.argv[1:])
+assert "torch" not in sys.modules
+sys.exit(code)
+"""
+
+
+def test_ranks_that_are_given_twice_are_planned_once():
+    assert read_plan({"ranks": [4, 1, 4, 2, 1]}).ranks == (4, 1, 2)
+
+
+def test_a_key_that_is_given_twice_is_refused(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(words("ranks=4")) == 2
-    assert "--plan needs latency, overhead and bandwidth (or site)" in capsys.readouterr().err
+    assert main(words("ranks=2", "ranks=3", "latency=1")) == 2
+    assert (
+        capsys.readouterr().err == "mpifed: --plan gives ranks twice, '2' and '3'; give it once\n"
+    )
+
+
+def test_ranks_of_a_job_may_measure(monkeypatch):
+    for name in os.environ:
+        if "PMI" in name or "OMPI" in name or "SLURM" in name:
+            monkeypatch.delenv(name)
+    assert is_alone()
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert not is_alone()  # nothing is said of their number
+    monkeypatch.setenv("PMI_SIZE", "2")
+    assert not is_alone()
+    monkeypatch.setenv("PMI_SIZE", "1")
+    assert is_alone()
 
 
 @pytest.mark.mpi
