@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpifed.components.registry import Section
 from mpifed.data.base import Shards
 from mpifed.errors import (
     Diverged,
@@ -51,6 +50,7 @@ from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
 from mpifed.training.few_clients import FEW, OneStep, federation_of, few_shards
 from mpifed.training.mistakes import in_own_words, told_as_input
+from mpifed.training.own_parts import has_own_parts, is_users
 from mpifed.training.parts import make_algorithm, make_exchange
 from mpifed.training.samples import Samples, samples_of
 from topologies import TopologyError
@@ -64,44 +64,21 @@ NOT_TRIED = (
 )
 """What is said where nothing is known of components."""
 
+KERNELS_NOT_TRIED = (
+    "whether results depend on which clients share a rank was not tried with components of your "
+    "own: it took too long, or would have changed files or other programs"
+)
+"""What is said where nothing is known of kernels."""
+
 DRAWS = "warning: components of your own draw from a generator of the whole process"
 """How the remark on generators begins whose numbers depend on what else a rank has done."""
 
 FEW_SECONDS, ALL_SECONDS = (5.0, 20.0), (60.0, 120.0)
 """Seconds that a copy may compute, and take, with a few clients and with all."""
 
-ACTING = ("data", "model", "algorithm", "exchange", "compression", "attack")
-"""Sections whose components act in a round."""
-
 ENTRIES = 10**6
 """Entries of the matrices of a user's schedule that are checked, in a second at most; two matrices
 in any case."""
-
-BEFORE = ("topology", "weights", "schedule")
-"""Components within them that are asked before, when the mixing matrices are made."""
-
-
-def has_own_parts(configuration: Any) -> bool:
-    """Return whether components that act in a round are a user's own.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration.
-    """
-    return any(_has_own(getattr(configuration, key)) for key in ACTING)
-
-
-def is_users(section: Any) -> bool:
-    """Return whether a section names a component that is not of mpifed."""
-    if not isinstance(section, Section) or ":" not in section.name:
-        return False
-    return section.name.partition(":")[0].partition(".")[0] != "mpifed"
-
-
-def _has_own(section: Section) -> bool:
-    within = (option for key, option in section.options.items() if key not in BEFORE)
-    return is_users(section) or any(_has_own(each) for each in within if isinstance(each, Section))
 
 
 def _wrong_schedule(schedule: Schedule, rounds: int) -> str | None:
@@ -122,6 +99,33 @@ def _check_schedule(setup: Setup) -> None:
     if setup.federation.communicator.rank == 0 and isinstance(setup.exchange, Gossip):
         of_run = setup.exchange.schedule, setup.configuration.rounds
         _refuse(in_throwaway(partial(_told, _wrong_schedule, *of_run), *FEW_SECONDS))
+
+
+def without_own_failures(test: Callable[[], str | None], setup: Setup) -> str | None:
+    """Return what a test of this computer says; not collective.
+
+    A user's components are called in a copy of the process, as in a rehearsal, so that they do not
+    notice. Where they fail in it the run itself tells, if it calls them alike.
+
+    Parameters
+    ----------
+    test : callable
+        Returns a warning, or None.
+    setup : Setup
+        The objects of the run.
+    """
+    if setup.device.type != "cpu" or not has_own_parts(setup.configuration):
+        return test()
+    found = in_throwaway(partial(_unless_it_fails, test), *ALL_SECONDS)
+    return found.said if found.returned else KERNELS_NOT_TRIED
+
+
+def _unless_it_fails(test: Callable[[], str | None]) -> str | None:
+    torch.set_num_threads(1)  # threads of a pool are not in the copy
+    try:
+        return test()
+    except Exception:  # a user's component may raise anything
+        return None
 
 
 def _refuse(found: Outcome) -> None:
@@ -157,7 +161,8 @@ def rehearse(setup: Setup, samples: Samples | None, directory: Path) -> list[str
         agree(communicator, told_as_input()(partial(_check_schedule, setup)))
     if not has_own_parts(setup.configuration) or setup.device.type != "cpu":
         return []
-    shards = agree(communicator, told_as_input()(partial(few_shards, setup, samples)))
+    cut = partial(few_shards, setup, samples, is_users(setup.configuration.model))
+    shards = agree(communicator, told_as_input()(cut))
     few = in_throwaway(partial(_told, _with_few, setup, shards), *FEW_SECONDS)
     remarks = [] if few.returned else [NOT_TRIED]
     if (said := few.said or "").startswith(DRAWS):
