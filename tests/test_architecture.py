@@ -23,7 +23,7 @@ FLOORS = (
     {"training"},
     {"api", "jobs"},
     {"mpifed"},
-    {"launch", "reproduce"},
+    {"dry_runs", "launch", "reproduce"},
     {"preload"},
     {"run", "retime", "verify", "watch", "__main__"},
     {"completion"},
