@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from mpifed.components.registry import Section
@@ -21,7 +22,7 @@ def has_own_parts(configuration: Any) -> bool:
     configuration : Configuration
         The configuration.
     """
-    return any(_has_own(getattr(configuration, key)) for key in ACTING)
+    return any(True for _ in own_sections(configuration))
 
 
 def is_users(section: Any) -> bool:
@@ -31,6 +32,26 @@ def is_users(section: Any) -> bool:
     return section.name.partition(":")[0].partition(".")[0] != "mpifed"
 
 
-def _has_own(section: Section) -> bool:
-    within = (option for key, option in section.options.items() if key not in BEFORE)
-    return is_users(section) or any(_has_own(each) for each in within if isinstance(each, Section))
+def own_sections(configuration: Any) -> Iterator[tuple[str, str, Section]]:
+    """Yield the components that act in a round and are a user's own.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        The configuration.
+
+    Yields
+    ------
+    (str, str, Section)
+        Its key, what it is (a key of ``TABLES``), and its section.
+    """
+    for key in ACTING:
+        yield from _own(key, key, getattr(configuration, key))
+
+
+def _own(key: str, kind: str, section: Section) -> Iterator[tuple[str, str, Section]]:
+    if is_users(section):
+        yield key, kind, section
+    for option, value in section.options.items():
+        if option not in BEFORE and isinstance(value, Section):
+            yield from _own(f"{key}.{option}", option, value)

@@ -31,9 +31,7 @@ import torch
 
 from mpifed.data.base import Shards
 from mpifed.errors import (
-    Diverged,
     InputError,
-    PeerDiverged,
     PeerFailure,
     StopRequested,
     text_of,
@@ -50,6 +48,7 @@ from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
 from mpifed.training.few_clients import FEW, OneStep, federation_of, few_shards
 from mpifed.training.mistakes import in_own_words, told_as_input
+from mpifed.training.not_finite import play_finitely
 from mpifed.training.own_parts import has_own_parts, is_users
 from mpifed.training.parts import make_algorithm, make_exchange
 from mpifed.training.samples import Samples, samples_of
@@ -225,7 +224,12 @@ def _with_few(setup: Setup, shards: Shards) -> str | None:
         ),
     )
     federation = federation_of(setup.federation, shards)
-    _play(Engine(_made_anew(small, federation), OneStep(federation, shards), Clock()), few)
+    held = OneStep(federation, shards)
+    play_finitely(
+        lambda given: Engine(_made_anew(given, federation), held, Clock()),
+        lambda engine: _play(engine, few),
+        small,
+    )
     after = _of_generators()
     drawn = " and ".join(name for name in before if before[name] != after[name])
     if not drawn:
@@ -249,7 +253,9 @@ def _of_generators() -> dict[str, object]:
 
 def _with_all(setup: Setup, samples: Samples) -> str | None:
     """Go through the first round with all clients, which are hosted here."""
-    _play(Engine(_made_anew(setup, setup.federation), samples, Clock()))
+    play_finitely(
+        lambda given: Engine(_made_anew(given, given.federation), samples, Clock()), _play, setup
+    )
     return None
 
 
@@ -258,7 +264,7 @@ def _told(action: Callable[..., str | None], *arguments: Any) -> str | None:
     torch.set_num_threads(1)  # threads of a pool are not in the copy
     try:
         return action(*arguments)
-    except (StopRequested, Diverged, PeerDiverged, MemoryError):
+    except (StopRequested, MemoryError):
         return None
     except InputError as error:
         return text_of(error)
@@ -268,12 +274,13 @@ def _told(action: Callable[..., str | None], *arguments: Any) -> str | None:
 
 def _try_with_all(setup: Setup, samples: Samples | None, directory: Path) -> None:
     """Run the first round as the run will; collective."""
-    anew = _made_anew(setup, setup.federation)
     held = samples_of(setup) if samples is None else samples
+
+    def begin(given: Setup) -> Engine:
+        return Engine(_made_anew(given, given.federation), held, Clock(), directory)
+
     try:
-        _play(Engine(anew, held, Clock(), directory))
-    except (Diverged, PeerDiverged):  # which the run tells, with its numbers recorded
-        return
+        play_finitely(begin, _play, setup)
     except (KeyboardInterrupt, MemoryError, PeerFailure, StopRequested, InputError):
         raise
     except BaseException as error:
