@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mpifed.components.registry import load
 from mpifed.data.base import Shards
 from mpifed.errors import (
     InputError,
@@ -51,9 +51,9 @@ from mpifed.training.mistakes import in_own_words, told_as_input
 from mpifed.training.not_finite import play_finitely
 from mpifed.training.own_parts import has_own_parts, is_users
 from mpifed.training.parts import make_algorithm, make_exchange
+from mpifed.training.repeated import check_data, wrong_schedule
 from mpifed.training.samples import Samples, samples_of
-from topologies import TopologyError
-from topologies.sequences import Schedule
+from topologies.places import within
 
 log = logging.getLogger("mpifed")
 
@@ -75,29 +75,14 @@ DRAWS = "warning: components of your own draw from a generator of the whole proc
 FEW_SECONDS, ALL_SECONDS = (5.0, 20.0), (60.0, 120.0)
 """Seconds that a copy may compute, and take, with a few clients and with all."""
 
-ENTRIES = 10**6
-"""Entries of the matrices of a user's schedule that are checked, in a second at most; two matrices
-in any case."""
-
-
-def _wrong_schedule(schedule: Schedule, rounds: int) -> str | None:
-    """Return why a user's schedule has no matrix in one of the first rounds."""
-    began = time.monotonic()
-    for number in range(1, min(rounds, max(2, ENTRIES // schedule.n**2)) + 1):
-        if number > 2 and time.monotonic() - began > 1:
-            break
-        try:
-            schedule.matrix(number)
-        except TopologyError as error:
-            return f"exchange.schedule: {error}"
-    return None
-
 
 def _check_schedule(setup: Setup) -> None:
     """Refuse a user's schedule whose matrix of one of the first rounds is none; on rank 0."""
     if setup.federation.communicator.rank == 0 and isinstance(setup.exchange, Gossip):
-        of_run = setup.exchange.schedule, setup.configuration.rounds
-        _refuse(in_throwaway(partial(_told, _wrong_schedule, *of_run), *FEW_SECONDS))
+        name = setup.configuration.exchange.options["schedule"].name
+        about = setup.configuration.rounds, name, within(load(name, "exchange.schedule.name"))
+        of_run = partial(_told, wrong_schedule, setup.exchange.schedule, *about)
+        _refuse(in_throwaway(of_run, *FEW_SECONDS))
 
 
 def without_own_failures(test: Callable[[], str | None], setup: Setup) -> str | None:
@@ -160,6 +145,8 @@ def rehearse(setup: Setup, samples: Samples | None, directory: Path) -> list[str
         agree(communicator, told_as_input()(partial(_check_schedule, setup)))
     if not has_own_parts(setup.configuration) or setup.device.type != "cpu":
         return []
+    if is_users(setup.configuration.data):
+        check_data(setup, samples)
     cut = partial(few_shards, setup, samples, is_users(setup.configuration.model))
     shards = agree(communicator, told_as_input()(cut))
     few = in_throwaway(partial(_told, _with_few, setup, shards), *FEW_SECONDS)
