@@ -106,6 +106,22 @@ def in_own_words(error: BaseException) -> str:
     return f"{name} raised {with_place(error)}"
 
 
+def in_later_round(error: BaseException) -> str:
+    """Return why a round fails: as ``in_own_words`` in a user's code, else what was raised.
+
+    Parameters
+    ----------
+    error : BaseException
+        What was raised.
+
+    Examples
+    --------
+    >>> in_later_round(KeyError("width"))
+    "KeyError: 'width'"
+    """
+    return in_own_words(error) if _of_users(error) else with_place(error)
+
+
 def _of_users(error: BaseException) -> list[tuple[FrameType, int]]:
     """Return the frames of a user's code that an exception came through, with their lines."""
     return [each for each in frames(error) if _is_users(each[0])]

@@ -37,7 +37,7 @@ from mpifed.training.engine import Engine
 from mpifed.training.evaluation import columns_of, count_scored
 from mpifed.training.hearers import hearers_of
 from mpifed.training.kernels import smallest_and_largest, warning_of_kernels
-from mpifed.training.mistakes import told_as_input, with_place
+from mpifed.training.mistakes import in_later_round, told_as_input
 from mpifed.training.progress import Progress
 from mpifed.training.rehearsal import rehearse, without_own_failures
 from mpifed.training.request import Request, Task, refuse_overtaken
@@ -197,7 +197,7 @@ def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
 def _in_words(error: BaseException) -> str:
     if isinstance(error, (RunError, InputError)):
         return text_of(error)
-    return f"{with_place(error)} (MPIFED_DEBUG=1 shows the traceback)"
+    return f"{in_later_round(error)} (MPIFED_DEBUG=1 shows the traceback)"
 
 
 def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
