@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+import io
 import os
 import signal
 import subprocess
@@ -12,9 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from mpifed import launch
 from mpifed.supervision import exit as leaving
-from mpifed.sweep import plan
+from mpifed.sweep import dry_runs
 
 settings.register_profile("thorough", max_examples=100, deadline=None)  # machines may be busy
 settings.register_profile("quick", max_examples=50, deadline=None)
@@ -34,30 +35,28 @@ def no_end() -> Iterator[None]:
 @pytest.fixture
 def forked_dry_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dry runs that look for data are copies of this process, which spares them the imports."""
-    monkeypatch.setattr(plan, "subprocess", SimpleNamespace(run=_fork))
+    monkeypatch.setattr(dry_runs, "subprocess", SimpleNamespace(run=_fork))
 
 
-def _fork(words: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """``python -m mpifed.run WORDS`` as ``subprocess.run`` would answer it."""
-    assert words[:3] == [sys.executable, "-m", "mpifed.run"]
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+def _fork(words: list[str], input: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """``python -m mpifed.dry_runs`` as ``subprocess.run`` would answer it."""
+    assert words == [sys.executable, "-m", dry_runs.MODULE]
+    with tempfile.TemporaryFile("w+") as out:
         child = os.fork()
         if not child:
-            _run(words[3:], out.fileno(), err.fileno())
+            _run(input, out.fileno())
         _, status = os.waitpid(child, 0)
         out.seek(0)
-        err.seek(0)
-        code = os.waitstatus_to_exitcode(status)
-        return subprocess.CompletedProcess(words, code, out.read(), err.read())
+        return subprocess.CompletedProcess(words, os.waitstatus_to_exitcode(status), out.read())
 
 
-def _run(words: list[str], out: int, err: int) -> None:
+def _run(asked: str, out: int) -> None:
     code = 70
     try:
         signal.alarm(LIMIT)
-        sys.stdout, sys.stderr = os.fdopen(out, "w"), os.fdopen(err, "w")
-        code = launch.main(words)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        os.dup2(out, 1)
+        sys.stdin = io.StringIO(asked)
+        importlib.import_module(dry_runs.MODULE).main()
+        code = 0
     finally:
         os._exit(code)

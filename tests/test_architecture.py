@@ -24,7 +24,7 @@ FLOORS = (
     {"training"},
     {"api", "early_request", "jobs"},
     {"mpifed"},
-    {"launch", "reproduce"},
+    {"dry_runs", "launch", "reproduce"},
     {"preload"},
     {"run", "retime", "verify", "watch", "__main__"},
     {"completion"},

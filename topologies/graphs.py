@@ -240,23 +240,24 @@ def _draw(name: str, family: Family, values: dict[str, Any], generator: random.R
     if family.parameters is not None:
         return family.build(**arguments)
     graph = call_own(name, family.build, "topology", {}, arguments)
-    _check_own_graph(name, graph, within(family.build))
+    _check_own_graph(name, graph, arguments.get("n"), within(family.build))
     return graph
 
 
-def _check_own_graph(name: str, graph: Any, where: str) -> None:
+def _check_own_graph(name: str, graph: Any, n: int | None, where: str) -> None:
     """Refuse a user's graph unless it is undirected, on 0 .. n-1, and without self-loops."""
+    wanted = (
+        f"{name.rpartition(':')[2]}(n, **options) must return an undirected networkx.Graph on "
+        f"0 .. n-1{where}"
+    )
     if not isinstance(graph, nx.Graph) or graph.is_directed() or graph.is_multigraph():
-        raise OwnPartError(
-            f"{name} returned {kind_of(graph)}; {name.rpartition(':')[2]}(n, **options) must "
-            f"return an undirected networkx.Graph on 0 .. n-1{where}",
-            "topology",
-        )
+        raise OwnPartError(f"{name} returned {kind_of(graph)}; {wanted}", "topology")
+    if n is not None and len(graph) != n:
+        said = f"{name} returned a graph of {len(graph)} nodes for n = {n}; {wanted}"
+        raise OwnPartError(said, "topology")
     if set(graph) != set(range(len(graph))) or not graph or nx.number_of_selfloops(graph):
-        raise OwnPartError(
-            f"{name} returned a graph with self-loops, or on others than 0 .. n-1{where}",
-            "topology",
-        )
+        said = f"{name} returned a graph with self-loops, or on others than 0 .. n-1; {wanted}"
+        raise OwnPartError(said, "topology")
 
 
 def _treat_disconnected(graph: nx.Graph, policy: str) -> nx.Graph:

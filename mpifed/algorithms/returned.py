@@ -11,6 +11,7 @@ from numbers import Integral, Real
 from typing import Any, NoReturn
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mpifed.algorithms.base import Algorithm, Predictor
@@ -65,6 +66,13 @@ def check_state(algorithm: Algorithm, method: str, made: Any, before: Any = None
             _wrong(
                 algorithm, method, f"a state whose {name} is {_kind(value)}; it must be a tensor"
             )
+        if not _storable(value):
+            _wrong(
+                algorithm,
+                method,
+                f"a state whose {name} is {_form(value)} ({_short(value.layout)}); it must be a "
+                "dense tensor of a type that numpy has, such as float32 or int64",
+            )
         if given is not None and _form(value) != _form(given[name].value):
             _wrong(
                 algorithm,
@@ -92,8 +100,23 @@ def _fields(state: Any, prefix: str = "") -> Iterator[tuple[str, _Field]]:
             yield name, _Field(value, field.metadata)
 
 
+def _storable(tensor: Tensor) -> bool:
+    """Return whether a file can hold a tensor, and a digest be made of it."""
+    if tensor.layout != torch.strided:
+        return False
+    try:
+        torch.empty(0, dtype=tensor.dtype).numpy()
+    except (TypeError, RuntimeError):
+        return False
+    return True
+
+
 def _form(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+    return f"{_short(tensor.dtype)} of shape {tuple(tensor.shape)}"
+
+
+def _short(kind: torch.dtype | torch.layout) -> str:
+    return str(kind).removeprefix("torch.")
 
 
 def check_rows(algorithm: Algorithm, made: Any, n_clients: int, shared_is_rows: bool) -> None:

@@ -13,6 +13,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
@@ -240,6 +241,8 @@ def plain(value: Any) -> Any:
         }
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, PurePath):
+        return str(value)
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 

@@ -1,9 +1,8 @@
 """Options of components, read from their signatures.
 
 A component is any callable whose keyword-only parameters are its options. Annotations define the
-allowed values: ``int``, ``float``, ``bool``, ``str``, ``Literal[...]``, ``X | None``, ``list[X]``,
-a dataclass (a mapping of its fields), and ``Annotated[X, Ge(1)]`` with ``Ge``, ``Gt``, ``Le`` and
-``Lt`` of ``annotated_types``. The same rules check a dataclass, and a user's own component.
+allowed values, as ``annotations`` says. The same rules check a dataclass, and a user's own
+component.
 """
 
 from __future__ import annotations
@@ -12,37 +11,34 @@ import dataclasses
 import functools
 import inspect
 import operator
-import reprlib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
-
-from mpifed.components.tables import LISTS
+from mpifed.components.annotations import (
+    BOUNDS,
+    PATHS,
+    ComponentOf,
+    describe,
+    has_tuple,
+    refuse_unknown,
+    shown,
+)
 from mpifed.components.values import LARGEST, plain_value, storable
-from mpifed.errors import InputError, closest, one_line, text_of
+from mpifed.errors import InputError, closest, text_of
 
-BOUNDS: Mapping[type, tuple[str, str]] = {
-    Ge: ("ge", "at least"),
-    Gt: ("gt", "above"),
-    Le: ("le", "at most"),
-    Lt: ("lt", "below"),
-}
-"""The bounds that an annotation may have: their operator, and their words in a message."""
-
-
-@dataclass(frozen=True)
-class ComponentOf:
-    """Annotates an option that is a component of ``kind`` itself: a name, or a mapping.
-
-    ``kind`` is a key of ``tables.LISTS``; graphs, weights and schedules are completed by the
-    component that has the option.
-    """
-
-    kind: str
+__all__ = [
+    "ComponentOf",
+    "Option",
+    "check_options",
+    "check_value",
+    "describe",
+    "options_of",
+    "shown",
+]
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,8 @@ def _options_of(component: Callable[..., Any]) -> dict[str, Option]:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
     for option in own.values():
-        _check_bounds(option.annotation, f"option '{option.name}' of '{_name(component)}'")
+        where = f"option '{option.name}' of '{_name(component)}'"
+        refuse_unknown(option.annotation, where, component)
     passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     base = component.__base__ if inspect.isclass(component) else None
     if passes_on and base is not None and base is not object:
@@ -112,21 +109,6 @@ def _options_of(component: Callable[..., Any]) -> dict[str, Option]:
 
 def _name(component: Callable[..., Any]) -> str:
     return getattr(component, "__name__", type(component).__name__)
-
-
-def _check_bounds(annotation: Any, where: str) -> None:
-    """Refuse a bound that would not be checked."""
-    parts = () if get_origin(annotation) is Literal else get_args(annotation)
-    if get_origin(annotation) is Annotated:
-        parts, bounds = parts[:1], parts[1:]
-        for bound in bounds:
-            if type(bound) not in (*BOUNDS, ComponentOf):
-                raise InputError(
-                    f"{where} is annotated with {shown(bound)}, which is not understood; allowed: "
-                    "Ge, Gt, Le and Lt of annotated_types"
-                )
-    for part in parts:
-        _check_bounds(part, where)
 
 
 def check_options(
@@ -172,9 +154,8 @@ def check_options(
             wanted = describe(option.annotation)
             raise InputError(f"{prefix}{name} is missing; it must be {wanted}")
         else:
-            # A default may be a tuple, which a stored configuration cannot hold.
-            default = option.default
-            checked[name] = list(default) if isinstance(default, tuple) else default
+            default, kept = option.default, has_tuple(option.annotation)
+            checked[name] = list(default) if isinstance(default, tuple) and not kept else default
     return checked
 
 
@@ -194,69 +175,6 @@ def check_value(value: Any, annotation: Any, field: str) -> Any:
         raise InputError(message) from None
 
 
-def shown(value: Any) -> str:
-    """Return ``value`` for a message: short, however large or deep it is."""
-    if value is None:
-        return "empty"
-    try:
-        return one_line(_SHORT.repr(value), 200)
-    except Exception:
-        # Python refuses to write out very long numbers; a user's object may raise anything.
-        return f"a {type(value).__name__} that cannot be written out"
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
-_SHORT.maxlevel = 3
-
-
-def describe(annotation: Any) -> str:
-    """Return ``annotation`` in the words of a message.
-
-    Examples
-    --------
-    >>> describe(Annotated[int, Ge(1)] | None)
-    'a whole number, at least 1, or empty (null)'
-    """
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        base, *bounds = get_args(annotation)
-        if isinstance(bounds[0], ComponentOf):
-            return f"a name or a mapping: see --list {LISTS[bounds[0].kind]}"
-        return ", ".join([describe(base), *map(_in_words, bounds)])
-    if origin is Literal:
-        return "one of " + ", ".join(_word(choice) for choice in get_args(annotation))
-    if origin in (typing.Union, types.UnionType):
-        *parts, last = (describe(part) for part in get_args(annotation))
-        comma = "," if any("," in part for part in parts) else ""
-        return f"{', '.join(parts)}{comma} or {last}"
-    if origin is list:
-        return f"a list [A,B,...] whose entries are each {describe(get_args(annotation)[0])}"
-    if dataclasses.is_dataclass(annotation):
-        return "a mapping of options"
-    names = {
-        Any: "made of strings, numbers, true, false, null, lists and mappings",
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "a string",
-        type(None): "empty (null)",
-    }
-    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
-
-
-def _in_words(bound: Any) -> str:
-    name, words = BOUNDS[type(bound)]
-    limit = getattr(bound, name)
-    return f"{words} {limit if isinstance(limit, int) else format(limit, 'g')}"
-
-
-def _word(value: Any) -> str:
-    return (
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )
-
-
 def _convert(value: Any, annotation: Any, field: str) -> Any:
     origin = get_origin(annotation)
     if annotation is Any:
@@ -273,14 +191,31 @@ def _convert(value: Any, annotation: Any, field: str) -> Any:
         raise ValueError
     if origin in (typing.Union, types.UnionType):
         return _convert_union(value, get_args(annotation), field)
-    if origin is list:
-        if not isinstance(value, (list, tuple)):
+    if origin in (list, tuple, Sequence):
+        return _convert_items(value, annotation, field)
+    if origin in (dict, Mapping):
+        if not isinstance(value, Mapping):
             raise TypeError
-        return [_convert(item, get_args(annotation)[0], field) for item in value]
+        inner = get_args(annotation)[1]
+        return {plain_value(k, str): _convert(item, inner, field) for k, item in value.items()}
+    if annotation in PATHS:
+        return Path(plain_value(value, str) if isinstance(value, str) else value)
     if dataclasses.is_dataclass(annotation) and isinstance(value, Mapping):
         section: Any = annotation
         return section(**check_options(section, value, field))
     return plain_value(value, annotation)
+
+
+def _convert_items(value: Any, annotation: Any, field: str) -> Any:
+    """Return a value as the list or tuple that it is annotated to be."""
+    if not isinstance(value, (list, tuple)):
+        raise TypeError
+    kinds = get_args(annotation)
+    if get_origin(annotation) is not tuple:
+        return [_convert(item, kinds[0], field) for item in value]
+    if kinds[1:] == (...,):
+        kinds = kinds[:1] * len(value)
+    return tuple(_convert(item, kind, field) for item, kind in zip(value, kinds, strict=True))
 
 
 def _holds(bound: Any, value: Any) -> bool:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from mpifed.errors import InputError
+from mpifed.models.layout import Layout, Place, layout_of
 from mpifed.models.trial import BATCH, outputs_of
 
 Made = TypeVar("Made")
@@ -67,12 +69,16 @@ class Builder:
         Floating-point type of the modules.
     seed : int
         Seed of what is drawn but not trained.
+    said, where : str
+        How messages about what ``build`` returns begin and end.
     """
 
     build: Build
     input_shape: tuple[int, ...]
     dtype: torch.dtype
     seed: int
+    said: str = "model"
+    where: str = ""
 
     def drawn(self, seed: int) -> nn.Module:
         """Return a module drawn from ``seed``; its warnings were heard with the first module."""
@@ -80,6 +86,49 @@ class Builder:
             warnings.simplefilter("ignore")
             fresh = seeded(lambda: complete(self.build(), self.input_shape), seed)
         return fresh.to(self.dtype)
+
+    def refuse_unlike(self, fresh: nn.Module, first: nn.Module, layout: Layout) -> None:
+        """Refuse a module that is not trained as another one of the same function.
+
+        Parameters
+        ----------
+        fresh : torch.nn.Module
+            What ``drawn`` returned.
+        first : torch.nn.Module
+            The module that the model keeps.
+        layout : Layout
+            Its layout.
+
+        Raises
+        ------
+        InputError
+            Where ``fresh`` is ``first`` or has a trained part of it, or another layout.
+        """
+        if fresh is first:
+            raise self._refusal(
+                "the function must build a new module in every call; it returned the same one twice"
+            )
+        shared = next((p.name for p in layout.places if _same_owner(fresh, first, p.name)), None)
+        if shared is not None:
+            part = shared.rpartition(".")[0]
+            is_layer = part and fresh.get_submodule(part) is first.get_submodule(part)
+            kind = type(fresh.get_submodule(part)).__name__
+            what = f"layer '{part}' (a {kind})" if is_layer else f"parameter '{shared}'"
+            raise self._refusal(
+                f"the modules that the function returns share {what}, which was made once; every "
+                "model of a run is drawn anew, so make it within the function"
+            )
+        found = layout_of(fresh, {place.name for place in layout.buffers})
+        if found != layout:
+            pairs = zip_longest(found.places, layout.places)
+            now, before = next((a, b) for a, b in pairs if a != b)
+            raise self._refusal(
+                "the function builds modules of different shapes: it made "
+                f"{_described(before)} in one call and {_described(now)} in another"
+            )
+
+    def _refusal(self, what: str) -> InputError:
+        return InputError(f"{self.said}: {what}{self.where}")
 
     @cached_property
     def _unused(self) -> nn.Module:
@@ -94,3 +143,18 @@ class Builder:
         kept = (t for part in self._unused.modules() for t in vars(part).values())
         products = (t for t in kept if isinstance(t, Tensor) and not t.is_leaf)
         return copy.deepcopy(self._unused, {id(t): t.detach().clone() for t in products})
+
+
+def _same_owner(fresh: nn.Module, first: nn.Module, name: str) -> bool:
+    """Return whether two modules have one layer, or one parameter, of this name."""
+    part, _, tensor = name.rpartition(".")
+    try:
+        one, other = fresh.get_submodule(part), first.get_submodule(part)
+    except AttributeError:
+        return False
+    own = one._parameters.get(tensor)
+    return one is other or (own is not None and own is other._parameters.get(tensor))
+
+
+def _described(place: Place | None) -> str:
+    return "nothing more" if place is None else f"'{place.name}' of shape {place.shape}"

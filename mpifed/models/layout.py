@@ -77,6 +77,11 @@ class Layout:
     parameters: tuple[Place, ...]
     buffers: tuple[Place, ...]
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The places of all tensors, in the order of the row."""
+        return (*self.parameters, *self.buffers)
+
     @cached_property
     def trained(self) -> int:
         """Numbers of all parameters."""

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mpifed.errors import InputError
 from mpifed.models.base import Gradient, Model, Stepping
 from mpifed.models.binding import Binding, binding_of
 from mpifed.models.building import Build, Builder, complete, seeded
@@ -129,21 +128,16 @@ class ModuleModel(Model):
         Raises
         ------
         InputError
-            Where the function returns the module that it returned before, or another layout.
+            Where the function returns what it returned before, or a part of it that is trained, or
+            another layout.
         """
         fresh = self.builder.drawn(int(generator.integers(2**63)))
-        if fresh is self.network:
-            raise InputError(
-                "model: the function must build a new module in every call; it returned the same "
-                "one twice"
-            )
-        if layout_of(fresh, {place.name for place in self.layout.buffers}) != self.layout:
-            raise InputError("model: the function builds modules of different shapes")
+        self.builder.refuse_unlike(fresh, self.network, self.layout)
         return self.layout.row(fresh)
 
     def places(self) -> tuple[Place, ...]:
         """Return the places of parameters and running statistics, named as in the state dict."""
-        return (*self.layout.parameters, *self.layout.buffers)
+        return self.layout.places
 
     @cached_property
     def _binding(self) -> Binding:
@@ -240,6 +234,8 @@ def module_model(
     autocast: torch.dtype | None = None,
     dtype: torch.dtype = torch.float32,
     network: nn.Module | None = None,
+    said: str = "model",
+    where: str = "",
 ) -> ModuleModel:
     """Turn a function that builds a module into a model.
 
@@ -260,6 +256,8 @@ def module_model(
     network : torch.nn.Module, optional
         What ``complete(build(), input_shape)`` returned under ``seeded(..., seed)``, where it was
         called already; the model keeps it.
+    said, where : str
+        How messages about modules that are built later begin and end.
 
     Returns
     -------
@@ -280,16 +278,16 @@ def module_model(
     """
     if network is None:
         network = seeded(lambda: complete(build(), input_shape), seed)
-    said = converted(network, dtype)
+    unusual = converted(network, dtype)
     trial = try_module(network.to(dtype), input_shape, output_shape, dtype)
     own = getattr(network, "loss", None)
     chosen = own if isinstance(own, Loss) else loss
     return ModuleModel(
-        Builder(build, input_shape, dtype, seed),
+        Builder(build, input_shape, dtype, seed, said, where),
         network,
         layout_of(network, trial.changing),
         trial.deterministic,
         chosen,
         autocast,
-        (*said, *remarks_on(network, chosen, trial.idle, trial.ending)),
+        (*unusual, *remarks_on(network, chosen, trial.idle, trial.ending)),
     )

@@ -208,14 +208,19 @@ def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
     except Exception as error:
         where = raised_at(error)
         raise InputError(
-            f"model: the module cannot take a batch of shape {tuple(x.shape)}, {len(x)} samples of "
-            f"the data{where and ','}{where}: {cause_of_failure(module, x) or text_of(error)}"
+            f"model: the module cannot take a batch of shape {tuple(x.shape)}, {len(x)} "
+            f"{'samples' if len(x) > 1 else 'sample'} of {_numbers(x)}, shaped as the data"
+            f"{where and ','}{where}: {cause_of_failure(module, x) or text_of(error)}"
         ) from error
     if not isinstance(outputs, Tensor):
         raise InputError(
             f"model: the module returns {type(outputs).__name__}; it must return one tensor"
         )
     return outputs
+
+
+def _numbers(x: Tensor) -> str:
+    return "ones" if bool((x == 1).all()) else "ones and zeros"
 
 
 def _try_other_batches(module: nn.Module, x: Tensor, shape: tuple[int, ...]) -> None:

@@ -13,9 +13,10 @@ may have a first number and a step.
 and otherwise the same values, {first} by that of the run with its first value. The run with the
 first value has no such override. A run is not started if the run that it refers to has failed.
 
-The runs are executed one after the other, or --jobs at a time, each in its own process. A repeated
-command skips finished runs and resumes interrupted ones. index.csv says which directory has which
-values.
+Before the first run, each configuration is tried as by --dry-run of mpifed.run, those that differ
+in the seed once. The runs are then executed one after the other, or --jobs at a time, each in its
+own process. A repeated command skips finished runs and resumes interrupted ones. index.csv says
+which directory has which values.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from mpifed.errors import (
 from mpifed.reading.run_directories import check_output
 from mpifed.sweep.execution import execute
 from mpifed.sweep.index import write_index
-from mpifed.sweep.plan import Planned, check_data, launch_words, plan, run_words
+from mpifed.sweep.plan import Planned, check_runs, launch_words, plan, run_words
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -71,16 +72,20 @@ def main(words: Sequence[str] | None = None) -> int:
             experiment, overrides, output, options.ranks or 1, with_files=not options.dry_run
         )
         launcher = launch_words(options.ranks)
-        if not options.dry_run:
-            check_data(experiment, runs)
+        left = 0 if options.dry_run else check_runs(experiment, runs, options.ranks or 1)
     except InputError as error:
         complain("mpifed.sweep", text_of(error))
         return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        complain("mpifed.sweep", "interrupted; nothing was begun")
+        return EXIT_FAILED
     commands = [[*launcher, *run_words(experiment, run, options.ranks)] for run in runs]
     if options.dry_run:
         for run, command in zip(runs, commands, strict=True):
             print(f"{_state(run)}: {shlex.join(command)}")
         return EXIT_FINISHED
+    if left:
+        print(f"{left} configurations were not tried now, and are checked as their runs begin")
     try:
         write_index(runs)
         return execute(runs, commands, options.jobs)

@@ -7,10 +7,9 @@ import itertools
 import math
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,10 @@ from mpifed.components.without_torch import LARGE, stand_ins
 from mpifed.config import configuration as config
 from mpifed.config.differences import differences
 from mpifed.config.early import check_early
-from mpifed.errors import EXIT_BAD_INPUT, InputError
+from mpifed.errors import InputError
 from mpifed.reading.configurations import read_stored
 from mpifed.reading.yaml_files import as_text
+from mpifed.sweep.dry_runs import dry_runs
 from mpifed.sweep.index import directory_names
 from mpifed.sweep.references import split_linked
 from topologies.spelling import nearest
@@ -168,15 +168,66 @@ def check_data(experiment: str, runs: Sequence[Planned]) -> None:
     InputError
         With the message of the first dry run that refuses its input.
     """
+    chosen = _first_of(runs, lambda run: as_text(run.data))
+    _dry_run(experiment, chosen, len(chosen), 1)
+
+
+def check_runs(experiment: str, runs: Sequence[Planned], ranks: int) -> int:
+    """Check each configuration as far as its dry run does, those that differ in the seed once.
+
+    Parameters
+    ----------
+    experiment : str
+        A shipped experiment or a YAML file.
+    runs : sequence of Planned
+        The runs. Those that are finished, or wait for another one, are not checked.
+    ranks : int
+        MPI ranks of each run.
+
+    Returns
+    -------
+    int
+        How many configurations were left to their runs, for lack of time. One for each section
+        ``data`` is always checked.
+
+    Raises
+    ------
+    InputError
+        With the message of the first dry run that refuses its input.
+    """
+    with_data = _first_of(runs, lambda run: as_text(run.data))
+    ready = [run for run in runs if run.waits_for() is None]
+    others = _first_of(ready, lambda run: as_text([run.data, _without_seed(run.overrides)]))
+    chosen = [*with_data, *(run for run in others if run not in with_data)]
+    return _dry_run(experiment, chosen, len(with_data), ranks)
+
+
+def _first_of(runs: Sequence[Planned], key: Callable[[Planned], str]) -> list[Planned]:
+    """Return the first of the runs of each key that are not finished."""
     waiting = [run for run in runs if not run.finished()]
-    for run in {as_text(run.data): run for run in reversed(waiting)}.values():
+    return list({key(run): run for run in reversed(waiting)}.values())[::-1]
+
+
+def _without_seed(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in overrides.items() if key != "seed"}
+
+
+def _dry_run(experiment: str, runs: Sequence[Planned], needed: int, ranks: int) -> int:
+    """Raise what the first dry run refuses; return how many there was no time for."""
+    tried = []
+    for run in runs:
+        overrides = run.overrides
         if run.waits_for() is not None:
-            free = {key: value for key, value in run.overrides.items() if key not in run.linked}
-            run = dataclasses.replace(run, overrides=free)
-        words = [*run_words(experiment, run, None), "--dry-run"]
-        answer = subprocess.run(words, capture_output=True, text=True, check=False)
-        if answer.returncode == EXIT_BAD_INPUT:
-            raise InputError(answer.stderr.strip().removeprefix("mpifed: "))
+            overrides = {key: value for key, value in overrides.items() if key not in run.linked}
+        tried.append((_as_words(overrides), run.directory))
+    if not tried:
+        return 0
+    answer = dry_runs(experiment, tried, needed, ranks)
+    if answer.refused is not None:
+        run = runs[answer.tried - 1]
+        where = f" (run '{run.directory.name}')" if run.chosen and len(runs) > 1 else ""
+        raise InputError(f"{answer.refused}{where}")
+    return len(tried) - answer.tried
 
 
 def written_out(word: str) -> str:
@@ -297,10 +348,14 @@ def run_words(experiment: str, run: Planned, ranks: int | None) -> list[str]:
     ranks : int or None
         MPI ranks that the run requires; None for any number.
     """
-    overrides = [f"{key}={as_text(value)}" for key, value in run.overrides.items()]
+    overrides = _as_words(run.overrides)
     expected = ["--expect-ranks", str(ranks)] if ranks is not None else []
     output = ["--output", str(run.directory), "--resume", "--quiet"]
     return [sys.executable, "-m", "mpifed.run", experiment, *overrides, *expected, *output]
+
+
+def _as_words(overrides: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={as_text(value)}" for key, value in overrides.items()]
 
 
 def check_same_run(directory: Path, complete: dict[str, Any]) -> None:

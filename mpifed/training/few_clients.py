@@ -19,6 +19,9 @@ FEW = 3
 FEWEST, MOST = 16, 256
 """Samples of each: those of two minibatches, within these bounds."""
 
+SCORED = 1 << 26
+"""Largest product of parameters and samples of the client that is scored as in a run."""
+
 ONE_STEP = 1e-12
 """A share of the local steps that rounds up to one."""
 
@@ -35,8 +38,19 @@ def federation_of(federation: Federation, shards: Shards) -> Federation:
     )
 
 
-def few_shards(setup: Setup, samples: Samples | None) -> Shards:
-    """Return a few samples of a few clients hosted here; collective where ``samples`` is None."""
+def few_shards(setup: Setup, samples: Samples | None, scores: bool = False) -> Shards:
+    """Return a few samples of a few clients hosted here; collective where ``samples`` is None.
+
+    Parameters
+    ----------
+    setup : Setup
+        The objects of the run.
+    samples : Samples or None
+        The samples of the hosted clients; None loads those of the few.
+    scores : bool
+        Whether the client with most samples has as many as are scored together, if its model is
+        not large: a model may take the batches of training and fail for larger ones.
+    """
     federation = setup.federation
     hosted, is_unseen = federation.hosted, federation.unseen[federation.hosted]
     rows = np.sort([*np.flatnonzero(~is_unseen)[:FEW], *np.flatnonzero(is_unseen)[:1]]).astype(int)
@@ -49,11 +63,17 @@ def few_shards(setup: Setup, samples: Samples | None) -> Shards:
         clients = samples.clients(rows)
         loaded, rows = clients.shards, clients.rows
     most = int(np.clip(2 * setup.configuration.local.batch_size, FEWEST, MOST))
-    train, val, test = (_cut(each, rows, most) for each in (loaded.train, loaded.val, loaded.test))
+    at_most = np.full(len(rows), most)
+    if scores and len(rows):
+        model = setup.model
+        scored = min(model.scored_together, SCORED // max(1, model.n_parameters))
+        at_most[loaded.train.counts[rows].argmax()] = max(most, scored)
+    splits = (loaded.train, loaded.val, loaded.test)
+    train, val, test = (_cut(each, rows, at_most) for each in splits)
     return Shards(loaded.client_ids[rows], train, val, test, setup.dataset.fresh)
 
 
-def _cut(split: Split, rows: np.ndarray, most: int) -> Split:
+def _cut(split: Split, rows: np.ndarray, most: np.ndarray) -> Split:
     """Return copies of the first samples of some clients."""
     starts, counts = split.offsets[:-1][rows], split.counts[rows].clip(max=most)
     chosen = [np.arange(start, start + n) for start, n in zip(starts, counts, strict=True)]

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from torch import nn
+
 from mpifed.components.base import Contract
 from mpifed.components.declared import call_of
 from mpifed.components.own import call_of_class
@@ -97,11 +99,27 @@ def in_own_words(error: BaseException) -> str:
     passed, user = list(frames(error)), _of_users(error)
     own = [(frame, line) for frame, line in passed if not is_ours(frame.f_code.co_filename)]
     for frame, _ in own if user else passed:
-        called = _called(frame)
+        called = _called(frame) or _forward(frame)
         if called is not None:
             return f"{called[0]} raised {with_place(error)} (mpifed calls {called[1]})"
     name = name_of(user[0][0].f_code) if user else "the first round"
     return f"{name} raised {with_place(error)}"
+
+
+def in_later_round(error: BaseException) -> str:
+    """Return why a round fails: as ``in_own_words`` in a user's code, else what was raised.
+
+    Parameters
+    ----------
+    error : BaseException
+        What was raised.
+
+    Examples
+    --------
+    >>> in_later_round(KeyError("width"))
+    "KeyError: 'width'"
+    """
+    return in_own_words(error) if _of_users(error) else with_place(error)
 
 
 def _of_users(error: BaseException) -> list[tuple[FrameType, int]]:
@@ -128,6 +146,17 @@ def _called(frame: FrameType) -> tuple[str, str] | None:
     if base is None:
         return None
     return f"{kind} '{name}': {code.co_name}", call_of(base, code.co_name)
+
+
+def _forward(frame: FrameType) -> tuple[str, str] | None:
+    """Return the method and how it is called, where a frame is ``forward`` of a user's module."""
+    code = frame.f_code
+    if code.co_name != "forward" or not code.co_argcount or not is_users(code.co_filename):
+        return None
+    made = frame.f_locals.get(code.co_varnames[0])
+    if not isinstance(made, nn.Module):
+        return None
+    return f"model '{type(made).__name__}': forward", "forward(x) with x of shape (B, ...)"
 
 
 def _as_written(said: str, error: BaseException, frame: FrameType) -> tuple[str, str]:

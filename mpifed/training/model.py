@@ -76,6 +76,8 @@ def make_model(
                 autocast=torch.bfloat16 if configuration.local.autocast else None,
                 dtype=torch.float64 if configuration.dtype == "float64" else torch.float32,
                 network=built,
+                said=f"model.name is '{name}'" if where else "model",
+                where=where,
             )
     elif configuration.local.autocast:
         raise InputError(

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,12 +28,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpifed.components.registry import Section
+from mpifed.components.registry import load
 from mpifed.data.base import Shards
 from mpifed.errors import (
-    Diverged,
     InputError,
-    PeerDiverged,
     PeerFailure,
     StopRequested,
     text_of,
@@ -51,10 +48,12 @@ from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
 from mpifed.training.few_clients import FEW, OneStep, federation_of, few_shards
 from mpifed.training.mistakes import in_own_words, told_as_input
+from mpifed.training.not_finite import play_finitely
+from mpifed.training.own_parts import has_own_parts, is_users
 from mpifed.training.parts import make_algorithm, make_exchange
+from mpifed.training.repeated import check_data, wrong_schedule
 from mpifed.training.samples import Samples, samples_of
-from topologies import TopologyError
-from topologies.sequences import Schedule
+from topologies.places import within
 
 log = logging.getLogger("mpifed")
 
@@ -64,64 +63,53 @@ NOT_TRIED = (
 )
 """What is said where nothing is known of components."""
 
+KERNELS_NOT_TRIED = (
+    "whether results depend on which clients share a rank was not tried with components of your "
+    "own: it took too long, or would have changed files or other programs"
+)
+"""What is said where nothing is known of kernels."""
+
 DRAWS = "warning: components of your own draw from a generator of the whole process"
 """How the remark on generators begins whose numbers depend on what else a rank has done."""
 
 FEW_SECONDS, ALL_SECONDS = (5.0, 20.0), (60.0, 120.0)
 """Seconds that a copy may compute, and take, with a few clients and with all."""
 
-ACTING = ("data", "model", "algorithm", "exchange", "compression", "attack")
-"""Sections whose components act in a round."""
-
-ENTRIES = 10**6
-"""Entries of the matrices of a user's schedule that are checked, in a second at most; two matrices
-in any case."""
-
-BEFORE = ("topology", "weights", "schedule")
-"""Components within them that are asked before, when the mixing matrices are made."""
-
-
-def has_own_parts(configuration: Any) -> bool:
-    """Return whether components that act in a round are a user's own.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration.
-    """
-    return any(_has_own(getattr(configuration, key)) for key in ACTING)
-
-
-def is_users(section: Any) -> bool:
-    """Return whether a section names a component that is not of mpifed."""
-    if not isinstance(section, Section) or ":" not in section.name:
-        return False
-    return section.name.partition(":")[0].partition(".")[0] != "mpifed"
-
-
-def _has_own(section: Section) -> bool:
-    within = (option for key, option in section.options.items() if key not in BEFORE)
-    return is_users(section) or any(_has_own(each) for each in within if isinstance(each, Section))
-
-
-def _wrong_schedule(schedule: Schedule, rounds: int) -> str | None:
-    """Return why a user's schedule has no matrix in one of the first rounds."""
-    began = time.monotonic()
-    for number in range(1, min(rounds, max(2, ENTRIES // schedule.n**2)) + 1):
-        if number > 2 and time.monotonic() - began > 1:
-            break
-        try:
-            schedule.matrix(number)
-        except TopologyError as error:
-            return f"exchange.schedule: {error}"
-    return None
-
 
 def _check_schedule(setup: Setup) -> None:
     """Refuse a user's schedule whose matrix of one of the first rounds is none; on rank 0."""
     if setup.federation.communicator.rank == 0 and isinstance(setup.exchange, Gossip):
-        of_run = setup.exchange.schedule, setup.configuration.rounds
-        _refuse(in_throwaway(partial(_told, _wrong_schedule, *of_run), *FEW_SECONDS))
+        name = setup.configuration.exchange.options["schedule"].name
+        about = setup.configuration.rounds, name, within(load(name, "exchange.schedule.name"))
+        of_run = partial(_told, wrong_schedule, setup.exchange.schedule, *about)
+        _refuse(in_throwaway(of_run, *FEW_SECONDS))
+
+
+def without_own_failures(test: Callable[[], str | None], setup: Setup) -> str | None:
+    """Return what a test of this computer says; not collective.
+
+    A user's components are called in a copy of the process, as in a rehearsal, so that they do not
+    notice. Where they fail in it the run itself tells, if it calls them alike.
+
+    Parameters
+    ----------
+    test : callable
+        Returns a warning, or None.
+    setup : Setup
+        The objects of the run.
+    """
+    if setup.device.type != "cpu" or not has_own_parts(setup.configuration):
+        return test()
+    found = in_throwaway(partial(_unless_it_fails, test), *ALL_SECONDS)
+    return found.said if found.returned else KERNELS_NOT_TRIED
+
+
+def _unless_it_fails(test: Callable[[], str | None]) -> str | None:
+    torch.set_num_threads(1)  # threads of a pool are not in the copy
+    try:
+        return test()
+    except Exception:  # a user's component may raise anything
+        return None
 
 
 def _refuse(found: Outcome) -> None:
@@ -157,7 +145,10 @@ def rehearse(setup: Setup, samples: Samples | None, directory: Path) -> list[str
         agree(communicator, told_as_input()(partial(_check_schedule, setup)))
     if not has_own_parts(setup.configuration) or setup.device.type != "cpu":
         return []
-    shards = agree(communicator, told_as_input()(partial(few_shards, setup, samples)))
+    if is_users(setup.configuration.data):
+        check_data(setup, samples)
+    cut = partial(few_shards, setup, samples, is_users(setup.configuration.model))
+    shards = agree(communicator, told_as_input()(cut))
     few = in_throwaway(partial(_told, _with_few, setup, shards), *FEW_SECONDS)
     remarks = [] if few.returned else [NOT_TRIED]
     if (said := few.said or "").startswith(DRAWS):
@@ -220,7 +211,12 @@ def _with_few(setup: Setup, shards: Shards) -> str | None:
         ),
     )
     federation = federation_of(setup.federation, shards)
-    _play(Engine(_made_anew(small, federation), OneStep(federation, shards), Clock()), few)
+    held = OneStep(federation, shards)
+    play_finitely(
+        lambda given: Engine(_made_anew(given, federation), held, Clock()),
+        lambda engine: _play(engine, few),
+        small,
+    )
     after = _of_generators()
     drawn = " and ".join(name for name in before if before[name] != after[name])
     if not drawn:
@@ -244,7 +240,9 @@ def _of_generators() -> dict[str, object]:
 
 def _with_all(setup: Setup, samples: Samples) -> str | None:
     """Go through the first round with all clients, which are hosted here."""
-    _play(Engine(_made_anew(setup, setup.federation), samples, Clock()))
+    play_finitely(
+        lambda given: Engine(_made_anew(given, given.federation), samples, Clock()), _play, setup
+    )
     return None
 
 
@@ -253,7 +251,7 @@ def _told(action: Callable[..., str | None], *arguments: Any) -> str | None:
     torch.set_num_threads(1)  # threads of a pool are not in the copy
     try:
         return action(*arguments)
-    except (StopRequested, Diverged, PeerDiverged, MemoryError):
+    except (StopRequested, MemoryError):
         return None
     except InputError as error:
         return text_of(error)
@@ -263,12 +261,13 @@ def _told(action: Callable[..., str | None], *arguments: Any) -> str | None:
 
 def _try_with_all(setup: Setup, samples: Samples | None, directory: Path) -> None:
     """Run the first round as the run will; collective."""
-    anew = _made_anew(setup, setup.federation)
     held = samples_of(setup) if samples is None else samples
+
+    def begin(given: Setup) -> Engine:
+        return Engine(_made_anew(given, given.federation), held, Clock(), directory)
+
     try:
-        _play(Engine(anew, held, Clock(), directory))
-    except (Diverged, PeerDiverged):  # which the run tells, with its numbers recorded
-        return
+        play_finitely(begin, _play, setup)
     except (KeyboardInterrupt, MemoryError, PeerFailure, StopRequested, InputError):
         raise
     except BaseException as error:

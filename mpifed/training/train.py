@@ -37,9 +37,9 @@ from mpifed.training.engine import Engine
 from mpifed.training.evaluation import columns_of, count_scored
 from mpifed.training.hearers import hearers_of
 from mpifed.training.kernels import smallest_and_largest, warning_of_kernels
-from mpifed.training.mistakes import told_as_input, with_place
+from mpifed.training.mistakes import in_later_round, told_as_input
 from mpifed.training.progress import Progress
-from mpifed.training.rehearsal import rehearse
+from mpifed.training.rehearsal import rehearse, without_own_failures
 from mpifed.training.request import Request, Task, refuse_overtaken
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples, samples_of
@@ -197,7 +197,7 @@ def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
 def _in_words(error: BaseException) -> str:
     if isinstance(error, (RunError, InputError)):
         return text_of(error)
-    return f"{with_place(error)} (MPIFED_DEBUG=1 shows the traceback)"
+    return f"{in_later_round(error)} (MPIFED_DEBUG=1 shows the traceback)"
 
 
 def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
@@ -249,9 +249,11 @@ def _opening(setup: Setup, task: Task) -> list[str]:
 
 def _warn_of_this_computer(engine: Engine) -> None:
     """Test kernels on rank 0: results are promised for ranks on one kind of CPU."""
-    if engine.setup.federation.communicator.rank == 0:
-        clients = smallest_and_largest(engine.setup, engine.samples)
-        warning = warning_of_kernels(engine.setup, clients, engine.seed)
+    setup = engine.setup
+    if setup.federation.communicator.rank == 0:
+        clients = smallest_and_largest(setup, engine.samples)
+        tested = partial(warning_of_kernels, setup, clients, engine.seed)
+        warning = without_own_failures(tested, setup)
         if warning is not None:
             warnings.warn(warning, stacklevel=1)
 

@@ -255,8 +255,8 @@ def test_a_component_that_fails_without_words(tmp_path, capfd, monkeypatch):
     outcome = call(words, capfd)
     assert outcome.code == 1
     (line,) = outcome.err.splitlines()
-    said = "round 2: Mute: (without a text: its __str__ raised RuntimeError) in "
-    assert said in line and "user_components.py, line " in line
+    said = "'Fails': round raised Mute: (without a text: its __str__ raised RuntimeError) in "
+    assert said in line and "round 2: " in line and "user_components.py, line " in line
 
 
 def test_a_foreign_run_directory_is_not_gone_on_with(tmp_path, capfd):

@@ -60,7 +60,11 @@ def the_line(outcome) -> str:
         ("die:1:3", [], "the process was killed by SIGKILL (out of memory?)"),
         ("stand_still:1:3", [], "the process has been stopped for 5 s"),
         ("go_round:1:3", ["stall_limit=4"], "no step forward for 4 s (stall_limit)"),
-        ("leave:1:3", [], " (Fails.leave) (MPIFED_DEBUG=1 shows the traceback)"),
+        (
+            *("leave:1:3", []),
+            " (mpifed calls round(state, clients, channel, draws)) "
+            "(MPIFED_DEBUG=1 shows the traceback)",
+        ),
     ],
 )
 def test_a_rank_that_is_gone_or_stands_still_ends_the_job(fail, words, expected, tmp_path):

@@ -90,7 +90,7 @@ def same_run(one: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("fail", "expected"),
     [
-        ("mistake:1:3", "user_components.py, line 51 (Fails.mistake) (MPIFED_DEBUG=1 shows"),
+        ("mistake:1:3", "user_components.py, line 51 (Fails.mistake) (mpifed calls round("),
         ("diverge:1:3", "round 3: client 3 has a value in its update that is not finite"),
         pytest.param(
             *("vanish:1:3", "(clients 2 to 3): round 3: the process left with code 0"),
@@ -139,7 +139,11 @@ def test_a_rank_that_cannot_read_its_data_ends_the_job(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("fail", "code", "expected"),
     [
-        ("mistake:0:3", 1, "round 3: ValueError: the user's mistake in "),
+        (
+            "mistake:0:3",
+            1,
+            "round 3: algorithm 'Fails': round raised ValueError: the user's ",
+        ),
         ("diverge:0:3", 1, "round 3: client 3 has a value in its update that is not finite"),
         ("leave:0:3", 1, "SystemExit: 0"),
         ("hear_int:0:3", 1, "interrupted"),

@@ -200,7 +200,11 @@ def test_a_method_that_is_wrong_is_told_in_the_words_of_its_file(body, user):
 @pytest.mark.parametrize(
     ("act", "said"),
     [
-        ('{}["later"]', "round 3: KeyError: 'later' in comp.py, line 20 (Own.round) (MPIFED_DEBUG"),
+        (
+            '{}["later"]',
+            "round 3: algorithm 'Own': round raised KeyError: 'later' in comp.py, line 20 "
+            f"(Own.round) {ROUND}) (MPIFED_DEBUG",
+        ),
         ("return None", f"FedAvgState {ROUND}, in comp.py, line 18)"),
     ],
 )
@@ -246,7 +250,10 @@ def test_a_model_that_is_wrong_has_its_place(source, user):
 @pytest.mark.parametrize(
     ("outputs", "said"),
     [
-        ("self.layr(x)  # here", "2 samples of the data, in comp.py, line 9 (Net.forward): 'Net' "),
+        (
+            "self.layr(x)  # here",
+            "of ones, shaped as the data, in comp.py, line 9 (Net.forward): ",
+        ),
         ("self.layer(x)[0]", "model.name is 'comp:Net': the module gives outputs of shape (1,)"),
         ("None", "model.name is 'comp:Net': the module returns NoneType; it must return one tens"),
     ],
@@ -306,3 +313,53 @@ def test_a_rule_that_returns_an_array_is_run_as_the_shipped_one(tmp_path, user):
         assert one[:seconds] == two[:seconds]
         accuracy = columns.index("test_accuracy")
         assert one[accuracy] == two[accuracy]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("torch.zeros(n, 3, dtype=torch.bfloat16)", "bfloat16 of shape (8, 3) (strided)"),
+        ("torch.eye(n).to_sparse()", "float32 of shape (8, 8) (sparse_coo)"),
+    ],
+)
+def test_a_state_that_no_file_can_hold_is_told_by_its_field(made, said, user):
+    source = f"""
+    import dataclasses
+    import torch
+    from mpifed import state
+    from mpifed.algorithms.fedavg import FedAvg
+
+    @dataclasses.dataclass(frozen=True)
+    class State:
+        extra: torch.Tensor = state.client()
+
+    class Own(FedAvg):
+        def __init__(self, model, local) -> None:
+            super().__init__(model, local)
+
+        def init(self, clients, exchange, draws, dtype):  # here
+            n = len(clients)
+            return State({made})
+    """
+    code, message, _ = user(source, *WORDS, "algorithm=comp:Own")
+    assert code == 2 and f"init returned a state whose extra is {said}" in message, message
+    assert "it must be a dense tensor of a type that numpy has" in message
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("networkx.cycle_graph(n + 1)", "returned a graph of 9 nodes for n = 8; own(n, **options)"),
+        ("networkx.cycle_graph(range(1, n + 1))", "on others than 0 .. n-1; own(n, **options) mu"),
+    ],
+)
+def test_a_graph_on_other_nodes_is_told_with_its_place(made, said, user):
+    source = f"""
+        import networkx
+
+        def own(n):  # here
+            return {made}
+    """
+    words = ["exchange=gossip", "exchange.topology=comp:own"]
+    code, message, _ = user(source, *WORDS, *words)
+    assert code == 2 and said in message, message

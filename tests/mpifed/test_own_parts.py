@@ -30,8 +30,7 @@ class Points(Dataset):
         return Shards(client_ids, *(self.split(client_ids, dtype) for _ in range(3)))
 
     def split(self, client_ids, dtype):
-        n = 20 * len(client_ids)
-        x = torch.linspace(-1, 1, 2 * n, dtype=dtype).reshape(n, 2)
+        x = torch.linspace(-1, 1, 40, dtype=dtype).reshape(20, 2).repeat(len(client_ids), 1)
         return Split(x, (x[:, 0] > 0).long(), np.arange(len(client_ids) + 1) * 20)
 
 
@@ -133,7 +132,7 @@ def test_a_right_data_set_is_loaded_in_part_by_a_dry_run(tmp_path, capfd, monkey
     words = ["clients=8", "rounds=1", "algorithm=fedavg", "model=linear", f"data={__name__}:Asked"]
     assert call([*words, "--dry-run"], capfd).code == 0
     assert call([*words, "--output", tmp_path / "run"], capfd).code == 0
-    assert asked == [[0, 1, 2], list(range(8))]
+    assert asked == [[6, 7], [7], [0, 1, 2], list(range(8)), [7]]
 
 
 class Lossy(Identity):
@@ -246,4 +245,57 @@ def test_the_rounds_of_a_schedule_are_checked_before_the_first(name, said, tmp_p
     words += [f"exchange.schedule={__name__}:{name}", "--output", tmp_path / "run"]
     done = call(words, capfd)
     assert done.code == 2 and said in done.err, done
+    assert list(tmp_path.iterdir()) == []
+
+
+def drawn_anew(n, round):
+    """A schedule whose draws follow no seed."""
+    w = np.eye(n)
+    i, j = np.random.default_rng().permutation(n)[:2]
+    w[i, i] = w[j, j] = w[i, j] = w[j, i] = 0.5 + np.random.default_rng().random() / 9
+    w[i, i] = w[j, j] = 1 - w[i, j]
+    return w
+
+
+class Seeded(Points):
+    """Draws each client's samples from its own generator."""
+
+    def split(self, client_ids, dtype):
+        drawn = [np.random.default_rng(int(client)).normal(size=(20, 2)) for client in client_ids]
+        x = torch.from_numpy(np.concatenate([np.zeros((0, 2)), *drawn])).to(dtype)
+        return Split(x, (x[:, 0] > 0).long(), np.arange(len(client_ids) + 1) * 20)
+
+
+class Unseeded(Seeded):
+    """Draws from nobody's generator."""
+
+    def split(self, client_ids, dtype):
+        found = super().split(client_ids, dtype)
+        noise = np.random.default_rng().normal(size=found.x.shape)
+        return dataclasses.replace(found, x=found.x + torch.from_numpy(noise).to(dtype))
+
+
+class Together(Seeded):
+    """Draws the samples of all clients of a rank from one generator."""
+
+    def split(self, client_ids, dtype):
+        found = super().split(client_ids, dtype)
+        x = torch.from_numpy(np.random.default_rng(1).normal(size=found.x.shape)).to(dtype)
+        return dataclasses.replace(found, x=x)
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry run"])
+@pytest.mark.parametrize("kind", ["drawn_anew", "Seeded", "Unseeded", "Together"])
+def test_what_differs_the_second_time_is_refused(kind, more, tmp_path, capfd):
+    gossips = kind == "drawn_anew"
+    own = f"exchange.schedule={__name__}:{kind}" if gossips else f"data={__name__}:{kind}"
+    words = ["clients=8", "rounds=2", "algorithm=fedavg", own]
+    words += [*WORDS[2:], "exchange=gossip"] if gossips else ["model=linear"]
+    done = call([*words, "--output", tmp_path / "run", *more], capfd)
+    if kind == "Seeded":
+        assert done.code == 0, done
+        return
+    said = "which gives another W for round 1" if gossips else "which gives client 7 other samples"
+    assert done.code == 2 and said in done.err and "default_rng([" in done.err, done
+    assert re.search(r" \(in \S*test_own_parts\.py, line \d+\)$", done.err.strip()), done
     assert list(tmp_path.iterdir()) == []

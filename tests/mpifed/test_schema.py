@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from annotated_types import Ge, Gt, Interval, Le, Lt, MultipleOf
 from hypothesis import given
@@ -141,3 +144,60 @@ def test_what_is_done_to_what_was_read_changes_nothing_that_is_read_later():
         assert experiment["data"]["name"] == "synthetic"
         options.clear()
         experiment["data"]["name"] = "another"
+
+
+def annotated(
+    *,
+    sizes: tuple[int, ...] = (3, 4),
+    pair: tuple[int, float] = (1, 2.0),
+    widths: Sequence[Annotated[int, Ge(1)]] = (5,),
+    place: Path = Path("a/b"),
+    table: dict[str, int] | None = None,
+) -> None:
+    """Has options of the annotations that are usual in Python."""
+
+
+def test_usual_annotations_are_understood():
+    given = {"sizes": [5], "pair": [1, 3], "widths": [6, 7], "place": "x/y", "table": {"a": 3.0}}
+    found = check_options(annotated, given, "model")
+    assert found == {**given, "sizes": (5,), "pair": (1, 3.0), "place": Path("x/y")}
+    assert plain(found) == given
+    defaults = check_options(annotated, {}, "model")
+    assert defaults["sizes"] == (3, 4) and defaults["widths"] == [5]
+    assert plain(defaults)["place"] == "a/b"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("sizes", 3, "model.sizes is 3; it must be a list [A,B,...] whose entries are each a whol"),
+        ("sizes", ["a"], "whose entries are each a whole number"),
+        ("pair", [1], "model.pair is [1]; it must be a list of 2 entries: a whole number, a numb"),
+        ("widths", [0], "whole number, at least 1"),
+        ("widths", "ab", "model.widths is 'ab'; it must be a list"),
+        ("place", 3, "model.place is 3; it must be a path"),
+        ("table", {"a": "b"}, "a mapping whose values are each a whole number or empty"),
+        ("table", {1: 2}, "model.table is {1: 2}; it must be a mapping"),
+        ("table", 3, "model.table is 3; it must be a mapping"),
+    ],
+)
+def test_wrong_values_of_usual_annotations_are_refused(option, value, said):
+    with pytest.raises(InputError) as refused:
+        check_options(annotated, {option: value}, "model")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "kind", [np.ndarray, set[int], bytes, Callable[[int], int], dict[int, str]]
+)
+def test_other_annotations_are_refused_with_the_allowed_ones_and_the_place(kind):
+    def build(data, *, mean=None):
+        """Is a component."""
+
+    build.__annotations__["mean"] = kind | None
+    with pytest.raises(InputError) as refused:
+        check_options(build, {}, "model")
+    said = str(refused.value)
+    assert said.startswith("option 'mean' of 'build' is annotated with ")
+    assert "not understood; allowed: int, float, bool, str, Path, Literal[...], X | None" in said
+    assert f"test_schema.py, line {build.__code__.co_firstlineno})" in said
