@@ -81,13 +81,16 @@ def guarded(
         return _work(action, joined)
     if joined is not None:
         code = watch.wait_for(joined)
+        joined.close()
         if code is not None:
+            watch.close()
             return code
     child = os.fork()
     if child:
         os.close(ends.pipe)
         code = watch.wait_for(Child(child))
         assert code is not None
+        watch.close()
         return code
     watch.close()
     die_with_parent(ends.guard)

@@ -138,7 +138,7 @@ class Watch:
             self._rest()
 
     def close(self) -> None:
-        """Close, in a copy of this process, what belongs to this process alone."""
+        """Close what belongs to the guard alone: at its end, and in a copy of its process."""
         os.close(self.reading)
         for made in (self.listening, self._meeting):
             if made is not None:
