@@ -85,9 +85,10 @@ def _action(
         for line in verdict.differences:
             say(f"differs: {line}")
         if not verdict.differences:
+            states = f"{verdict.compared} round{'s' * (verdict.compared > 1)}"
             say(
                 f"verified: rounds {verdict.first} to {verdict.last} on {ranks}, states of "
-                f"{verdict.compared} rounds compared"
+                f"{states} compared"
             )
             return EXIT_FINISHED
         if communicator.rank == 0:

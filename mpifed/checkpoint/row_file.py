@@ -27,6 +27,9 @@ State = TypeVar("State")
 BLOCK = 1 << 24
 """Bytes that are copied at once."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a disk answers that has no room left, for this user or in one file."""
+
 
 @dataclass(frozen=True)
 class Mapped:
@@ -70,7 +73,7 @@ class RowFile:
         Raises
         ------
         RunError
-            If the disk has no room for them.
+            If the disk has no room for them, or files there cannot be mapped.
         """
         values = {}
         for name, tensor, is_rows in states.tensors(state, shared_is_rows):
@@ -97,16 +100,11 @@ class RowFile:
         while not place.is_dir():
             place = place.parent
         try:
-            descriptor = _unnamed(place)
-            try:
-                # A disk that becomes full while a page is written would kill the process.
-                os.posix_fallocate(descriptor, 0, tensor.nbytes)
-                pages = mmap.mmap(descriptor, tensor.nbytes)
-            finally:
-                os.close(descriptor)
+            pages = _pages(place, tensor.nbytes)
         except OSError as error:
+            lacks = "has no room for" if error.errno in FULL else "cannot hold"
             raise RunError(
-                f"storage.state is disk, but {place} has no room for {tensor.nbytes} bytes of "
+                f"storage.state is disk, but {place} {lacks} {tensor.nbytes} bytes of "
                 f"clients' states: {disk_reason(error)}; storage.directory names another place"
             ) from error
         # Rows are visited in no order.
@@ -114,6 +112,38 @@ class RowFile:
         flat = np.frombuffer(pages, np.uint8, tensor.nbytes)
         mapped = torch.from_numpy(flat).view(tensor.dtype).view(tensor.shape)
         return Mapped(mapped, pages)
+
+
+def why_unusable(place: Path) -> str | None:
+    """Return why no rows can be kept in a directory; None where they can.
+
+    Parameters
+    ----------
+    place : Path
+        The directory. A file without a name is made there, and is gone afterwards.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> why_unusable(Path(tempfile.gettempdir())) is None
+    True
+    """
+    try:
+        _pages(place, mmap.PAGESIZE).close()
+    except OSError as error:
+        return disk_reason(error)
+    return None
+
+
+def _pages(place: Path, size: int) -> mmap.mmap:
+    """Return ``size`` bytes of a new file in ``place``, mapped into memory."""
+    descriptor = _unnamed(place)
+    try:
+        # A disk that becomes full while a page is written would kill the process.
+        os.posix_fallocate(descriptor, 0, size)
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
 
 
 def _unnamed(place: Path) -> int:

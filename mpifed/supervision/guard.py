@@ -17,18 +17,29 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import socket
 from collections.abc import Callable
 
+from mpifed.errors import EXIT_BAD_INPUT, complain
 from mpifed.supervision import exit as leaving
 from mpifed.supervision import heartbeat
 from mpifed.supervision.heartbeat import Ends
-from mpifed.supervision.launcher import die_with_parent, launched, started_at
+from mpifed.supervision.launcher import (
+    Launch,
+    die_with_parent,
+    end_job,
+    launched,
+    started_at,
+)
 from mpifed.supervision.peers import listen
 from mpifed.supervision.rank_process import Child
 from mpifed.supervision.starting import Starting
 from mpifed.supervision.stub import join, usable
 from mpifed.supervision.watch import Watch
+
+FEWEST_FILES = 32
+"""Files that a process must be allowed to open; two ranks of MPICH on one host need 28."""
 
 
 def guarded(
@@ -58,6 +69,8 @@ def guarded(
     launch = launched()
     if launch is None or not hasattr(os, "fork"):
         return leaving.leave(action())
+    if (refused := _few_files(launch)) is not None:
+        return refused
     shared = preload is not None and usable(launch)
     reading, ends, listening = _new_ends(launch.on_one_host, shared)
     says = launch.rank == 0 and launch.size > 1 and not quiet
@@ -68,17 +81,39 @@ def guarded(
         return _work(action, joined)
     if joined is not None:
         code = watch.wait_for(joined)
+        joined.close()
         if code is not None:
+            watch.close()
             return code
     child = os.fork()
     if child:
         os.close(ends.pipe)
         code = watch.wait_for(Child(child))
         assert code is not None
+        watch.close()
         return code
     watch.close()
     die_with_parent(ends.guard)
     return _work(action, ends)
+
+
+def _few_files(launch: Launch) -> int | None:
+    """Return the exit code where this process may open too few files for MPI, after saying so.
+
+    MPI would abort the rank with pages of its own messages, or leave the others waiting.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most == resource.RLIM_INFINITY or most >= FEWEST_FILES:
+        return None
+    if launch.rank == 0 or not launch.on_one_host:
+        complain(
+            "mpifed",
+            f"ulimit -n is {most} on {socket.gethostname()}, so that a process may open {most} "
+            f"files; a rank needs at least {FEWEST_FILES}",
+        )
+    if not launch.on_one_host:  # others may have another limit, and would wait
+        end_job()
+    return EXIT_BAD_INPUT
 
 
 def _new_ends(on_one_host: bool, shared: bool) -> tuple[int, Ends, socket.socket | None]:

@@ -39,11 +39,14 @@ def open_meeting_socket(launch: Launch) -> socket.socket | None:
     Returns
     -------
     socket.socket or None
-        None if the system has no such sockets or the name is taken.
+        None if the system has no such sockets or gives none, or the name is taken.
     """
     if sys.platform != "linux":
         return None
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    except OSError:
+        return None
     try:
         made.setblocking(False)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

@@ -12,6 +12,9 @@ PLACE = "/dev/shm/"
 NAMES = ("mpich_shm_", "mpich_shar_tmp", "sm_segment.")
 """How the files of MPICH and of Open MPI begin."""
 
+UNSEEN = (PermissionError, FileNotFoundError, ProcessLookupError)
+"""What reading of a process raises where it has ended or is another user's."""
+
 SETTLED = 60.0
 """Seconds after which every rank of a job has opened the files of its node."""
 
@@ -39,9 +42,13 @@ def segments_of(process: int) -> tuple[str, ...]:
         Their paths, sorted; empty if the process cannot be inspected.
     """
     try:
-        maps = Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace")
+        return _mapped(process)
     except OSError:
         return ()
+
+
+def _mapped(process: int) -> tuple[str, ...]:
+    maps = Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace")
     paths = {line.split(maxsplit=5)[-1] for line in maps.splitlines() if PLACE in line}
     return tuple(sorted(path for path in paths if _is_segment(path)))
 
@@ -70,10 +77,12 @@ def remove_abandoned(now: float | None = None) -> None:
         their job may just begin, in processes that cannot be seen from here.
     """
     latest = (time.time() if now is None else now) - SETTLED
-    left = {path for path in map(str, Path(PLACE).glob("*")) if _is_segment(path)}
-    left = {path for path in left if _is_older(path, latest)}
-    if left:
-        remove_segments(left - set(_in_use()))
+    # Nothing is removed where this process may not look, or may open no more files.
+    with contextlib.suppress(OSError):
+        left = {path for path in map(PLACE.__add__, os.listdir(PLACE)) if _is_segment(path)}
+        left = {path for path in left if _is_older(path, latest)}
+        if left:
+            remove_segments(left - set(_in_use()))
 
 
 def _is_older(path: str, latest: float) -> bool:
@@ -84,10 +93,15 @@ def _is_older(path: str, latest: float) -> bool:
 
 
 def _in_use() -> Iterable[str]:
-    """Yield the files that any process has opened or mapped."""
+    """Yield the files that any process has opened or mapped.
+
+    Raises ``OSError`` where that cannot be told of a process, for another reason than that it has
+    ended or is another user's, who has no access to the files of this one.
+    """
     for process in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(*UNSEEN):
             for file in os.listdir(f"/proc/{process}/fd"):
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(*UNSEEN):
                     yield os.readlink(f"/proc/{process}/fd/{file}")
-        yield from segments_of(int(process))
+        with contextlib.suppress(*UNSEEN):
+            yield from _mapped(int(process))

@@ -97,6 +97,13 @@ class Watch:
             None if nobody will fork the rank, which this process then has to do.
         """
         self._process = rank
+        try:
+            return self._observe(rank)
+        except OSError as error:  # a rank without its guard may keep the others waiting for ever
+            return self._report((self.launch.rank, f"its guard failed: {error.strerror or error}"))
+
+    def _observe(self, rank: RankProcess) -> int | None:
+        """Do what ``wait_for`` says, but raise what the system refuses."""
         self._signals.pass_on_to(rank)
         os.set_blocking(self.reading, False)
         self._tick = pause_between_looks(self.launch, os.cpu_count() or 1)
@@ -131,7 +138,7 @@ class Watch:
             self._rest()
 
     def close(self) -> None:
-        """Close, in a copy of this process, what belongs to this process alone."""
+        """Close what belongs to the guard alone: at its end, and in a copy of its process."""
         os.close(self.reading)
         for made in (self.listening, self._meeting):
             if made is not None:

@@ -15,6 +15,9 @@ MODULE = "mpifed.dry_runs"
 SECONDS = 60.0
 """Seconds after which no further configuration is tried."""
 
+LONGEST = 900.0
+"""Seconds after which the process is ended and the rest is left to the runs."""
+
 
 class Answer(NamedTuple):
     """What dry runs say.
@@ -56,14 +59,18 @@ def dry_runs(
     Returns
     -------
     Answer
-        As if none were refused where the process itself ends too early.
+        As if none were refused where the process itself ends too early, or does not end.
     """
     tried = [(list(words), str(directory)) for words, directory in runs]
     asked = {"experiment": experiment, "ranks": ranks, "tried": tried}
     words = json.dumps({**asked, "needed": needed, "seconds": seconds})
-    done = subprocess.run(
-        [sys.executable, "-m", MODULE], input=words, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", MODULE]
+    try:
+        done = subprocess.run(
+            command, input=words, capture_output=True, text=True, check=False, timeout=LONGEST
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(0, None)
     if done.returncode:  # of a component that ends its process: left to the runs
         return Answer(0, None)
     return Answer(**json.loads(done.stdout))

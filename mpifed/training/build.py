@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from mpifed.algorithms.base import Algorithm, algorithm_class
 from mpifed.algorithms.returned import check_rows, check_state
+from mpifed.checkpoint.row_file import why_unusable
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset, Description, Shards, Split
@@ -244,9 +246,17 @@ def _check_storage(configuration: Configuration, device: torch.device) -> None:
             "allowed: storage.state=memory, or device=cpu"
         )
     place = options.directory
-    if place is not None and not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
+    if place is None:
+        return
+    if not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
         raise InputError(
             f"storage.directory is '{place}'; it must be a directory that can be written to"
+        )
+    why = why_unusable(Path(place))
+    if why is not None:
+        raise InputError(
+            f"storage.directory is '{place}', where no file for clients' states can be made: "
+            f"{why}; it must be a directory that can be written to"
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.errors import InputError
+from mpifed.errors import InputError, one_line
 from mpifed.reading.configurations import read_stored
 from mpifed.reading.results import Metrics, read_clients, read_metrics, read_summary
 from mpifed.reading.run_directories import check_finished
+from mpifed.training.due import resumed_after, rounds_due
 from mpifed.training.versions import describe_versions
 
-IN_BOTH = ("state_digest", "test_accuracy", "test_accuracy_p10", "test_loss")
-"""What summary.json repeats of the last row of metrics.csv."""
+RETIMED = "retimed"
+"""The key of summary.json that a retimed run has and no other."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Recorded:
         Intact checkpoints by round.
     damaged : dict of int to str
         What is wrong with the others, by round.
+    lacking : list of str
+        A line for each thing that such a run records and this directory lacks, or has beyond.
     """
 
     directory: Path
@@ -43,6 +47,7 @@ class Recorded:
     metrics: Metrics
     checkpoints: dict[int, tuple[Path, checkpoint.Meta]]
     damaged: dict[int, str]
+    lacking: list[str]
 
     @property
     def rounds(self) -> int:
@@ -86,16 +91,63 @@ def read_run(directory: Path) -> Recorded:
             damaged[checkpoint.round_of(path)] = str(error)
     mapping = read_stored(directory / "config.yaml")
     metrics = read_metrics(directory / "metrics.csv")
-    return Recorded(directory, mapping, metrics, intact, damaged)
+    lacking = [
+        *_rows_lacking(directory, mapping, metrics, intact),
+        *_checkpoint_lacking(directory, mapping, {*intact, *damaged}),
+    ]
+    return Recorded(directory, mapping, metrics, intact, damaged, lacking)
 
 
-def differing_results(
-    recorded: Recorded, made: Mapping[str, np.ndarray], values: Mapping[str, Any]
+def _rows_lacking(
+    directory: Path,
+    mapping: Mapping[str, Any],
+    metrics: Metrics,
+    checkpoints: Mapping[int, tuple[Path, checkpoint.Meta]],
 ) -> list[str]:
-    """Return how clients.h5 and summary.json differ from the last evaluation."""
+    """Return a line for each row that metrics.csv lacks, or has of a later round than the last."""
+    last, there = int(mapping["rounds"]), {int(text) for text in metrics.texts("round")}
+    metas = [meta for number, (_, meta) in checkpoints.items() if number <= last]
+    due = rounds_due(mapping, metas, resumed_after(directory / "log.txt"))
+    return [
+        *(f"round {number}: metrics.csv has no row of it" for number in sorted(due - there)),
+        *(
+            f"round {number}: metrics.csv has a row of it, but rounds is {last}"
+            for number in sorted(there)
+            if number > last
+        ),
+    ]
+
+
+def _checkpoint_lacking(
+    directory: Path, mapping: Mapping[str, Any], checkpoints: set[int]
+) -> list[str]:
+    """Return a line if there is no checkpoint of the last round, in a list."""
+    last = int(mapping["rounds"])
+    # A run that is resumed at its end from a checkpoint elsewhere writes none.
+    if last in checkpoints or resumed_after(directory / "log.txt") >= last or _retimed(directory):
+        return []
+    return [f"round {last}: checkpoints/{checkpoint.path_of(Path(), last)} is missing"]
+
+
+def _retimed(directory: Path) -> bool:
     try:
-        stored = read_clients(recorded.directory / "clients.h5")
-        summary = read_summary(recorded.directory / "summary.json")
+        return RETIMED in read_summary(directory / "summary.json")
+    except InputError:  # which is reported where the last round is repeated
+        return False
+
+
+def differing_clients(path: Path, made: Mapping[str, np.ndarray]) -> list[str]:
+    """Return how a clients.h5 differs from the last evaluation.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    made : mapping of str to ndarray
+        What the evaluation gives, by name.
+    """
+    try:
+        stored = read_clients(path)
     except InputError as error:
         return [str(error)]
     there = {**stored.results, **{f"learnt/{k}": part for k, part in stored.learnt.items()}}
@@ -105,11 +157,41 @@ def differing_results(
         one, other = np.asarray(made[name]), there[name]
         if one.shape != other.shape or one.tobytes() != other.tobytes():
             found.append(f"clients.h5 has another {name}")
-    return found + [
-        f"summary.json has {name} {summary.get(name)}, not {values.get(name)}"
-        for name in IN_BOTH
-        if summary.get(name) != values.get(name)
-    ]
+    return found
+
+
+def differing_summary(path: Path, made: Mapping[str, Any], passed_over: Set[str]) -> list[str]:
+    """Return how a summary.json differs from that of the repeated run.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    made : mapping of str to Any
+        What the repeated run gives.
+    passed_over : set of str
+        Keys that are not compared.
+    """
+    try:
+        summary = read_summary(path)
+    except InputError as error:
+        return [str(error)]
+    found = []
+    for name in [*made, *sorted(summary.keys() - made)]:
+        # As in the file: 1, 1.0 and true differ, and NaN equals itself.
+        there, here = (
+            json.dumps(values[name], sort_keys=True) if name in values else None
+            for values in (summary, made)
+        )
+        if name in passed_over or there == here:
+            continue
+        if there is None:
+            found.append(f"summary.json has no {name}")
+        elif here is None:
+            found.append(f"summary.json has {one_line(name, 60)}, which the run does not make")
+        else:
+            found.append(f"summary.json has {name} {one_line(there, 80)}, not {here}")
+    return found
 
 
 def other_versions(directory: Path) -> list[str]:

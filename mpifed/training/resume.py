@@ -264,12 +264,24 @@ def kept_rows(
     list of list of str
         A row for each kept round, in the order of ``columns``; empty texts where it has no value.
     """
-    every = meta.configuration["evaluation"]["every"]
-    last = meta.configuration["rounds"]
     kept = []
     for row in meta.rows:
         values = dict(zip(meta.columns, row, strict=True))
         number = int(values["round"])
-        if number != configuration.rounds and (number % every == 0 or number != last):
+        if number != configuration.rounds and not only_as_last(meta, number):
             kept.append([values.get(column, "") for column in columns])
     return kept
+
+
+def only_as_last(meta: checkpoint.Meta, round: int) -> bool:
+    """Return whether a round was evaluated for no other reason than that the run ended with it.
+
+    Parameters
+    ----------
+    meta : Meta
+        What a checkpoint of that run records besides the state.
+    round : int
+        The round.
+    """
+    last, every = meta.configuration["rounds"], meta.configuration["evaluation"]["every"]
+    return bool(round == last and round % every)

@@ -28,15 +28,12 @@ from mpifed.training.asynchronous import taking_part
 from mpifed.training.build import Setup, make
 from mpifed.training.evaluation import columns_of
 from mpifed.training.load import described, without_files
-from mpifed.training.recorded_run import Recorded, read_run
+from mpifed.training.recorded_run import RETIMED, Recorded, read_run
 from mpifed.training.resume import stored_horizon
 from mpifed.training.run_directory import field_of, line_of
 from mpifed.training.simulated import COLUMN, SimulatedClock, is_simulated
 
 SECTIONS = ("network", "compute")
-MARK = "retimed"
-"""The key of summary.json that a retimed run has and no other."""
-
 COPIED = ("clients.h5", "log.txt", "timing.csv")
 
 
@@ -255,7 +252,7 @@ def write(found: Retimed, directory: Path) -> None:
         lines.append(line_of([named.get(name, "") for name in found.columns]))
     summary = read_summary(found.run / "summary.json")
     about = {"run": str(found.run.resolve()), "exact": found.exact, "error": found.error}
-    summary |= {COLUMN: float(found.seconds[-1]), MARK: about}
+    summary |= {COLUMN: float(found.seconds[-1]), RETIMED: about}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         # An interrupted command leaves no directory that passes for a finished run.
@@ -274,4 +271,4 @@ def write(found: Retimed, directory: Path) -> None:
 def is_retimed(directory: Path) -> bool:
     """Return whether a directory is one that ``write`` has made."""
     path = directory / "summary.json"
-    return path.is_file() and MARK in read_summary(path)
+    return path.is_file() and RETIMED in read_summary(path)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import resource
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,15 +24,15 @@ from mpifed.errors import (
 from mpifed.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.supervision.stop_requests import stop_requests_from
-from mpifed.theory.accounting import EPSILON
 from mpifed.training import resume
 from mpifed.training.asynchronous import taking_part
 from mpifed.training.build import Setup
 from mpifed.training.clock import Clock
 from mpifed.training.costs import seconds_of_clients
 from mpifed.training.divergence import advice
+from mpifed.training.due import line_of_resume
 from mpifed.training.engine import Engine
-from mpifed.training.evaluation import columns_of, count_scored
+from mpifed.training.evaluation import columns_of
 from mpifed.training.hearers import hearers_of
 from mpifed.training.kernels import smallest_and_largest, warning_of_kernels
 from mpifed.training.mistakes import in_later_round, told_as_input
@@ -43,8 +41,7 @@ from mpifed.training.rehearsal import rehearse, without_own_failures
 from mpifed.training.request import Request, Task, refuse_overtaken
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples, samples_of
-from mpifed.training.scores import VALIDATION_COLUMNS
-from mpifed.training.simulated import COLUMN
+from mpifed.training.summary import of_diverged, summary_of
 from mpifed.training.versions import describe_versions
 
 
@@ -117,16 +114,16 @@ def train(
             status = engine.run(task.output, recorder, progress, stop_requested)
         except (PeerFailure, BrokenPipeError) as error:
             if recorder is not None and isinstance(error, PeerDiverged):
-                recorder.finish(_diverged(setup, engine))
+                recorder.finish(of_diverged(setup, engine))
             raise
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a user's component may raise anything
             if recorder is not None and isinstance(error, Diverged):
-                recorder.finish(_diverged(setup, engine))
+                recorder.finish(of_diverged(setup, engine))
             more = f"; {advice(setup.algorithm)}" if isinstance(error, Diverged) else ""
             raise RunError(f"round {engine.round}: {_in_words(error)}{more}") from error
-        summary = _summary(setup, engine, status)
+        summary = summary_of(setup, engine, status)
         hearers.close(status)  # whose time is not the run's, and whose warnings are in the log
         every = communicator.gather_object(heard)
         whose = setup.configuration, setup.dataset.description, setup.federation
@@ -243,7 +240,7 @@ def _opening(setup: Setup, task: Task) -> list[str]:
         lines.append(f"{idle} of {size} ranks have no client and idle")
     lines += task.remarks
     if task.point is not None:
-        lines.append(f"resumed from {task.point.path.name} after round {task.point.meta.round}")
+        lines.append(line_of_resume(task.point))
     return lines
 
 
@@ -256,61 +253,3 @@ def _warn_of_this_computer(engine: Engine) -> None:
         warning = without_own_failures(tested, setup)
         if warning is not None:
             warnings.warn(warning, stacklevel=1)
-
-
-def _diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
-    """Return summary.json of a run that diverged; not collective."""
-    configuration = setup.configuration
-    return {
-        "status": "diverged",
-        "experiment": configuration.experiment,
-        "algorithm": configuration.algorithm.name,
-        "rounds": engine.round,
-        "ranks": setup.federation.communicator.job_size,
-        "clients": configuration.clients,
-    }
-
-
-def _summary(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
-    """Return the content of summary.json but the versions; collective."""
-    configuration, communicator = setup.configuration, setup.federation.communicator
-    seconds = dict(engine.clock.seconds)
-    seconds["total"] = seconds["startup"] + seconds["data"] + engine.elapsed
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    slowest = communicator.max(np.array([*seconds.values(), float(peak)]))
-    local = communicator.gather_object(seconds["local"]) or [0.0]
-    sent = int(communicator.sum(np.array([communicator.bytes_sent], np.int64))[0])
-    digest, scores, ledger = engine.digest(), engine.scores, setup.exchange.ledger
-    return {
-        "status": status,
-        "experiment": configuration.experiment,
-        "algorithm": configuration.algorithm.name,
-        "rounds": engine.round,
-        "ranks": communicator.job_size,
-        "clients": configuration.clients,
-        "test_accuracy": scores.get("test_accuracy"),
-        "test_accuracy_p10": scores.get("test_accuracy_p10"),
-        "test_loss": scores.get("test_loss"),
-        **{name: scores[name] for name in VALIDATION_COLUMNS if name in scores},
-        **({"scored_clients": count_scored(setup)} if configuration.evaluation.sample < 1 else {}),
-        "state_digest": digest,
-        "seconds": {
-            phase: round(float(value), 3)
-            for phase, value in zip(seconds, slowest[:-1], strict=True)
-        },
-        "peak_memory_bytes": int(slowest[-1]),
-        "imbalance": round(max(local) * len(local) / sum(local), 4) if sum(local) else None,
-        "mpi_bytes_sent": sent,
-        "up_bits": ledger.up_bits,
-        "down_bits": ledger.down_bits,
-        **({COLUMN: engine.simulated.seconds} if engine.simulated is not None else {}),
-        **({EPSILON: engine.accountant(engine.round)} if engine.accountant is not None else {}),
-        "predicted_contraction": _predicted_contraction(setup, engine),
-    }
-
-
-def _predicted_contraction(setup: Setup, engine: Engine) -> dict[str, float | int] | None:
-    """Return the factor of averaging alone on ``consensus_distance``, where that is recorded."""
-    if engine.scores.get("consensus_distance") is None:
-        return None
-    return setup.exchange.predicted_contraction(engine.round)

@@ -1,17 +1,20 @@
 """Repeats rounds of a finished run and compares what it recorded with what comes out.
 
 The state of every evaluated round is compared by its digest, and every column of metrics.csv but
-``seconds``; so are the states of checkpoints, clients.h5 and the numbers of summary.json. Nothing
-is written.
+``seconds``; so are the states of checkpoints, clients.h5 and what summary.json says of the
+run. A row or a checkpoint that such a run must have is a difference where it is missing. Nothing is
+written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
@@ -27,10 +30,17 @@ from mpifed.training.clock import Clock
 from mpifed.training.digest import digest
 from mpifed.training.engine import Engine
 from mpifed.training.evaluation import columns_of
-from mpifed.training.recorded_run import Recorded, differing_results, read_run
+from mpifed.training.recorded_run import (
+    RETIMED,
+    Recorded,
+    differing_clients,
+    differing_summary,
+    read_run,
+)
 from mpifed.training.run_directory import field_of, results_of
 from mpifed.training.samples import samples_of
 from mpifed.training.simulated import COLUMN
+from mpifed.training.summary import MEASURED, summary_of
 
 NOT_COMPARED = "seconds"
 """The column that differs from run to run."""
@@ -114,6 +124,7 @@ def _verify(
     )
     for number, reason in sorted(recorded.damaged.items()):
         verdict.differences.append(f"round {number}: {reason}")
+    verdict.differences += recorded.lacking
     columns = columns_of(engine.setup)
     if columns != recorded.metrics.columns:
         verdict.differences.append("metrics.csv has other columns than such a run")
@@ -158,7 +169,8 @@ def _compare(
     """
     number, found, same = engine.round, list[str](), True
     row, kept = recorded.row(number), recorded.checkpoints.get(number)
-    if row is None and kept is None:
+    at_the_end = number == recorded.rounds
+    if row is None and kept is None and not at_the_end:
         return True
     first = engine.setup.federation.communicator.rank == 0
     own = engine.digest()
@@ -167,27 +179,48 @@ def _compare(
         if stored != own:
             same = False
             found.append(f"{kept[0].name} holds the state {stored}, not {own}")
-    if row is not None:
+    if row is not None or at_the_end:
         made = engine.appraised()
-        if first and made is not None:
-            values, results, learnt = made
+        # summary_of asks all ranks, and reads the scores on the first.
+        engine.scores = made[0] if made is not None else {}
+        summary = summary_of(engine.setup, engine, "finished") if at_the_end else None
+        if made is not None and row is not None:
             same = same and row["state_digest"] == own
-            skipped = _measured_columns(engine)
-            texts = {name: field_of(values.get(name)) for name in recorded.metrics.columns}
-            found += [
-                f"metrics.csv has {name} {row[name] or 'empty'}, not {texts[name] or 'empty'}"
-                for name in recorded.metrics.columns
-                if name not in skipped and row[name] != texts[name]
-            ]
-            if number == recorded.rounds:
-                found += differing_results(recorded, results_of(results, learnt), values)
+            found += _of_row(engine, recorded, row)
+        if made is not None and summary is not None:
+            found += _of_results(engine, recorded, results_of(*made[1:]), summary)
     if first and kept is not None:
         found += _of_meta(engine, recorded, kept[1], kept[0].name)
     found, same = engine.setup.federation.communicator.broadcast_object((found, same))
-    verdict.compared += 1
+    verdict.compared += row is not None or kept is not None
     verdict.differences += [f"round {number}: {line}" for line in found]
     say(f"round {number}: {'differs' if found else 'the same'}")
     return same
+
+
+def _of_row(engine: Engine, recorded: Recorded, row: Mapping[str, str]) -> list[str]:
+    """Return how a row of metrics.csv differs from the evaluation of this round."""
+    skipped = _measured_columns(engine)
+    texts = {name: field_of(engine.scores.get(name)) for name in recorded.metrics.columns}
+    return [
+        f"metrics.csv has {name} {row[name] or 'empty'}, not {texts[name] or 'empty'}"
+        for name in recorded.metrics.columns
+        if name not in skipped and row[name] != texts[name]
+    ]
+
+
+def _of_results(
+    engine: Engine,
+    recorded: Recorded,
+    made: Mapping[str, np.ndarray],
+    summary: Mapping[str, Any],
+) -> list[str]:
+    """Return how clients.h5 and summary.json differ from the evaluation of the last round."""
+    passed_over = MEASURED | {RETIMED} | _measured_columns(engine)
+    return [
+        *differing_clients(recorded.directory / "clients.h5", made),
+        *differing_summary(recorded.directory / "summary.json", summary, passed_over),
+    ]
 
 
 def _measured_columns(engine: Engine) -> set[str]:

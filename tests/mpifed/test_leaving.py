@@ -183,3 +183,10 @@ def test_a_process_that_ends_removes_no_operators():
         check=False,
     )
     assert (done.returncode, done.stdout) == (7, "ends\n"), done
+
+
+@pytest.mark.parametrize("prefork", ["0", "1"])
+def test_guards_close_their_sockets(prefork, tmp_path):
+    shown = {"PYTHONWARNINGS": "always::ResourceWarning", "MPIFED_PREFORK": prefork}
+    ended = launch(2, *TINY, "--quiet", "--output", tmp_path / "run", **shown)
+    assert (ended.code, "unclosed" in ended.err) == (0, False), ended

@@ -17,6 +17,7 @@ from mpifed.report.groups import group_runs
 from mpifed.report.reading import find_runs
 from mpifed.retime import main
 from mpifed.training.retiming import is_retimed, retime, write
+from mpifed.training.verification import verify
 
 GOSSIP = {"exchange": "gossip", "exchange.weights": "metropolis_hastings"}
 HERE = {"network": {"latency": 0.25, "bandwidth": 1e6}, "compute.seconds": 0.125}
@@ -103,6 +104,7 @@ def test_what_is_written_is_a_run_of_that_network(tmp_path, capsys):
     groups, notes = group_runs(find_runs([tmp_path / "runs", tmp_path / "slow"]))
     assert (len(groups), notes) == (2, [])
     assert retime(made, {"network": HERE["network"]}).error == 0
+    assert verify(made, None, Alone(), lambda line: None).differences == []
 
 
 @pytest.mark.parametrize(

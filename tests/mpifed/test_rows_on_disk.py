@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 
@@ -15,7 +16,7 @@ from on_ranks import SMALL, differences, folder_of, run
 
 from mpifed import state
 from mpifed.algorithms.scaffold import ScaffoldState
-from mpifed.checkpoint.row_file import RowFile
+from mpifed.checkpoint.row_file import RowFile, why_unusable
 from mpifed.data.drawn_rows import BLOCK, DrawnRows
 from mpifed.errors import InputError, RunError
 from mpifed.federation.clients import contiguous_owners
@@ -139,6 +140,30 @@ def test_a_full_disk_is_said_before_a_row_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(RunError, match=r"no room for .*; storage.directory names another place"):
         RowFile(tmp_path).hold(made(3, 2, 0), False)
+
+
+def test_a_place_that_takes_no_files_is_not_called_full(monkeypatch, tmp_path):
+    def refuse(*_: object, **more: object) -> None:
+        raise OSError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr("mpifed.checkpoint.row_file.os.open", refuse)
+    monkeypatch.setattr("mpifed.checkpoint.row_file.tempfile.mkstemp", refuse)
+    with pytest.raises(RunError, match=r"cannot hold .*: No such file or directory; storage"):
+        RowFile(tmp_path).hold(made(3, 2, 0), False)
+
+
+def test_a_directory_where_no_file_can_be_made_is_refused(tmp_path, capfd):
+    words = [*TINY, "storage.state=disk", "storage.directory=/proc"]
+    ended = call([*words, "--output", tmp_path / "run"], capfd)
+    assert (ended.code, len(ended.messages)) == (2, 1)
+    assert "storage.directory is '/proc', where no file for clients' states can be" in ended.err
+    assert "No such file or directory" in ended.err and "room" not in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_usable_directory_is_left_as_it_was(tmp_path):
+    assert why_unusable(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path, capfd):

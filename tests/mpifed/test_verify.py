@@ -27,6 +27,20 @@ CASES = {
     "unseen": {"evaluation.unseen_fraction": 0.3, "algorithm": "fedavg"},
     "compressed": {"algorithm": "fedavg", "compression": {"name": "top_k", "k": 5}},
     "prepared": {"algorithm": "flix", "algorithm.flix_alpha": 0.5, "participation": 1.0},
+    "validated": {"evaluation.validation_fraction": 0.3},
+    "timed": {"network.latency": 0.5},
+    "measured": {"compute": {"name": "measured"}},
+    "private": {
+        "algorithm": "fedavg",
+        "participation": {"name": "bernoulli", "p": 0.5},
+        "privacy": {"noise_multiplier": 0.5, "clip_norm": 2.0, "delta": 0.01},
+    },
+    "asynchronous": {
+        "exchange": {"name": "gossip", "topology": "ring", "asynchrony": "wait_free"},
+        "compute": {"name": "lognormal", "seconds": 0.1, "client_sigma": 0.8},
+        "participation": 1.0,
+    },
+    "rarely evaluated": {"evaluation.every": 100},
 }
 
 
@@ -130,11 +144,97 @@ def test_changed_results_are_found(tampered):
     assert found(tampered) == ["round 6: clients.h5 has another test_loss"]
 
 
-def test_a_changed_summary_is_found(tampered):
-    path = tampered / "summary.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"test_accuracy": 0.999}))
-    (line,) = found(tampered)
-    assert line.startswith("round 6: summary.json has test_accuracy 0.999")
+def change_summary(folder: Path, **changes) -> None:
+    path = folder / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("status", "stopped"),
+        ("experiment", "synthetic-fedavg"),
+        ("algorithm", "x"),
+        ("rounds", 7),
+        ("clients", 7),
+        ("test_accuracy", 0.999),
+        ("test_accuracy_p10", None),
+        ("test_loss", 1),
+        ("state_digest", "00"),
+        ("up_bits", 5),
+        ("down_bits", 5),
+        ("predicted_contraction", {"p": 1.0, "per_round": 0.0, "tau": 1}),
+    ],
+)
+def test_a_changed_summary_is_found(name, value, tampered):
+    change_summary(tampered, **{name: value})
+    (line,) = found(tampered, 1)
+    assert line.startswith(f"round 6: summary.json has {name} {json.dumps(value)}, not ")
+
+
+def test_a_summary_with_other_keys_is_found(tampered):
+    summary = json.loads((tampered / "summary.json").read_text()) | {"epsilon": 0.1}
+    del summary["up_bits"]
+    (tampered / "summary.json").write_text(json.dumps(summary))
+    assert found(tampered, 1) == [
+        "round 6: summary.json has no up_bits",
+        "round 6: summary.json has epsilon, which the run does not make",
+    ]
+
+
+def test_what_tells_of_the_computer_is_not_compared(tampered):
+    measured = {"ranks": 5, "seconds": {"total": 0.5}, "versions": {"torch": "1"}}
+    change_summary(tampered, **measured, peak_memory_bytes=1, imbalance=2.0, mpi_bytes_sent=3)
+    assert found(tampered, 1) == []
+
+
+def without_rows(folder: Path, *rounds: int) -> None:
+    path = folder / "metrics.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    gone = tuple(f"{number}," for number in rounds)
+    path.write_text("".join(line for line in lines if not line.startswith(gone)))
+
+
+@pytest.mark.parametrize("rounds", [None, 1])
+@pytest.mark.parametrize("round", [0, 2, 4, 6])
+def test_a_missing_row_is_found(round, rounds, tampered):
+    without_rows(tampered, round)
+    assert found(tampered, rounds) == [f"round {round}: metrics.csv has no row of it"]
+
+
+def test_a_run_without_anything_recorded_is_not_verified(tampered, capfd):
+    without_rows(tampered, 0, 2, 4, 6)
+    shutil.rmtree(tampered / "checkpoints")
+    (tampered / "clients.h5").write_text("x")
+    change_summary(tampered, state_digest="00")
+    assert main([str(tampered), "--quiet"]) == 1
+    said = capfd.readouterr().out.splitlines()
+    for round in (0, 2, 4, 6):
+        assert f"differs: round {round}: metrics.csv has no row of it" in said
+    assert "differs: round 6: checkpoints/round-000006.h5 is missing" in said
+    assert any("clients.h5' is damaged" in line for line in said)
+    assert any("summary.json has state_digest" in line for line in said)
+
+
+def test_rows_that_a_forged_interval_hides_are_found(tampered):
+    without_rows(tampered, 2, 4)
+    path = tampered / "config.yaml"
+    path.write_text(path.read_text().replace("every: 2", "every: 6", 1))
+    assert found(tampered) == [f"round {n}: metrics.csv has no row of it" for n in (2, 4)]
+
+
+def test_a_row_beyond_the_last_round_is_found(tampered):
+    last = (tampered / "metrics.csv").read_text().splitlines()[-1]
+    with (tampered / "metrics.csv").open("a") as file:
+        file.write("8" + last[1:] + "\n")
+    assert found(tampered) == ["round 8: metrics.csv has a row of it, but rounds is 6"]
+
+
+def test_only_the_last_checkpoint_must_be_there(tampered):
+    (tampered / "checkpoints" / "round-000004.h5").unlink()
+    assert found(tampered) == []
+    (tampered / "checkpoints" / "round-000006.h5").unlink()
+    assert found(tampered) == ["round 6: checkpoints/round-000006.h5 is missing"]
 
 
 def test_another_configuration_is_found(tampered):
@@ -153,6 +253,11 @@ def test_the_command_says_what_it_found(honest, tampered, capfd):
         files,
         before,
     )
+    assert main([str(honest), "--rounds", "5:6", "--quiet"]) == 0
+    assert "states of 2 rounds compared" in capfd.readouterr().out
+    (tampered / "checkpoints" / "round-000004.h5").unlink()
+    assert main([str(tampered), "--rounds", "1:1", "--quiet"]) == 0
+    assert "states of 2 rounds compared" in capfd.readouterr().out
     changed_field(tampered, 4, "test_loss", other)
     assert main([str(tampered), "--quiet"]) == 1
     said = capfd.readouterr().out
