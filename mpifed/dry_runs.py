@@ -24,6 +24,7 @@ from mpifed.config.experiment_files import apply_overrides, parse_overrides, rea
 from mpifed.errors import InputError, text_of
 from mpifed.mpi.communicator import Alone
 from mpifed.reading.yaml_files import as_text
+from mpifed.supervision.launcher import die_with_parent
 from mpifed.training.build import make_dataset
 from mpifed.training.request import Request
 
@@ -83,9 +84,11 @@ def _make_data_once(experiment: str, words: list[str], made: set[str]) -> None:
 def _in_a_copy(*about: Any) -> str | None:
     """Call ``refusal_of`` in a copy of this process."""
     reading, writing = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         try:
+            die_with_parent(parent)
             said = (refusal_of(*about) or "").encode(errors="replace")
             while said:
                 said = said[os.write(writing, said) :]
