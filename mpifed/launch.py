@@ -209,7 +209,7 @@ def _stop_on_signals() -> Callable[[], bool]:
     requests = (signal.SIGUSR1, signal.SIGTERM)
     for number in requests:
         signal.signal(number, lambda received, frame: came.append(received))
-    end_children_by(requests)
+    end_children_by(*requests)
     signal.signal(signal.SIGINT, _interrupt)
     release_signals()
     return lambda: bool(came)

@@ -6,19 +6,22 @@ would never end by ``Process.terminate``, and ``join`` would wait for it for eve
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
-from collections.abc import Iterable
 from signal import SIG_BLOCK, SIG_DFL, SIG_SETMASK, pthread_sigmask
 
 
-def end_children_by(numbers: Iterable[int]) -> None:
+@functools.cache
+def end_children_by(*held: int) -> None:
     """Let signals end processes that are forked from now on, as they end any other process.
+
+    What was asked for once, stays so.
 
     Parameters
     ----------
-    numbers : iterable of int
+    *held : int
         The signals that this process handles and its children do not.
 
     Notes
@@ -26,7 +29,7 @@ def end_children_by(numbers: Iterable[int]) -> None:
     The signals are blocked while the process is copied: the interpreter forgets in a child what
     came before the child could take its parent's handlers away.
     """
-    held, before = tuple(numbers), threading.local()
+    before = threading.local()
 
     def hold() -> None:
         before.mask = pthread_sigmask(SIG_BLOCK, held)

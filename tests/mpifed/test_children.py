@@ -12,7 +12,7 @@ from mpifed.supervision.children import end_children_by
 came = []
 for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, lambda received, frame: came.append(received))
-end_children_by((signal.SIGTERM, signal.SIGUSR1))
+end_children_by(signal.SIGTERM, signal.SIGUSR1)
 """
 AT_ONCE = """
 for _ in range(50):
