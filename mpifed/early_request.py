@@ -68,7 +68,10 @@ def early_request(options: Any) -> EarlyRequest:
         try:
             check_early(experiment, overrides)
         except InputError as error:
-            raise InputError(f"{error}{_hint_at_sweep(overrides, str(error))}") from None
+            hint = _hint_at_sweep(overrides, str(error))
+            if not hint:
+                raise
+            raise InputError(f"{error}{hint}") from error
     elif launched_rank() is None:
         _check_resumed(options.output, chosen, experiment, overrides)
     if launched_rank() is None:  # ranks may see other files, and look together

@@ -102,7 +102,12 @@ CASES = {
     ),
     "fedadam": (
         TRANSPORT,
-        {"algorithm": "fedadam", "participation": 0.6, "local": {"batch_size": 32}, **PRETRAINED},
+        {
+            "algorithm": "fedadam",
+            "participation": 0.6,
+            "local": {"lr": 0.1, "steps": None},
+            **PRETRAINED,
+        },
     ),
 }
 

@@ -128,7 +128,8 @@ def test_measured_times_can_be_replaced(tmp_path):
     compute = {"compute": {"name": "measured"}, "compute.seconds": 0.0}
     here = trained(tmp_path / "here", **compute)
     there = trained(tmp_path / "there")
-    found = retime(here.directory, {"compute": {"seconds": 0.125}})
+    constant = {"name": "constant", "seconds": 0.125}
+    found = retime(here.directory, {"compute": constant})
     assert found.seconds.tolist() == there.metrics["simulated_seconds"].tolist()
 
 
