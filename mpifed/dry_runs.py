@@ -89,14 +89,14 @@ def _in_a_copy(*about: Any) -> str | None:
     if child == 0:
         try:
             die_with_parent(parent)
-            said = (refusal_of(*about) or "").encode(errors="replace")
-            while said:
-                said = said[os.write(writing, said) :]
+            said = refusal_of(*about) or ""
+            with os.fdopen(writing, "w", encoding="utf-8", errors="replace") as told:
+                told.write(said)
         finally:
             os._exit(0)
     os.close(writing)
-    with os.fdopen(reading, "rb") as answer:
-        text = answer.read().decode(errors="replace")
+    with os.fdopen(reading, encoding="utf-8", errors="replace") as answer:
+        text = answer.read()
     os.waitpid(child, 0)
     return text or None
 

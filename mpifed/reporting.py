@@ -26,6 +26,7 @@ from mpifed.errors import (
     in_words,
     text_of,
 )
+from mpifed.printing import discard_output
 from mpifed.supervision.heartbeat import announce_orderly_end, hosted_clients, send_to_guard
 from mpifed.supervision.launcher import launched_rank
 from mpifed.supervision.shared_memory import remove_segments, segments_of
@@ -97,8 +98,7 @@ def reporting(communicator: Any, action: Callable[[], int], command: str = NAME)
     except KeyboardInterrupt:
         return fail("interrupted", EXIT_FAILED)
     except BrokenPipeError:
-        # The reader of the output is gone; Python would report that once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return fail("standard output was closed", EXIT_FAILED)
     except PeerFailure:
         # The rank that failed reports it, and its abort ends this wait.

@@ -19,10 +19,10 @@ import stat
 import struct
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpifed.errors import EXIT_FAILED
+from mpifed.supervision.launcher import stat_of
 from mpifed.supervision.rank_process import PASSED_ON
 
 MOST = 200
@@ -168,8 +168,7 @@ class _Shown:
 
 def _show_environment(variables: dict[str, str]) -> None:
     """Point the kernel at a copy of the variables; else it shows those of the first process."""
-    fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
-    numbers = fields.rsplit(")", 1)[1].split()
+    numbers = stat_of("self")
     libc = ctypes.CDLL(None)
     libc.sbrk.restype, libc.sbrk.argtypes = ctypes.c_void_p, [ctypes.c_long]
     text = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in variables.items())

@@ -148,9 +148,20 @@ def has_ended(watched: int | None) -> bool:
 def started_at() -> float:
     """Return when this process began, in seconds since the system was started; else -1."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
-        return int(fields.rsplit(")", 1)[1].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return int(stat_of("self")[19]) / os.sysconf("SC_CLK_TCK")
     return -1.0
+
+
+def stat_of(process: int | str) -> list[str]:
+    """Return the fields of ``/proc/PROCESS/stat`` from the state on, the third of proc(5).
+
+    Raises
+    ------
+    OSError
+        If there is no such process, or no ``/proc``.
+    """
+    text = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+    return text.rsplit(")", 1)[1].split()  # the name before may have spaces and brackets
 
 
 def die_with_parent(parent: int) -> None:

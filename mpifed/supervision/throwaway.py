@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 from mpifed.supervision import heartbeat
-from mpifed.supervision.launcher import die_with_parent
+from mpifed.supervision.launcher import die_with_parent, stat_of
 
 STEP = 0.2
 """Seconds after which the process that waits shows its guard that it does."""
@@ -169,8 +169,7 @@ def _answer(reading: int, copy: int, latest: float) -> bytes:
 def _asleep(process: int) -> tuple[str, str] | None:
     """Return the ticks of user and system time of a process that sleeps, None of any other."""
     try:
-        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
+        fields = stat_of(process)
     except OSError:  # where there is no /proc
         return None
     return (fields[11], fields[12]) if fields[0] == "S" else None

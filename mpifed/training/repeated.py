@@ -26,8 +26,8 @@ ENTRIES = 10**6
 """Entries of the matrices of a user's schedule that are checked, in a second at most; two matrices
 in any case."""
 
-BEYOND_ROUNDING = {"rtol": 1e-3, "atol": 1e-5, "equal_nan": True}
-"""By how much samples differ that were drawn anew."""
+_same = partial(torch.allclose, rtol=1e-3, atol=1e-5, equal_nan=True)
+"""Whether samples differ by no more than rounding, as those do not that were drawn anew."""
 
 
 def wrong_schedule(schedule: Schedule, rounds: int, name: str, where: str) -> str | None:
@@ -112,8 +112,6 @@ def _same_samples(first: Shards, row: int, again: Shards) -> bool:
         x, y = one.x[own].cpu(), one.y[own].cpu()
         if x.shape != other.x.shape or y.shape != other.y.shape:
             return False
-        if not torch.allclose(x, other.x, **BEYOND_ROUNDING):  # type: ignore[arg-type]
-            return False
-        if not torch.allclose(y.double(), other.y.double(), **BEYOND_ROUNDING):  # type: ignore[arg-type]
+        if not _same(x, other.x) or not _same(y.double(), other.y.double()):
             return False
     return True
