@@ -76,7 +76,7 @@ def read(run: str) -> Any:
 
 
 def arrays(x: Any, y: Any = None, **options: Any) -> dict[str, Any]:
-    """Return arrays, or a torch data set, as the ``data`` of a run; see ``mpifed.data.arrays``.
+    """Return arrays or a torch data set as the ``data`` of a run; see ``mpifed.data.from_python``.
 
     Parameters
     ----------
@@ -92,6 +92,6 @@ def arrays(x: Any, y: Any = None, **options: Any) -> dict[str, Any]:
     dict
         For ``mpifed.run(..., data=...)``.
     """
-    from mpifed.data.arrays import arrays as hold
+    from mpifed.data.from_python import arrays as hold
 
     return hold(x, y, **options)

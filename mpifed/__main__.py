@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from mpifed import __version__
 from mpifed.command import started_as
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, closest
-from mpifed.supervision.launcher import launched_rank
+from mpifed.watchdog.launcher import launched_rank
 
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("mpifed.run", "run an experiment, alone or under mpirun"),
@@ -88,7 +88,7 @@ def _help() -> str:
 
 def _unknown(word: str) -> str:
     from mpifed.components.schema import shown
-    from mpifed.config.experiment_files import YAML_FILES, experiment_names
+    from mpifed.config.experiments import YAML_FILES, experiment_names
 
     if word in experiment_names() or word.endswith(YAML_FILES):
         return f"{shown(word)} is an experiment, not a subcommand; use '{started_as()} run {word}'"

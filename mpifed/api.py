@@ -15,15 +15,14 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
-from mpifed.components.naming import is_component, name_of
+from mpifed.components.registry import is_component, name_of
 from mpifed.config.configuration import Configuration, decided, resolve, to_yaml
-from mpifed.data.conversion import check_section
+from mpifed.data.from_python import check_section
 from mpifed.errors import InputError
-from mpifed.exchange.passed import mixing_overrides
+from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
-from mpifed.reading.result import Result, read
-from mpifed.supervision import heartbeat
+from mpifed.results.results import Result, read
 from mpifed.tracking.trackers import check_tracker
 from mpifed.training import resume
 from mpifed.training.build import make
@@ -48,6 +47,7 @@ from mpifed.training.request import (
 from mpifed.training.spare import beside_spare, hosting_ranks, remarks_on_cores
 from mpifed.training.train import listening, train
 from mpifed.training.trained import Trained
+from mpifed.watchdog import heartbeat
 
 __all__ = [
     "RecordedRound",

@@ -20,13 +20,13 @@ from typing import Any
 from mpifed.api import execute
 from mpifed.components.without_torch import names_own_module
 from mpifed.config.configuration import resolve
-from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
+from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import InputError, text_of
+from mpifed.io.yaml_files import as_text
 from mpifed.mpi.communicator import Alone
-from mpifed.reading.yaml_files import as_text
-from mpifed.supervision.launcher import die_with_parent
 from mpifed.training.build import make_dataset
 from mpifed.training.request import Request
+from mpifed.watchdog.launcher import die_with_parent
 
 
 def refusal_of(experiment: str, words: list[str], output: str, ranks: int) -> str | None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.errors import InputError
-from mpifed.supervision.heartbeat import send_to_guard
-from mpifed.supervision.launcher import is_alone, launched_rank
+from mpifed.watchdog.heartbeat import send_to_guard
+from mpifed.watchdog.launcher import is_alone, launched_rank
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def early_request(options: Any) -> EarlyRequest:
         For words that cannot be read, or do not fit together.
     """
     from mpifed.config.early import check_early, check_plan_words, written_stall_limit
-    from mpifed.config.experiment_files import parse_overrides, split_plan, split_words
+    from mpifed.config.experiments import parse_overrides, split_plan, split_words
 
     words, chosen = list(options.words), options.resume
     plan = None
@@ -83,7 +83,7 @@ def early_request(options: Any) -> EarlyRequest:
 
 def _is_no_path(word: str) -> bool:
     """Return whether a word after ``--resume`` is meant as an override or as the experiment."""
-    from mpifed.config.experiment_files import YAML_FILES, experiment_names
+    from mpifed.config.experiments import YAML_FILES, experiment_names
 
     if word.endswith(YAML_FILES):
         return True
@@ -104,8 +104,8 @@ def _check_resumed(
 ) -> None:
     """Refuse what does not fit the configuration of the run that is to be continued."""
     from mpifed.config.early import check_changes, check_early
-    from mpifed.reading.configurations import read_stored
-    from mpifed.reading.run_directories import check_resumed, stored_near
+    from mpifed.results.configurations import read_stored
+    from mpifed.results.run_directories import check_resumed, stored_near
 
     if isinstance(chosen, str):
         check_resumed(Path(chosen))
@@ -120,7 +120,7 @@ def _check_resumed(
 
 def _check_places(options: Any, chosen: str | bool | None) -> None:
     """Refuse what the options name and is not there, or cannot be what it is to be."""
-    from mpifed.reading.run_directories import check_free, check_output
+    from mpifed.results.run_directories import check_free, check_output
 
     if options.output is not None:
         check_output(Path(options.output))

@@ -15,16 +15,12 @@ from mpifed.early_request import EarlyRequest, early_request
 from mpifed.errors import EXIT_FINISHED, EXIT_STOPPED
 from mpifed.printing import say
 from mpifed.reporting import reporting, started
-from mpifed.supervision.children import end_children_by
-from mpifed.supervision.exit import skip_teardown
-from mpifed.supervision.handover import release_signals
-from mpifed.supervision.heartbeat import (
-    send_to_guard,
-    since_start,
-    waiting,
-)
-from mpifed.supervision.launcher import launched_rank
 from mpifed.tracking.trackers import TRACK_VARIABLE, TRACKERS
+from mpifed.watchdog.children import end_children_by
+from mpifed.watchdog.exit import skip_teardown
+from mpifed.watchdog.handover import release_signals
+from mpifed.watchdog.heartbeat import send_to_guard, since_start, waiting
+from mpifed.watchdog.launcher import launched_rank
 
 KINDS = (
     *("experiments", "algorithms", "datasets", "models", "exchanges", "participation"),
@@ -104,7 +100,7 @@ def _prepared(arguments: list[str]) -> Callable[[], int]:
     known = _known.get(tuple(arguments))
     options = known.options if known is not None else parser().parse_intermixed_args(arguments)
     if options.list is not None:
-        from mpifed.config.catalogue import listing
+        from mpifed.config.listing import listing
 
         text = listing(options.list)
         return lambda: _show(text)

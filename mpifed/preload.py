@@ -68,7 +68,7 @@ def _import_components(experiment: str | None, overrides: Mapping[str, Any]) -> 
     from mpifed.components.schema import options_of
     from mpifed.components.tables import TABLES
     from mpifed.config.early import written
-    from mpifed.config.experiment_files import DEFAULTS, apply_overrides
+    from mpifed.config.experiments import DEFAULTS, apply_overrides
 
     mapping = apply_overrides(written(experiment) or {}, overrides)
     for section, default in DEFAULTS.items():

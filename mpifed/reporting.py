@@ -27,9 +27,9 @@ from mpifed.errors import (
     text_of,
 )
 from mpifed.printing import discard_output
-from mpifed.supervision.heartbeat import announce_orderly_end, hosted_clients, send_to_guard
-from mpifed.supervision.launcher import launched_rank
-from mpifed.supervision.shared_memory import remove_segments, segments_of
+from mpifed.watchdog.heartbeat import announce_orderly_end, hosted_clients, send_to_guard
+from mpifed.watchdog.launcher import launched_rank
+from mpifed.watchdog.shared_memory import remove_segments, segments_of
 
 NAME = "mpifed"
 """Begins the messages of a run."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpifed.command import Parser, program
 from mpifed.config.early import check_changes
-from mpifed.config.experiment_files import parse_overrides
+from mpifed.config.experiments import parse_overrides
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FINISHED,
@@ -28,10 +28,10 @@ from mpifed.errors import (
     complain,
     text_of,
 )
-from mpifed.reading.configurations import read_stored
-from mpifed.reading.run_directories import check_output
 from mpifed.report.reading import run_directories
-from mpifed.supervision.launcher import launched_rank
+from mpifed.results.configurations import read_stored
+from mpifed.results.run_directories import check_output
+from mpifed.watchdog.launcher import launched_rank
 
 if TYPE_CHECKING:
     from mpifed.training.retiming import Retimed

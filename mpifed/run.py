@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> int:
     int
         The exit code.
     """
-    from mpifed.supervision.guard import guarded
+    from mpifed.watchdog.guard import guarded
 
     quiet = "--quiet" in words or "--dry-run" in words
     return guarded(lambda: _launch(list(words)), lambda: _preload(list(words)), quiet)

@@ -7,6 +7,8 @@
 
 Selecting participants, checkpointing, resuming on other ranks and digesting follow from these
 declarations and are written once, here and in ``checkpoint``.
+
+Copies of tensors in the host's memory, where MPI and numpy need them.
 """
 
 from __future__ import annotations
@@ -246,3 +248,43 @@ def client_digests(state: Any, shared_is_rows: bool, part: slice) -> bytes:
 def _bytes(tensor: Tensor) -> np.ndarray:
     """The bytes of a tensor, uint8."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def host_memory(like: Tensor) -> Tensor:
+    """Return uninitialised host memory for a copy, page-locked where ``like`` is on a GPU.
+
+    Parameters
+    ----------
+    like : Tensor
+        A tensor of the same shape and type.
+
+    Returns
+    -------
+    Tensor
+        Contiguous, on the CPU.
+    """
+    return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.device.type != "cpu")
+
+
+def on_host(tensor: Tensor) -> np.ndarray:
+    """Return the numbers of a tensor as an array, without a copy where they are on the CPU.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        On any device.
+
+    Returns
+    -------
+    ndarray
+        Of the same shape and type.
+
+    Examples
+    --------
+    >>> on_host(torch.ones(2))
+    array([1., 1.], dtype=float32)
+    """
+    own = tensor.detach()
+    if own.device.type != "cpu":
+        own = host_memory(own).copy_(own)
+    return own.numpy()

@@ -38,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
     int
         0 where everything agrees, 1 where something differs, 2 for bad input.
     """
-    from mpifed.supervision.guard import guarded
+    from mpifed.watchdog.guard import guarded
 
     given = list(sys.argv[1:] if words is None else words)
     return guarded(lambda: verified(given))
@@ -47,9 +47,9 @@ def main(words: Sequence[str] | None = None) -> int:
 def verified(words: list[str]) -> int:
     """Run the command in this process without a guard; the words are those of ``main``."""
     from mpifed import launch, reporting
-    from mpifed.reading.configurations import read_stored
-    from mpifed.reading.run_directories import check_finished, chosen_rounds
-    from mpifed.supervision.launcher import launched_rank
+    from mpifed.results.configurations import read_stored
+    from mpifed.results.run_directories import check_finished, chosen_rounds
+    from mpifed.watchdog.launcher import launched_rank
 
     def prepared() -> Callable[[], int]:
         options = parser().parse_args(words)

@@ -27,14 +27,14 @@ Solve = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
 
 def own(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.ndarray:
     """Return the clusters of mpifed's own k-means, int64 (n,)."""
-    from mpifed.data.clustering import equal_clusters
+    from mpifed.data.kmeans import equal_clusters
 
     return equal_clusters(points, n_clusters, rng).owner
 
 
 def package(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.ndarray:
     """Return the clusters of k-means-constrained, int64 (n,)."""
-    from mpifed.data.clustering import equal_clusters
+    from mpifed.data.kmeans import equal_clusters
 
     return equal_clusters(points, n_clusters, rng, "package").owner
 
@@ -43,18 +43,18 @@ def pot(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.nda
     """Return the best of some starts of k-means whose assignments are POT's, int64 (n,)."""
     import ot
 
-    from mpifed.data import clustering
+    from mpifed.data import kmeans
 
     n = len(points)
     found = []
-    for _ in range(clustering.STARTS):
-        centres, owner = clustering._seeds(points, n_clusters, rng), np.full(n, -1)
-        for _ in range(clustering.MOST_STEPS):
+    for _ in range(kmeans.STARTS):
+        centres, owner = kmeans._seeds(points, n_clusters, rng), np.full(n, -1)
+        for _ in range(kmeans.MOST_STEPS):
             costs = ot.dist(points, centres)
             counts = np.bincount(costs.argmin(axis=1), minlength=n_clusters)
             plan = ot.emd(
                 np.ones(n),
-                clustering.equal_sizes(counts).astype(float),
+                kmeans.equal_sizes(counts).astype(float),
                 costs,
                 numItermax=10_000_000,
             )
@@ -62,7 +62,7 @@ def pot(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.nda
             if np.array_equal(moved, owner):
                 break
             owner = moved
-            centres = clustering._means(points, owner, n_clusters)
+            centres = kmeans._means(points, owner, n_clusters)
         found.append(owner)
     return min(found, key=lambda owner: inertia(points, owner))
 
@@ -113,7 +113,7 @@ def compare(name: str, points: np.ndarray, n_clusters: int) -> None:
 
 def clusters_transport() -> None:
     """The sizes of transport-fedmm-ot: 2048 points for each of 10 clients, in 16 dimensions."""
-    from mpifed.transport.mixtures import random_mixture
+    from mpifed.optimal_transport.benchmarks import random_mixture
 
     draws = stream(0, "bench/transport")
     points = random_mixture(16, 3, draws).sample(draws, 20480).numpy()

@@ -94,7 +94,7 @@ def gossip(communicator: Any, numbers: int, repeats: int) -> dict[str, Any]:
     from mpi4py import MPI
 
     from mpifed.exchange.gossip import Gossip
-    from mpifed.exchange.transfer import arrivals
+    from mpifed.exchange.routes import arrivals
     from mpifed.federation.clients import Federation
 
     owner = np.arange(CLIENTS) * communicator.size // CLIENTS

@@ -194,7 +194,7 @@ def timed(communicator: Any, action: Callable[[], None]) -> list[tuple[float, fl
 
 def follow(gossip: Any, route: Any, flat: np.ndarray) -> None:
     """A round without its arithmetic."""
-    from mpifed.exchange.transfer import arrivals
+    from mpifed.exchange.routes import arrivals
 
     communicator = gossip.federation.communicator
     for _ in arrivals(communicator, route, gossip.routing.neighbourhood(route), flat, 10):

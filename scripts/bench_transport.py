@@ -27,9 +27,14 @@ def transport_round(dimension: int) -> None:
     import torch
 
     from mpifed.models.icnn import dense_icnn
-    from mpifed.transport.adam import Adam
-    from mpifed.transport.icnn_benchmarks import random_icnn_benchmark
-    from mpifed.transport.losses import Objective, conjugate_steps, joint_gradient, omega_gradient
+    from mpifed.optimal_transport.benchmarks import random_icnn_benchmark
+    from mpifed.optimal_transport.losses import (
+        Adam,
+        Objective,
+        conjugate_steps,
+        joint_gradient,
+        omega_gradient,
+    )
 
     torch.set_num_threads(1)
     bench, model = random_icnn_benchmark(dimension, 0), dense_icnn(dimension)

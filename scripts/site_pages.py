@@ -26,10 +26,10 @@ PUBLIC = (
         "mpifed.state",
         "mpifed.errors",
     ),
-    *("mpifed.data.arrays", "mpifed.data.base", "mpifed.federation.clients"),
-    *("mpifed.models.base", "mpifed.models.losses", "mpifed.reading.weights"),
+    *("mpifed.data.from_python", "mpifed.data.base", "mpifed.federation.clients"),
+    *("mpifed.models.base", "mpifed.models.losses", "mpifed.io.weights"),
     *("mpifed.local.options", "mpifed.local.solver", "mpifed.local.adjustments"),
-    *("mpifed.local.objective", "mpifed.exchange.base", "mpifed.exchange.aggregation.base"),
+    *("mpifed.local.objective", "mpifed.exchange.base", "mpifed.exchange.aggregation.aggregators"),
     *("mpifed.exchange.attacks", "mpifed.exchange.compression.base"),
     *("mpifed.exchange.corrections.base", "mpifed.surrogates.base"),
 )
@@ -44,7 +44,7 @@ PACKAGE = """# mpifed
 | --- | --- |
 | `mpifed.run` | [mpifed.api.run][] runs an experiment |
 | `mpifed.load` | [mpifed.training.load.load][] loads what was trained |
-| `mpifed.arrays` | [mpifed.data.arrays.arrays][] makes data of arrays |
+| `mpifed.arrays` | [mpifed.data.from_python.arrays][] makes data of arrays |
 | `python -m mpifed.run`, ... | [commands](../running.md) |
 
 `import mpifed` is quick: torch is imported when one of them is called.

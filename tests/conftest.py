@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from mpifed.supervision import exit as leaving
 from mpifed.sweep import dry_runs
+from mpifed.watchdog import exit as leaving
 
 settings.register_profile("thorough", max_examples=100, deadline=None)  # machines may be busy
 settings.register_profile("quick", max_examples=50, deadline=None)

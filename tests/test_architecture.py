@@ -12,13 +12,14 @@ ROOT = Path(__file__).parents[1]
 
 FLOORS = (
     {"topologies"},
-    {"errors", "printing", "random", "replacing", "sparse_rows", "staging", "state"},
-    {"reading"},
-    {"command", "components", "memory", "supervision"},
+    {"errors", "printing", "random", "sparse_rows", "state"},
+    {"io"},
+    {"results"},
+    {"command", "components", "watchdog"},
     {"mpi", "reporting", "tracking"},
     {"data"},
     {"federation", "models"},
-    {"local", "checkpoint", "exchange", "transport"},
+    {"local", "checkpoint", "exchange", "optimal_transport"},
     {"config", "surrogates", "theory"},
     {"algorithms", "new", "report", "sweep"},
     {"training"},

@@ -18,28 +18,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from topologies.analysis import diameter, effective_neighbours, slem, spectrum
-    from topologies.catalogue import Entry
-    from topologies.consensus import ConsensusRate, consensus_rate, mixing_time
-    from topologies.families import FAMILIES
-    from topologies.fastest_mixing import FmmcResult, fmmc
-    from topologies.graphs import build_graph, check_graph_parameters, edge_array, parse_graph
-    from topologies.matrix import MixingMatrix
-    from topologies.measures import describe
-    from topologies.messages import Communication, GossipRun, communication, gossip
-    from topologies.parameters import Parameter, TopologyError
-    from topologies.schedule_table import SCHEDULES
-    from topologies.schedules import (
+    from topologies.analysis.consensus import ConsensusRate, consensus_rate, mixing_time
+    from topologies.analysis.measures import describe
+    from topologies.analysis.messages import Communication, GossipRun, communication, gossip
+    from topologies.analysis.spectrum import diameter, effective_neighbours, slem, spectrum
+    from topologies.graphs.build import build_graph, check_graph_parameters, edge_array, parse_graph
+    from topologies.graphs.families import FAMILIES
+    from topologies.matrix import MixingMatrix, Report, Violation
+    from topologies.parameters import Entry, Parameter, TopologyError
+    from topologies.schedules.sequences import Drawn, Periodic, Schedule, Static
+    from topologies.schedules.table import (
+        SCHEDULES,
         build_schedule,
         check_schedule,
         parse_schedule,
         prepare_schedule,
         restore_schedule,
     )
-    from topologies.sequences import Drawn, Periodic, Schedule, Static
-    from topologies.thinning import BurstyEdges, DropEdges, DropNodes, LocalRounds
-    from topologies.validation import Report, Violation
-    from topologies.weights import (
+    from topologies.schedules.thinning import BurstyEdges, DropEdges, DropNodes, LocalRounds
+    from topologies.weights.fastest_mixing import FmmcResult, fmmc
+    from topologies.weights.rules import (
         WEIGHTS,
         best_constant,
         check_weights,
@@ -99,23 +97,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "analysis": "diameter effective_neighbours slem spectrum",
-    "catalogue": "Entry",
-    "consensus": "ConsensusRate consensus_rate mixing_time",
-    "families": "FAMILIES",
-    "fastest_mixing": "FmmcResult fmmc",
-    "graphs": "build_graph check_graph_parameters edge_array parse_graph",
-    "matrix": "MixingMatrix",
-    "measures": "describe",
-    "messages": "Communication GossipRun communication gossip",
-    "parameters": "Parameter TopologyError",
-    "schedule_table": "SCHEDULES",
-    "schedules": "build_schedule check_schedule parse_schedule prepare_schedule restore_schedule",
-    "sequences": "Drawn Periodic Schedule Static",
-    "thinning": "BurstyEdges DropEdges DropNodes LocalRounds",
-    "validation": "Report Violation",
-    "weights": "WEIGHTS best_constant check_weights max_degree metropolis_hastings mixing_matrix "
-    "uniform",
+    "analysis.spectrum": "diameter effective_neighbours slem spectrum",
+    "parameters": "Entry Parameter TopologyError",
+    "analysis.consensus": "ConsensusRate consensus_rate mixing_time",
+    "graphs.families": "FAMILIES",
+    "weights.fastest_mixing": "FmmcResult fmmc",
+    "graphs.build": "build_graph check_graph_parameters edge_array parse_graph",
+    "matrix": "MixingMatrix Report Violation",
+    "analysis.measures": "describe",
+    "analysis.messages": "Communication GossipRun communication gossip",
+    "schedules.table": "SCHEDULES build_schedule check_schedule parse_schedule prepare_schedule "
+    "restore_schedule",
+    "schedules.sequences": "Drawn Periodic Schedule Static",
+    "schedules.thinning": "BurstyEdges DropEdges DropNodes LocalRounds",
+    "weights.rules": "WEIGHTS best_constant check_weights max_degree metropolis_hastings "
+    "mixing_matrix uniform",
 }
 """The public names by the module that defines them, which is imported when one of them is used.
 

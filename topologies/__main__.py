@@ -16,15 +16,16 @@ import warnings
 from pathlib import Path
 from typing import NoReturn
 
-from topologies import commands, tabulating
+from topologies import commands
+from topologies import commands as tabulating
+from topologies.analysis.messages import MESSAGE_BYTES
+from topologies.analysis.ranking import BUDGETS
 from topologies.arguments import choice_in, number, sentence
-from topologies.families import FAMILIES
+from topologies.commands import list_names
+from topologies.graphs.families import FAMILIES
 from topologies.lines import one_line
-from topologies.listing import list_names
-from topologies.messages import MESSAGE_BYTES
-from topologies.overlays import OVERLAYS
+from topologies.links.overlays import OVERLAYS
 from topologies.parameters import TopologyError, closest
-from topologies.ranking import BUDGETS
 from topologies.spelling import nearest
 from topologies.threads import one_thread
 

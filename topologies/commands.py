@@ -2,19 +2,298 @@
 
 Each function checks its input first, then computes, then prints or writes. All raise
 ``TopologyError`` for bad input.
+
+Writing of matrices and tables: npz (exact), dense CSV, edge lists, GraphML.
+
+Output of the commands: JSON, tables, plots, and checks of the files to write.
+
+The commands rates, rank and throughput: tables that need no graph on the command line.
+
+The command list: the graph families, weight rules and schedules with their parameters.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from topologies.cases import Plan, carry_out, plan
-from topologies.messages import gossip, messages_received
-from topologies.output import check_outputs, print_json, print_table, save_figure, shown
-from topologies.parameters import TopologyError
-from topologies.writing import check_empty, check_format, write_matrix, write_table
+import networkx as nx
+
+from topologies.analysis.measures import Plan, carry_out, plan
+from topologies.analysis.messages import gossip, messages_received
+from topologies.analysis.published import rates
+from topologies.analysis.ranking import candidates, rank, read_budget
+from topologies.clock import cpu_seconds
+from topologies.graphs.families import FAMILIES
+from topologies.links.network import read_network
+from topologies.links.overlays import check_overlay, design
+from topologies.links.throughput import cycle_time
+from topologies.links.timing import at_sites, one_site
+from topologies.matrix import MixingMatrix
+from topologies.parameters import Entry, TopologyError
+from topologies.replacing import check_replaceable, replacing
+from topologies.schedules.table import SCHEDULES
+from topologies.weights.rules import WEIGHTS
+
+
+def write_matrix(matrix: MixingMatrix, path: str | Path) -> None:
+    """Write the matrix in the format of the path's suffix, one of ``FORMATS``.
+
+    Weights are written with all their digits. Only the CSV file has self-weights; elsewhere they
+    are one minus the other weights of the row. The edge list begins with the number of nodes.
+
+    Parameters
+    ----------
+    matrix : MixingMatrix
+        The mixing matrix.
+    path : str | Path
+        The file to write.
+
+    Raises
+    ------
+    TopologyError
+        For another suffix, for a directed matrix as an edge list or GraphML, or if the file cannot
+        be written.
+    """
+    path = Path(path)
+    check_format(path)
+    if not matrix.symmetric and path.suffix in (".edges", ".graphml"):
+        raise TopologyError(f"a directed matrix cannot be written to {path.name}: use .npz or .csv")
+    try:
+        FORMATS[path.suffix](matrix, path)
+    except OSError as error:
+        raise TopologyError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def check_format(path: Path) -> None:
+    """Check that a path has the suffix of a format and may be written.
+
+    Parameters
+    ----------
+    path : Path
+        The file to be written.
+
+    Raises
+    ------
+    TopologyError
+        If it does not.
+    """
+    if path.suffix not in FORMATS:
+        raise TopologyError(
+            f"{str(path)!r} ends in {path.suffix!r}, but must end in one of {', '.join(FORMATS)}"
+        )
+    check_writable(path)
+
+
+def check_writable(path: Path) -> None:
+    """Check that a path is that of a regular file or of none, in a directory that may be written.
+
+    Parameters
+    ----------
+    path : Path
+        The file to be written.
+
+    Raises
+    ------
+    TopologyError
+        If it does not.
+    """
+    try:
+        check_replaceable(path)
+    except OSError as error:
+        raise TopologyError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def check_empty(directory: Path) -> None:
+    """Check that a directory is empty, or may be made.
+
+    Parameters
+    ----------
+    directory : Path
+        The directory.
+
+    Raises
+    ------
+    TopologyError
+        If it is not empty, or a file or a link, or its parent may not be written.
+    """
+    try:
+        if directory.is_symlink() or not directory.is_dir():
+            check_replaceable(directory)
+            free = not directory.exists()
+        else:
+            free = not any(directory.iterdir())
+    except OSError as error:
+        raise TopologyError(f"cannot write {str(directory)!r}: {error.strerror}") from error
+    if not free:
+        raise TopologyError(f"{str(directory)!r} exists, but must be a new or empty directory")
+
+
+def _write_edges(matrix: MixingMatrix, path: Path) -> None:
+    pairs = zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True)
+    lines = [f"{i} {j} {weight!r}" for (i, j), weight in pairs]
+    _write_lines([str(matrix.n), *lines], path)
+
+
+def _write_csv(matrix: MixingMatrix, path: Path) -> None:
+    rows = (",".join(map(repr, row)) for row in matrix.to_dense().tolist())
+    _write_lines(rows, path)
+
+
+def _write_lines(lines: Iterable[str], path: Path) -> None:
+    with replacing(path) as file:
+        file.writelines(f"{line}\n".encode() for line in lines)
+
+
+def _write_graphml(matrix: MixingMatrix, path: Path) -> None:
+    graph = nx.empty_graph(matrix.n)
+    for (i, j), weight in zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True):
+        graph.add_edge(i, j, weight=weight)
+    graph.graph["info"] = json.dumps(dict(matrix.info))
+    with replacing(path) as file:
+        nx.write_graphml(graph, file)
+
+
+FORMATS: dict[str, Callable[[MixingMatrix, Path], None]] = {
+    ".npz": MixingMatrix.save,
+    ".csv": _write_csv,
+    ".edges": _write_edges,
+    ".graphml": _write_graphml,
+}
+
+
+def write_table(records: Sequence[dict[str, Any]], path: str | Path) -> None:
+    """Write records of equal keys as CSV; None becomes an empty cell, a mapping JSON.
+
+    Parameters
+    ----------
+    records : Sequence[dict[str, Any]]
+        The rows; the keys of the first one make the header.
+    path : str | Path
+        The file to write.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be written.
+    """
+    try:
+        with replacing(path) as raw:
+            file = io.TextIOWrapper(raw, encoding="utf-8", newline="")
+            writer = csv.DictWriter(file, list(records[0]))
+            writer.writeheader()
+            for record in records:
+                writer.writerow({key: _cell(value) for key, value in record.items()})
+            file.detach()
+    except OSError as error:
+        raise TopologyError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list) else value
+
+
+PICTURES = (".png", ".pdf", ".svg")
+
+
+def check_outputs(table: str | None, picture: str | None) -> None:
+    """Check output files, before anything is computed.
+
+    Parameters
+    ----------
+    table : str | None
+        The CSV file, if any.
+    picture : str | None
+        The picture, if any; one of ``PICTURES``.
+
+    Raises
+    ------
+    TopologyError
+        If a file has another suffix or may not be written.
+    """
+    if table:
+        check_writable(Path(table))
+    if picture:
+        if Path(picture).suffix not in PICTURES:
+            raise TopologyError(f"{picture!r} must end in one of {', '.join(PICTURES)}")
+        check_writable(Path(picture))
+
+
+def save_figure(figure: Any, path: str) -> None:
+    """Save a figure.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        The figure.
+    path : str
+        The file.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be written.
+    """
+    try:
+        with replacing(path) as file:
+            figure.savefig(file, format=Path(path).suffix[1:], dpi=150)
+    except OSError as error:
+        raise TopologyError(f"cannot write {path!r}: {error.strerror}") from error
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    json.dump(value, sys.stdout)
+    print()
+
+
+def print_table(records: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None:
+    """Print records as a table with aligned columns.
+
+    Parameters
+    ----------
+    records : Sequence[Mapping[str, Any]]
+        The rows.
+    columns : Iterable[str]
+        The keys to print; the first column is set left, the others right.
+    """
+    names = tuple(columns)
+    cells = [names, *([shown(record[name]) for name in names] for record in records)]
+    widths = [max(len(row[k]) for row in cells) for k in range(len(names))]
+    for row in cells:
+        first, *rest = (f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:]))
+        print("  ".join([first, *rest]).rstrip())
+
+
+def shown(value: Any) -> str:
+    """Return a value as text: six digits of a float, a dash for None.
+
+    Parameters
+    ----------
+    value : Any
+        The value.
+
+    Returns
+    -------
+    str
+        The text.
+
+    Examples
+    --------
+    >>> shown(1 / 3), shown(None)
+    ('0.333333', '-')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
 
 MOST_ROUNDS = 1_000_000
 """Largest number of rounds that are shown, drawn or written."""
@@ -73,7 +352,7 @@ def compare(options: argparse.Namespace) -> None:
     if options.csv:
         write_table(records, options.csv)
     if options.plot:
-        from topologies.plots import comparison
+        from topologies.analysis.plots import comparison
 
         save_figure(comparison(records, [case.plan.label for case in cases]), options.plot)
     if options.json:
@@ -160,7 +439,7 @@ def plot(options: argparse.Namespace) -> None:
     what = _plan(options)
     check_outputs(None, options.output)
     case = carry_out(what, options.seed)
-    from topologies import plots
+    from topologies.analysis import plots
 
     schedule, title = case.schedule, what.label
     if options.kind == "graph":
@@ -202,7 +481,7 @@ def dry_run(options: argparse.Namespace) -> None:
     if options.csv:
         write_table(rows, options.csv)
     if options.plot:
-        from topologies.plots import consensus_decay
+        from topologies.analysis.plots import consensus_decay
 
         save_figure(consensus_decay({what.label: run}), options.plot)
     summary = {
@@ -239,3 +518,162 @@ def _check_rounds(rounds: int | None) -> None:
 
 def _measures(options: argparse.Namespace) -> dict[str, float]:
     return {"accuracy": options.accuracy, "message_bytes": options.message_bytes}
+
+
+def ranked(options: argparse.Namespace) -> None:
+    """Print the topologies and schedules that keep a budget, the best first.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        ``graphs`` (candidates, or none for the usual ones), ``n``, ``budget``, ``by``, ``weights``,
+        ``accuracy``, ``message_bytes``, ``network``, ``latency``, ``bandwidth``, ``compute``,
+        ``seed``, ``most``, ``csv`` and ``json``.
+    """
+    check_outputs(options.csv, None)
+    n, budget = options.n, read_budget(options.budget)
+    if options.network is None:
+        links = one_site(n, options.latency, options.bandwidth)
+    elif options.latency or options.bandwidth < math.inf:
+        raise TopologyError("--network has its own latencies and rates; leave the others out")
+    else:
+        links = at_sites(read_network(options.network), n)
+    plans = [plan(text, options.weights, "static", n) for text in options.graphs]
+    plans = plans or candidates(n, budget.get("degree", math.inf))
+    records = rank(
+        plans,
+        links,
+        budget,
+        by=options.by,
+        work=options.compute,
+        message_bytes=options.message_bytes,
+        accuracy=options.accuracy,
+        seed=options.seed,
+    )
+    _show(records, options, options.most)
+
+
+def stated_rates(options: argparse.Namespace) -> None:
+    """Print the consensus rates that papers state beside the measured ones.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        ``n``, ``seed``, ``csv``, ``json`` and ``markdown``.
+    """
+    check_outputs(options.csv, None)
+    records = rates(options.n, options.seed)
+    if options.markdown:
+        print(markdown(records))
+    else:
+        _show(records, options)
+
+
+def cycle_times(options: argparse.Namespace) -> None:
+    """Print the overlays for a network, with the seconds per round of each.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        ``network``, ``overlays``, ``message_bytes``, ``local_steps``, ``csv`` and ``json``.
+    """
+    for name in options.overlays:
+        check_overlay(name)
+    check_outputs(options.csv, None)
+    network = read_network(options.network)
+    cost = {"message_bits": options.message_bytes * 8, "local_steps": options.local_steps}
+    rows: list[dict[str, Any]] = []
+    for name in options.overlays:
+        start = cpu_seconds()
+        overlay = design(name, network, **cost)
+        seconds = cycle_time(overlay, network, **cost)
+        degree = max((degree for _, degree in overlay.out_degree), default=0)
+        rows.append(
+            {
+                "overlay": name,
+                "cycle_time": seconds,
+                "rounds_per_second": 1 / seconds if seconds > 0 else None,
+                "arcs": overlay.number_of_edges(),
+                "most_links": degree,
+                "seconds": cpu_seconds() - start,
+            }
+        )
+    _show(rows, options)
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Return records of equal keys as a Markdown table, numbers with four digits.
+
+    Parameters
+    ----------
+    rows : list of dict
+        The records.
+
+    Returns
+    -------
+    str
+        The table.
+
+    Examples
+    --------
+    >>> print(markdown([{"a": 0.123456, "b": None}]))
+    | a | b |
+    | --- | --- |
+    | 0.1235 | - |
+    """
+    lines = [list(rows[0]), ["---"] * len(rows[0])]
+    for row in rows:
+        lines.append(
+            [f"{cell:.4g}" if isinstance(cell, float) else shown(cell) for cell in row.values()]
+        )
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _show(rows: list[dict[str, Any]], options: argparse.Namespace, most: int | None = None) -> None:
+    """Write and print a table, of which a terminal gets the first ``most`` rows."""
+    if options.csv:
+        write_table(rows, options.csv)
+    if options.json:
+        print_json(rows)
+    else:
+        print_table(rows[:most], tuple(rows[0]))
+
+
+def list_names(options: argparse.Namespace) -> None:
+    """Print the graph families, weight rules and schedules, with their parameters.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        ``what`` (one table, or None for all) and ``json``.
+    """
+    tables: dict[str, Mapping[str, Entry]] = {
+        "families": FAMILIES,
+        "weights": WEIGHTS,
+        "schedules": SCHEDULES,
+    }
+    if options.what:
+        tables = {options.what: tables[options.what]}
+    if options.json:
+        print_json({title: {k: _entry(e) for k, e in t.items()} for title, t in tables.items()})
+        return
+    for title, table in tables.items():
+        print(title)
+        for name, entry in table.items():
+            print(f"  {name:22s} {entry.summary}")
+            for key, parameter in (entry.parameters or {}).items():
+                default = "" if parameter.default is None else f" (default {parameter.default})"
+                print(f"  {'':24s} {key}: {parameter.summary}, {parameter.allowed}{default}")
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    parameters = {
+        key: {
+            "summary": parameter.summary,
+            "allowed": parameter.allowed,
+            "default": parameter.default,
+            "required": parameter.required,
+        }
+        for key, parameter in (entry.parameters or {}).items()
+    }
+    return {"summary": entry.summary, "parameters": parameters}

@@ -1,27 +1,184 @@
-"""Mixing matrices: the weights with which nodes average their neighbours' values."""
+"""Mixing matrices: the weights with which nodes average their neighbours' values.
+
+Edge weights: canonical order, sums at nodes, and scaling to sums of at most one.
+
+Checks of mixing matrices: what keeps one from being non-negative and doubly stochastic.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.catalogue import MATRIX_NODE_BYTES, check_memory
-from topologies.edges import at_most_one, canonical_edges, node_sums
-from topologies.inputs import check_archive
 from topologies.parameters import TopologyError
-from topologies.replacing import replacing
-from topologies.validation import BUILT_TOLERANCE, IMPORT_TOLERANCE, Report, violations
 
 if TYPE_CHECKING:
     from scipy import sparse
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from topologies.inputs import check_archive
+from topologies.parameters import MATRIX_NODE_BYTES, check_memory
+from topologies.replacing import replacing
+
+
+def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the sum of the values on each node's edges.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    values : ndarray, shape (m,)
+        A value for each edge.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+        The sums.
+    """
+    ends = np.concatenate([edges[:, 0], edges[:, 1]])
+    return np.bincount(ends, np.concatenate([values, values]), n).astype(np.float64)
+
+
+def at_most_one(
+    n: int, edges: NDArray[np.int64], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Scale weights down so that the sum at each node is at most one, also in floating point.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    weights : ndarray of float64, shape (m,)
+        Non-negative weights.
+
+    Returns
+    -------
+    ndarray of float64, shape (m,)
+        The scaled weights.
+    """
+    while (sums := node_sums(n, edges, weights)).max() > 1:
+        divisor = np.where(sums > 1, sums * (1 + np.finfo(float).eps), 1)
+        weights = weights / divisor[edges].max(axis=1)
+    return weights
+
+
+def canonical_edges(
+    n: int, edges: Any, weights: Any, symmetric: bool
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return fresh arrays in canonical order."""
+    edges = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    weights = np.array(weights, dtype=np.float64)
+    if n < 1:
+        raise TopologyError(f"n is {n}, but must be an integer of at least 1")
+    if weights.shape != (len(edges),):
+        raise TopologyError(
+            f"weights have shape {weights.shape}, but must be one for each of {len(edges)} edges"
+        )
+    if not np.isfinite(weights).all():
+        raise TopologyError("a weight is not finite")
+    if symmetric:
+        edges = np.sort(edges, axis=1)
+    if len(edges) and (edges.min() < 0 or edges.max() >= n or (edges[:, 0] == edges[:, 1]).any()):
+        raise TopologyError(f"an edge does not join two different nodes of 0 .. {n - 1}")
+    keys = edges[:, 0] * n + edges[:, 1]
+    if (np.diff(keys) < 0).any():
+        order = np.argsort(keys, kind="stable")
+        edges, weights, keys = edges[order], weights[order], keys[order]
+    if (np.diff(keys) == 0).any():
+        raise TopologyError("an edge is given twice")
+    return edges, weights
+
+
+BUILT_TOLERANCE = 1e-12
+
+IMPORT_TOLERANCE = 1e-8
+
+NEGATIVE = "entries are negative"
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One property that does not hold.
+
+    Attributes
+    ----------
+    name : str
+        What is violated.
+    value : float
+        By how much.
+    tolerance : float
+        How much is allowed.
+    """
+
+    name: str
+    value: float
+    tolerance: float
+
+    def __str__(self) -> str:
+        return f"{self.name} by {self.value:.3g} (allowed {self.tolerance:.3g})"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The violations found in a matrix.
+
+    Attributes
+    ----------
+    violations : tuple[Violation, ...]
+        The violations; empty if every property holds.
+    """
+
+    violations: tuple[Violation, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every property holds."""
+        return not self.violations
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.violations)) or "no violation"
+
+
+def violations(array: sparse.csr_array, tolerance: float) -> Report:
+    """Check that a square array is finite, non-negative and doubly stochastic.
+
+    Parameters
+    ----------
+    array : sparse.csr_array
+        The entries, shape (n, n).
+    tolerance : float
+        The largest violation allowed.
+
+    Returns
+    -------
+    Report
+        The violations.
+    """
+    if not np.isfinite(array.data).all():
+        return Report((Violation("entries are not finite", float("inf"), 0.0),))
+    excess = {
+        "rows do not sum to one": np.abs(array.sum(axis=1) - 1).max(),
+        "columns do not sum to one": np.abs(array.sum(axis=0) - 1).max(),
+        NEGATIVE: -min(array.data.min(initial=0.0), 0.0),
+    }
+    return Report(
+        tuple(Violation(name, float(v), tolerance) for name, v in excess.items() if v > tolerance)
+    )
+
 
 ACTIVE = 1e-7
 

@@ -1,12 +1,22 @@
-"""Parameters of named choices: their types, defaults and allowed values, read from text or YAML."""
+"""Parameters of named choices: their types, defaults and allowed values, read from text or YAML.
+
+Calls of a user's own functions: what they must take, and where they fail.
+
+Tables of named choices: what can be asked for by name and with which parameters.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any, Literal, TypeVar
 
+from topologies.inputs import beyond_memory
+from topologies.places import raised_at, within
 from topologies.spelling import nearest
 
 
@@ -176,3 +186,332 @@ def _convert(kind: type, value: Any) -> Any:
         return int(value) if number == int(number) and "." not in str(value) else None
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+ROUNDS = "; write def function(n, round) for one that returns the matrix of a round"
+"""The other form of a user's schedule, for messages."""
+
+
+def load_object(name: str) -> Callable[..., Any]:
+    """Import ``package.module:object``.
+
+    Parameters
+    ----------
+    name : str
+        The module and the object.
+
+    Returns
+    -------
+    callable
+        The object.
+
+    Raises
+    ------
+    TopologyError
+        If the module or the object does not exist, or cannot be called.
+
+    Examples
+    --------
+    >>> load_object("math:sqrt")(4.0)
+    2.0
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:  # a user's own module may fail to import in any way
+        known = isinstance(error, (ImportError, AttributeError, ValueError))
+        kind = "" if known and str(error) else f"{type(error).__name__}: "
+        raise TopologyError(
+            f"{name!r} cannot be imported as package.module:object: {kind}{error}{raised_at(error)}"
+        ) from error
+    if not callable(found):
+        raise TopologyError(f"{name!r} is {found!r}; it must be a function or a class")
+    return found
+
+
+def call_own(
+    name: str,
+    function: Callable[..., Any],
+    part: Part,
+    arguments: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Any:
+    """Call a user's function, and tell a wrong signature and a failure in one sentence.
+
+    Parameters
+    ----------
+    name : str
+        The function, ``package.module:object``.
+    function : Callable[..., Any]
+        The function.
+    part : {'topology', 'weights', 'schedule'}
+        What it is.
+    arguments : Mapping[str, Any]
+        What it is called with by position, under the names for messages.
+    options : Mapping[str, Any]
+        What it is called with by name.
+
+    Returns
+    -------
+    Any
+        What it returns.
+
+    Raises
+    ------
+    OwnPartError
+        If it does not take these arguments, or raises an exception.
+
+    Examples
+    --------
+    >>> def wheel(nodes): ...
+    >>> call_own("mine:wheel", wheel, "topology", {}, {"n": 4})
+    Traceback (most recent call last):
+    topologies.parameters.OwnPartError: mine:wheel is wheel(nodes), but is called as wheel(n=...)
+    """
+    call = check_call(name, function, part, arguments, options)
+    try:
+        return function(*arguments.values(), **options)
+    except (TopologyError, MemoryError):
+        raise
+    except Exception as error:
+        said = f"{name}, called as {call}, fails: {type(error).__name__}: {error}"
+        raise OwnPartError(f"{said}{raised_at(error)}", part) from error
+
+
+def check_call(
+    name: str,
+    function: Callable[..., Any],
+    part: Part,
+    arguments: Iterable[str],
+    options: Iterable[str],
+) -> str:
+    """Return how a user's function is called, if it can be called so.
+
+    Parameters
+    ----------
+    name, function, part
+        As for :func:`call_own`.
+    arguments, options : Iterable[str]
+        The names of what it is called with by position, and by name.
+
+    Returns
+    -------
+    str
+        The call, for messages.
+
+    Raises
+    ------
+    OwnPartError
+        If it does not take these arguments.
+    """
+    short = name.rpartition(":")[2]
+    call = f"{short}({', '.join([*arguments, *(f'{key}=...' for key in options)])})"
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a callable whose parameters Python cannot tell
+        return call
+    try:
+        signature.bind(*arguments, **dict.fromkeys(options))
+    except TypeError:
+        bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+        hint = ROUNDS if part == "schedule" and "round" not in options else ""
+        raise OwnPartError(
+            f"{name} is {short}({', '.join(map(str, bare))}), but is called as {call}{hint}"
+            f"{within(function)}",
+            part,
+        ) from None
+    return call
+
+
+def kind_of(found: Any) -> str:
+    """Return what a function has returned, for messages.
+
+    Examples
+    --------
+    >>> kind_of(None), kind_of([1]), kind_of(1)
+    ('None', 'a list', 'an int')
+    """
+    name = type(found).__name__
+    return "None" if found is None else f"a{'n' * (name[0] in 'AEIOUaeiou')} {name}"
+
+
+E = TypeVar("E", bound="Entry")
+
+MATRIX_NODE_BYTES = 64
+"""Bytes that a mixing matrix takes for each node, without its edges, at least."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A named choice in a table.
+
+    Attributes
+    ----------
+    build : Callable[..., Any]
+        The function that makes it.
+    summary : str
+        One line about it.
+    parameters : Mapping[str, Parameter] | None
+        Its parameters by name; None if they are not checked (a user's own object).
+    """
+
+    build: Callable[..., Any]
+    summary: str
+    parameters: Mapping[str, Parameter] | None = field(default_factory=dict)
+
+
+def find(table: Mapping[str, E], what: str, name: str) -> E:
+    """Return the entry called ``name``, or one for the user's own ``package.module:object``.
+
+    Parameters
+    ----------
+    table : Mapping[str, E]
+        The named choices.
+    what : str
+        What the table holds, for the message.
+    name : str
+        The name to look up.
+
+    Returns
+    -------
+    Entry
+        The entry.
+
+    Raises
+    ------
+    TopologyError
+        If there is no such entry; the message names the closest known one.
+    """
+    if name in table:
+        return table[name]
+    if isinstance(name, str) and ":" in name:
+        sample = next(iter(table.values()))
+        return type(sample)(build=load_object(name), summary=f"user's {what}", parameters=None)
+    raise TopologyError(f"Unknown {what} {name!r}; {closest(str(name), table)}")
+
+
+def read_parameters(owner: str, entry: Entry, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all parameters of ``entry``: the given ones checked, the others at their defaults.
+
+    Parameters
+    ----------
+    owner : str
+        The name of the entry, for the message.
+    entry : Entry
+        The entry.
+    given : Mapping[str, Any]
+        The given values by name.
+
+    Returns
+    -------
+    dict of str to Any
+        The complete parameters.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown, missing, mistyped or out-of-range parameter.
+    """
+    if entry.parameters is None:
+        return dict(given)
+    for name in given:
+        if name not in entry.parameters:
+            known = closest(name, entry.parameters) if entry.parameters else "it takes none"
+            raise TopologyError(f"Unknown parameter {name!r} of {owner}; {known}")
+    for name, parameter in entry.parameters.items():
+        if parameter.required and given.get(name) is None:
+            raise TopologyError(
+                f"{owner}: {name} is missing ({parameter.summary}); it must be {parameter.allowed}"
+            )
+    return {
+        name: parameter.read(owner, name, given.get(name))
+        for name, parameter in entry.parameters.items()
+    }
+
+
+def node_count(owner: str, n: Any) -> int:
+    """Return the number of nodes as an int.
+
+    Parameters
+    ----------
+    owner : str
+        The name of the entry, for the message.
+    n : Any
+        The number of nodes.
+
+    Returns
+    -------
+    int
+        The number of nodes.
+
+    Raises
+    ------
+    TopologyError
+        If it is not an integer of at least 1.
+    """
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        raise TopologyError(f"{owner}: n is {n!r}; it must be an integer of at least 1")
+    check_memory(MATRIX_NODE_BYTES * int(n), f"{owner}: n is {n}, which")
+    return int(n)
+
+
+def check_memory(needed: float, what: str) -> None:
+    """Refuse what would take more memory than is available, before it is made.
+
+    Parameters
+    ----------
+    needed : float
+        The memory in bytes.
+    what : str
+        The beginning of the message: what needs it.
+
+    Raises
+    ------
+    TopologyError
+        If there is not so much memory.
+    """
+    lacking = beyond_memory(needed)
+    if lacking is not None:
+        raise TopologyError(f"{what} {lacking}")
+
+
+def parse_spec(text: str) -> tuple[str, dict[str, str]]:
+    """Split ``name:key=value,...`` into the name and its values, which stay text.
+
+    The name may itself be ``package.module:object``, recognised by its dot.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+
+    Returns
+    -------
+    tuple of str and dict
+        The name, and the values by key.
+
+    Raises
+    ------
+    TopologyError
+        If a part is not ``key=value`` or a key comes twice.
+
+    Examples
+    --------
+    >>> parse_spec("torus:rows=8,cols=4")
+    ('torus', {'rows': '8', 'cols': '4'})
+    """
+    name, _, rest = text.partition(":")
+    if "." in name:
+        attribute, _, rest = rest.partition(":")
+        name = f"{name}:{attribute}"
+    values: dict[str, str] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not (equals and key and value):
+            raise TopologyError(f"{part!r} in {text!r} is not of the form key=value")
+        if key in values:
+            raise TopologyError(f"{key!r} is given twice in {text!r}")
+        values[key] = value
+    return name, values

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from mpifed import state as states
-from mpifed.staging import host_memory, on_host
+from mpifed.state import host_memory, on_host
 
 
 def _nothing() -> None:

@@ -9,8 +9,8 @@ import h5py
 import numpy as np
 
 from mpifed.data.base import Description, Task
-from mpifed.reading.hdf5 import whole
-from mpifed.reading.text import is_count
+from mpifed.io.hdf5 import whole
+from mpifed.io.text import is_count
 
 COUNTS = ("n_train", "n_val", "n_test")
 """Arrays of a description, a number for each client."""

@@ -29,9 +29,9 @@ from mpifed.checkpoint.integrity import Damaged, seal, verify, verify_on_disk
 from mpifed.checkpoint.stored_state import opened_checkpoint, read_state, selection
 from mpifed.errors import PeerFailure, RunError
 from mpifed.federation.clients import Federation
+from mpifed.io.atomic import partial_of, replacing
+from mpifed.io.hdf5 import disk_reason, whole
 from mpifed.mpi.communicator import Communicator
-from mpifed.reading.hdf5 import disk_reason, whole
-from mpifed.replacing import partial_of, replacing
 
 __all__ = [
     "Damaged",

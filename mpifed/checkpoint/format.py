@@ -22,10 +22,10 @@ from mpifed.checkpoint.description import read_description_of_data, store_descri
 from mpifed.checkpoint.hdf5 import writing
 from mpifed.checkpoint.integrity import BLOCK, FORMAT
 from mpifed.data.base import Description
-from mpifed.reading.configurations import check_stored
-from mpifed.reading.hdf5 import check_size
-from mpifed.reading.results import check_rows
-from mpifed.reading.text import is_count, is_number
+from mpifed.io.hdf5 import check_size
+from mpifed.io.text import is_count, is_number
+from mpifed.results.configurations import check_stored
+from mpifed.results.results import check_rows
 
 LIBRARY = ("v110", "v110")
 """The version of the file format, which every HDF5 since 1.10 writes and reads."""
@@ -48,7 +48,7 @@ class Meta:
     columns, rows : list
         Content of metrics.csv up to this round, as text.
     ledger : dict of str to int
-        Bits sent so far, see ``mpifed.exchange.ledger.Ledger``.
+        Bits sent so far, see ``mpifed.exchange.base.Ledger``.
     seconds : dict of str to float
         Wall seconds by phase, see ``mpifed.training.clock``.
     data : Description or None

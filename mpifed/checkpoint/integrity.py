@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from mpifed.errors import InputError
-from mpifed.reading.hdf5 import disk_reason
+from mpifed.io.hdf5 import disk_reason
 from topologies.inputs import available_memory, in_bytes, open_regular
 
 FORMAT = 1

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mpifed import state as states
 from mpifed.errors import RunError
-from mpifed.reading.hdf5 import disk_reason
+from mpifed.io.hdf5 import disk_reason
 
 State = TypeVar("State")
 

@@ -14,7 +14,7 @@ import torch
 from mpifed import state as states
 from mpifed.checkpoint.disk import PIECE
 from mpifed.checkpoint.integrity import Damaged
-from mpifed.reading.hdf5 import disk_reason, opened
+from mpifed.io.hdf5 import disk_reason, opened
 
 
 def selection(ids: np.ndarray) -> slice | np.ndarray:

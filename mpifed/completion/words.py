@@ -15,7 +15,7 @@ from mpifed.components.registry import find
 from mpifed.components.schema import ComponentOf, Option, options_of
 from mpifed.components.tables import DATASETS, LISTS, TABLES
 from mpifed.config.configuration import SECTIONS, Configuration
-from mpifed.config.experiment_files import DEFAULTS, experiment_names
+from mpifed.config.experiments import DEFAULTS, experiment_names
 from mpifed.federation.participation import KINDS
 from mpifed.jobs.arguments import TAKES
 from mpifed.jobs.options import JobOptions

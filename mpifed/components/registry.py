@@ -4,28 +4,190 @@ Where a configuration names a component, it has a name alone (``model: mlp``) or
 name and options (``model: {name: mlp, hidden: [64]}``). ``complete`` makes a ``Section`` of either,
 in which every option has a checked value. An option that is a component itself is annotated with
 ``ComponentOf``, and becomes a ``Section`` too.
+
+Names of components as users write them: objects in their place, and names of another form.
+
+Reads descriptions of options from docstrings: the section ``Parameters`` of numpydoc.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
+import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
 from mpifed.components.elsewhere import said_elsewhere
-from mpifed.components.naming import hint_at_own, refuse_text, where_modules_are, with_options
 from mpifed.components.own import checked_own
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
 from mpifed.components.tables import TABLES
 from mpifed.components.without_torch import with_torch
 from mpifed.errors import InputError, closest, in_words, text_of
+from mpifed.io.yaml_files import parse_value
 from topologies.places import raised_at
 from topologies.spelling import nearest
+
+SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")
+"""How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``."""
+
+
+def is_component(value: Any) -> bool:
+    """Return whether a value is a class or something that was made to be called."""
+    return isinstance(value, (type, functools.partial)) or hasattr(value, "__qualname__")
+
+
+def name_of(made: Any, field: str) -> str:
+    """Return the name under which a class or a function can be imported.
+
+    Parameters
+    ----------
+    made : class or callable
+        What a program passes as a component.
+    field : str
+        Its place in the configuration, for messages.
+
+    Returns
+    -------
+    str
+        ``package.module:object``. The module of the program itself is ``__main__``.
+
+    Raises
+    ------
+    InputError
+        For what no name at the top level of its module stands for, such as a method, or a lambda
+        or ``functools.partial`` within a call.
+
+    Examples
+    --------
+    >>> name_of(InputError, "model")
+    'mpifed.errors:InputError'
+    >>> name_of(lambda data: None, "model")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    mpifed.errors.InputError: model is a lambda, which a configuration cannot name; ...
+    """
+    function = made.func if isinstance(made, functools.partial) else made
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if getattr(sys.modules.get(str(module)), name, None) is made:
+        return f"{module}:{name}"
+    for place in (str(module), "__main__"):
+        for known, value in getattr(sys.modules.get(place), "__dict__", {}).items():
+            if value is made:
+                return f"{place}:{known}"
+    kind = "a lambda" if name.endswith("<lambda>") else shown(made)
+    raise InputError(
+        f"{field} is {kind}, which a configuration cannot name; pass a function or a class of the "
+        "top level of a module, whose keyword-only parameters are its options"
+    )
+
+
+def without_module(name: str) -> str:
+    """Return the name of a user's component without the module that it is in.
+
+    Parameters
+    ----------
+    name : str
+        The name of a component.
+
+    Examples
+    --------
+    >>> without_module("mymethod:Mymethod"), without_module("fedem")
+    ('Mymethod', 'fedem')
+    """
+    module, _, own = name.rpartition(":")
+    return own if own.isidentifier() and all(map(str.isidentifier, module.split("."))) else name
+
+
+def hint_at_own(name: str) -> str:
+    """Return the form of names of a user's own components, where a name with dots looks like one.
+
+    Examples
+    --------
+    >>> hint_at_own("json.loads")
+    "did you mean 'json:loads'? components of your own are named package.module:object; "
+    >>> hint_at_own("lineal")
+    ''
+    """
+    if "." not in name:
+        return ""
+    form = "components of your own are named package.module:object; "
+    module, _, attribute = name.rpartition(".")
+    likely = _is_there(module.split(".")[0]) and attribute.isidentifier()
+    return f"did you mean '{module}:{attribute}'? {form}" if likely else form
+
+
+def _is_there(module: str) -> bool:
+    """Return whether a module outside of packages can be imported."""
+    try:
+        return bool(module) and importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # of a module that was made by hand, as ``__main__`` is
+        return False
+
+
+def where_modules_are(module: str, attribute: str) -> str:
+    """Return the end of a sentence: how a file of Python is named, and where it is looked for.
+
+    Examples
+    --------
+    >>> where_modules_are("mine.py", "net")
+    "; write 'mine:net'; the file must be in the working directory or in a folder of PYTHONPATH"
+    """
+    file = module.removesuffix(".py").rpartition("/")[2]
+    named = f"; write '{file}:{attribute}'" if file != module else ""
+    return f"{named}; the file must be in the working directory or in a folder of PYTHONPATH"
+
+
+def with_options(name: str, path: str) -> tuple[str, dict[str, Any]]:
+    """Split ``name:key=value,...``, as ``python -m topologies`` does; other names have no options.
+
+    Parameters
+    ----------
+    name : str
+        What was given as a component's name.
+    path : str
+        Its place in the configuration, for messages.
+
+    Raises
+    ------
+    InputError
+        If a part is not ``key=value``, or a key comes twice.
+
+    Examples
+    --------
+    >>> with_options("torus:rows=4,cols=5", "exchange.topology")
+    ('torus', {'rows': 4, 'cols': 5})
+    >>> with_options("mine:graph", "exchange.topology")
+    ('mine:graph', {})
+    """
+    if SPELT.match(name) is None:
+        return name, {}
+    from topologies.parameters import (
+        TopologyError,
+        parse_spec,  # here, since few names are so
+    )
+
+    try:
+        spelt, values = parse_spec(name)
+    except TopologyError as error:
+        raise InputError(f"{path}: {error}") from None
+    return spelt, {key: parse_value(text, f"{path}.{key}") for key, text in values.items()}
+
+
+def refuse_text(name: str, path: str) -> str:
+    """Return a name; refuse a mapping that is written as a text, as on the command line."""
+    if name.lstrip().startswith("{"):
+        raise InputError(
+            f"{path} is {shown(name)}, a text; from Python it must be a mapping, such as "
+            f"{path}={{'name': NAME, 'option': value}}"
+        )
+    return name
 
 
 @dataclass(frozen=True)
@@ -287,3 +449,76 @@ def load(target: str, field: str) -> Callable[..., Any]:
             f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'{main}{hint}"
         )
     return found
+
+
+HEADING = "Parameters\n----------\n"
+YEAR = re.compile(r"\b(19|20)\d\d\b")
+SENTENCE = re.compile(r"(?<=[\w)\]'`])\.\s+(?=[A-Z`])")
+
+
+def summaries(component: Callable[..., Any]) -> dict[str, str]:
+    """Return a line about each parameter of a component, by name.
+
+    The line is the first sentence of its description, and the next one where that begins with None.
+
+    Parameters
+    ----------
+    component : callable
+        A function or class. Base classes of a class are read too.
+
+    Examples
+    --------
+    >>> def model(data, *, width=None):
+    ...     '''A model.
+    ...
+    ...     Parameters
+    ...     ----------
+    ...     width : int
+    ...         Width of a layer. None is the
+    ...         number of inputs. It changes nothing.
+    ...     '''
+    >>> summaries(model)
+    {'width': 'Width of a layer; null is the number of inputs'}
+    """
+    found: dict[str, str] = {}
+    parts = reversed(inspect.getmro(component)) if inspect.isclass(component) else [component]
+    for part in parts:
+        for names, text in _entries(inspect.cleandoc(part.__doc__ or "")):
+            found |= {name.strip(): _line(text) for name in names.split(",")}
+    return found
+
+
+def source(component: Callable[..., Any]) -> str:
+    """Return the first sentence of the component's module if it names a year of a paper, else ''.
+
+    Examples
+    --------
+    >>> from mpifed.algorithms.personal.ditto import Ditto
+    >>> source(Ditto)
+    'Ditto (Li et al. 2021, Algorithm 1): a global model, and personal ones that are pulled to it'
+    >>> source(len)
+    ''
+    """
+    module = inspect.getmodule(component)
+    first = " ".join(((module and module.__doc__) or "").split("\n\n")[0].split())
+    first = SENTENCE.split(first)[0].removesuffix(".").replace("``", "'")
+    return first if YEAR.search(first) else ""
+
+
+def _line(text: str) -> str:
+    first, *rest = SENTENCE.split(text.removesuffix("."))
+    if rest and rest[0].startswith("None "):
+        first += f"; null {rest[0].removeprefix('None ')}"
+    return re.sub(r"\bNone\b", "null", first).replace("``", "'")
+
+
+def _entries(docstring: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and the text of each entry of the section."""
+    _, heading, section = docstring.partition(HEADING)
+    if not heading:
+        return
+    # It ends where the next heading is underlined.
+    section = re.split(r"\n\n\S[^\n]*\n-{3,}\n", section)[0]
+    for entry in re.split(r"\n(?=\S)", section.strip()):
+        name, _, text = entry.partition("\n")
+        yield name.partition(" : ")[0], " ".join(text.split())

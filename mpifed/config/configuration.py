@@ -25,10 +25,8 @@ from mpifed.components.registry import (
     plain,
     with_defaults,
 )
-from mpifed.components.schema import check_options, check_value, options_of, shown
-from mpifed.components.values import LARGEST
-from mpifed.config.compatibility import check_together
-from mpifed.config.experiment_files import (
+from mpifed.components.schema import LARGEST, check_options, check_value, options_of, shown
+from mpifed.config.experiments import (
     DEFAULTS,
     apply_overrides,
     as_data_file,
@@ -36,6 +34,7 @@ from mpifed.config.experiment_files import (
     parse_overrides,
     read_experiment,
 )
+from mpifed.config.requirements import check_together
 from mpifed.config.sections import (
     CheckpointOptions,
     ClientWeights,
@@ -44,12 +43,11 @@ from mpifed.config.sections import (
 )
 from mpifed.errors import InputError, closest
 from mpifed.federation import participation
-from mpifed.federation.participation import Participation
+from mpifed.federation.network import ComputeOptions, NetworkOptions
+from mpifed.federation.participation import Participation, count_unseen
 from mpifed.federation.privacy import PrivacyOptions
-from mpifed.federation.timing import ComputeOptions, NetworkOptions
-from mpifed.federation.unseen import count_unseen
 from mpifed.local.options import LocalOptions
-from mpifed.supervision.heartbeat import STALL_LIMIT
+from mpifed.watchdog.heartbeat import STALL_LIMIT
 
 __all__ = [
     "SECTIONS",

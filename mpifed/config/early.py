@@ -17,7 +17,7 @@ from mpifed.components.schema import shown
 from mpifed.components.tables import TABLES
 from mpifed.components.without_torch import LARGE, stand_ins
 from mpifed.config.configuration import Configuration, check_names, resolve, with_name
-from mpifed.config.experiment_files import (
+from mpifed.config.experiments import (
     DEFAULT_EXPERIMENT,
     DEFAULTS,
     PLAN,
@@ -28,8 +28,8 @@ from mpifed.config.experiment_files import (
 )
 from mpifed.data.named_files import check_named_files
 from mpifed.errors import InputError
-from mpifed.supervision.heartbeat import STALL_LIMIT
-from mpifed.supervision.launcher import launched_rank
+from mpifed.watchdog.heartbeat import STALL_LIMIT
+from mpifed.watchdog.launcher import launched_rank
 from topologies.spelling import nearest
 
 TOPOLOGIES = ("topology", "weights", "schedule")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from mpifed.components.values import LARGEST
+from mpifed.components.schema import LARGEST
 from mpifed.errors import InputError
 
 ClientWeights = Literal["scored", "train", "uniform"]

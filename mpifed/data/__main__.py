@@ -24,8 +24,7 @@ from annotated_types import Ge
 
 from mpifed.command import Parser, program
 from mpifed.components.absent import refuse_absent
-from mpifed.components.documentation import summaries
-from mpifed.components.registry import find, summary
+from mpifed.components.registry import find, summaries, summary
 from mpifed.components.schema import Option, check_value, describe, options_of
 from mpifed.components.tables import DATASETS
 from mpifed.components.without_torch import LARGE, stand_ins

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.data.compressed import opened
+from mpifed.data.archives import opened
 from mpifed.errors import InputError, closest, one_line
 
 NAMED = ("label", "client", "test")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from mpifed.data.base import Description, Shards, Split
-from mpifed.data.federated_format import SPLITS, Contents, opened, read_contents
+from mpifed.data.federated_file import SPLITS, Contents, opened, read_contents
 from mpifed.errors import InputError, RunError
 from mpifed.mpi.communicator import Communicator
 

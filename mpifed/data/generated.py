@@ -11,10 +11,10 @@ import torch
 
 from mpifed.data.base import Description, Shards, Split, SplitName, Task, same_for_all
 from mpifed.data.delivery import allocated
-from mpifed.data.federated_format import SPLITS
+from mpifed.data.federated_file import SPLITS
 from mpifed.errors import InputError, RunError
-from mpifed.memory import check_memory
-from mpifed.supervision import heartbeat
+from mpifed.io.memory import check_memory
+from mpifed.watchdog import heartbeat
 
 Make = Callable[[int, str, int], tuple[np.ndarray, np.ndarray]]
 """(client, split, samples) -> x (samples, *input_shape), y (samples, *target_shape)."""

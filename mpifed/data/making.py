@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from mpifed.data.base import Dataset, Shards
-from mpifed.data.federated_format import Contents
-from mpifed.data.federated_writer import write
+from mpifed.data.federated_file import Contents, write
 from mpifed.errors import one_line
-from mpifed.memory import check_memory, enough_memory
+from mpifed.io.memory import check_memory, enough_memory
 from mpifed.mpi.communicator import Alone
 
 BLOCK = 256 << 20

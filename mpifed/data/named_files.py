@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mpifed.data.archives import places
-from mpifed.data.compressed import located
+from mpifed.data.archives import located, places
 from mpifed.data.csv_header import check_columns
 from mpifed.errors import InputError
 from topologies.inputs import check_regular

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mpifed.components.base import Component
 from mpifed.components.registry import Section, find, find_algorithm
-from mpifed.components.values import LARGEST
+from mpifed.components.schema import LARGEST
 from mpifed.errors import InputError
 from mpifed.federation.clients import Federation
 from mpifed.random import stream

@@ -3,13 +3,22 @@
 What W^k is made from is computed once on rank 0, broadcast, and stored with the run. ``routing``
 gives the matrix of a round and ``routes`` what ranks must send each other for it. The mixing is
 exact (``reduction``), so the route of a row cannot change a number.
+
+One round of gossip: rows mixed by W^k, plainly, corrected, or by CHOCO-Gossip if compressed.
+
+What ``--dry-run`` says of gossip.
+
+What gossip does not go with, and asynchronous gossip in particular.
+
+How fast averaging alone would bring clients together: what a schedule's consensus rate predicts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -20,25 +29,411 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 import topologies
+from mpifed.components.results import checked_result
 from mpifed.components.schema import ComponentOf
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import choco
 from mpifed.exchange.asynchrony import AsynchronousChannel, Timetable, first_values
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Channel, Exchange, Ledger, bits_of
+from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor
-from mpifed.exchange.contraction import predict
-from mpifed.exchange.corrections import Kept
+from mpifed.exchange.corrections import Correction, Kept, Neighbours
+from mpifed.exchange.corrections.base import checked_step
 from mpifed.exchange.corrections.fitting import fitted, mixed_by
-from mpifed.exchange.described import gossip_lines
+from mpifed.exchange.corrections.fitting import refusal as correction_refusal
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
-from mpifed.exchange.neighbours import CompressedMessages, GossipChannel, Replicas
-from mpifed.exchange.reduction import weighted_sum
-from mpifed.exchange.routing import Routing
-from mpifed.exchange.together import gossip_refusal
-from mpifed.federation.clients import Federation, participants
+from mpifed.exchange.nearby import nearby
+from mpifed.exchange.reduction import common_exponents, weighted_sum
+from mpifed.exchange.routes import Route, Routing, arrivals
+from mpifed.federation.clients import Draws, Federation, participants
+from mpifed.federation.network import ComputeOptions
+from mpifed.federation.participation import is_unbiased, shortens_rounds
 from mpifed.mpi.communicator import Communicator
-from mpifed.state import Nothing
+from mpifed.state import Nothing, client, host_memory, on_host
 from topologies.parameters import OwnPartError
+from topologies.schedules.thinning import Partial
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """The replicas of the clients' values that their neighbours hold (CHOCO-Gossip).
+
+    Attributes
+    ----------
+    replica : Tensor
+        (clients, numbers), one row per client; the shared values of a round one after another.
+    """
+
+    replica: Tensor = client()
+
+
+@dataclass(frozen=True)
+class CompressedMessages:
+    """How the messages of gossip are compressed.
+
+    Attributes
+    ----------
+    compressor : Compressor
+        What messages go through.
+    seed : int
+        The seed of its draws.
+    step : callable
+        Maps the size of a message to the step size gamma of CHOCO-Gossip.
+    """
+
+    compressor: Compressor
+    seed: int
+    step: Callable[[int], float]
+
+
+@dataclass
+class GossipChannel(Channel):
+    """The neighbours of one round.
+
+    Attributes
+    ----------
+    federation : Federation
+        Its training clients are the nodes.
+    routing : Routing
+        Gives W^k and how its rows move.
+    ledger : Ledger
+        Where messages are booked.
+    messages : CompressedMessages, Correction or None
+        How messages are compressed or corrected; None where they are sent whole and mixed plainly.
+    round : int
+        k, counted from 1.
+    active : ndarray
+        Who takes part, bool (n_clients,).
+    memory : Replicas, Kept or Nothing
+        What the messages of this round leave behind.
+    """
+
+    federation: Federation
+    routing: Routing
+    ledger: Ledger
+    messages: CompressedMessages | Correction | None
+    round: int
+    active: np.ndarray
+    memory: Any = field(default_factory=Nothing)
+    _sent: int = 0
+    """Messages of this round so far."""
+    _place: int = 0
+    """Numbers of the memory that they have used."""
+
+    @property
+    def shared_is_rows(self) -> bool:
+        return True
+
+    @property
+    def compressor(self) -> Compressor | None:
+        return self.messages.compressor if isinstance(self.messages, CompressedMessages) else None
+
+    def broadcast(self, shared: Tensor) -> Tensor:
+        return shared
+
+    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
+        if isinstance(self.messages, Correction):
+            return self._corrected(rows, before, self.messages)
+        if self.messages is not None:
+            return self._compressed(rows, self.messages)
+        self._book_whole(rows, math.prod(rows.shape[1:]))
+        return self._mixed(rows)
+
+    def _route(self, rows: Tensor, routing: Routing | None = None) -> Route:
+        routing = routing or self.routing
+        return routing.route(self.round, self.active, rows.element_size())
+
+    def _book(self, bits: int, floats: int) -> None:
+        """What goes up an edge comes down it."""
+        self.ledger.up_bits += bits
+        self.ledger.down_bits += bits
+        self.ledger.up_floats += floats
+
+    def _book_whole(self, rows: Tensor, numbers: int, routing: Routing | None = None) -> None:
+        """Messages of ``numbers`` numbers of the type of ``rows``."""
+        messages = self._route(rows, routing).messages
+        self._book(messages * bits_of(torch.Size([numbers]), rows.dtype), messages * numbers)
+
+    def _corrected(self, rows: Tensor, before: Tensor, correction: Correction) -> Tensor:
+        """The correction sees the update that the method has made."""
+        size, route = math.prod(rows.shape[1:]), self._route(rows)
+        part = slice(self._place, self._place + correction.width(size))
+        self._place = part.stop
+        self._book_whole(rows, correction.numbers(size))
+        around = partial(nearby, self.federation.communicator, route)
+        neighbours = Neighbours(
+            self._mixed_apart, self._mixed_within, route.sparse, route.mine, around
+        )
+        kept, x = self.memory.corrections, before.flatten(1)
+        own = kept[:, part]
+        made = correction.step(x, rows.flatten(1), own, neighbours)
+        after, found = checked_step(correction, made, x, own)
+        if part == slice(0, kept.shape[1]):
+            self.memory = Kept(found)
+        else:
+            kept = kept.clone()
+            kept[:, part] = found
+            self.memory = Kept(kept)
+        return after.view(rows.shape)
+
+    def _compressed(self, rows: Tensor, messages: CompressedMessages) -> Tensor:
+        """CHOCO-Gossip: what travels is the compressed distance from the neighbours' replica."""
+        compressor, size = messages.compressor, math.prod(rows.shape[1:])
+        draws, purpose = Draws(messages.seed, self.round), f"compression {self._sent}"
+        part = slice(self._place, self._place + size)
+        self._sent, self._place = self._sent + 1, part.stop
+        route, training = self._route(rows), self.federation.training
+        bits = compressor.bits(size, rows.element_size(), draws, training, purpose)
+        floats = compressor.floats(size, draws, training, purpose)
+        bits = checked_result(compressor, "bits", bits, training)
+        floats = checked_result(compressor, "floats", floats, training)
+        self._book(int(bits @ route.receivers), int(floats @ route.receivers))
+        replicas, flat = self.memory.replica, rows.flatten(1)
+        sent = contracted(
+            compressor, flat - replicas[:, part], draws, training[route.mine], purpose
+        )
+        mixed, moved = gossip_step(flat, replicas[:, part], sent, self._mixed, messages.step(size))
+        replicas = replicas.clone()
+        replicas[:, part] = moved
+        self.memory = Replicas(replicas)
+        return mixed.view(rows.shape)
+
+    def _mixed_apart(self, rows: Tensor, routing: Routing | None = None) -> Tensor:
+        """The rows of W X in memory of their own, also where nobody sends."""
+        mixed = self._mixed(rows, routing)
+        return mixed.clone() if mixed is rows else mixed
+
+    def _mixed_within(self, rows: Tensor) -> Tensor:
+        self._book_whole(rows, rows.shape[1], self.routing.within)
+        return self._mixed_apart(rows, self.routing.within)
+
+    def _mixed(self, rows: Tensor, routing: Routing | None = None) -> Tensor:
+        """The rows of W X, exactly, and equal for any ranks."""
+        routing = routing or self.routing
+        route, communicator = self._route(rows, routing), self.federation.communicator
+        if not route.messages:
+            return rows
+        ids = self.federation.training[route.mine]
+        (exponent,) = common_exponents(communicator, [rows.flatten(1)], ids, "update")
+        flat = np.ascontiguousarray(on_host(rows.flatten(1)))
+        made = host_memory(rows.flatten(1))
+        mixed = made.numpy()
+        neighbourhood = routing.neighbourhood(route)
+        for arrival in arrivals(communicator, route, neighbourhood, flat, exponent):
+            mine, target = flat[:, arrival.columns], mixed[:, arrival.columns]
+            route.mix(mine, arrival.rows, exponent, target, arrival.sums)
+        mixed[~route.linked] = flat[~route.linked]
+        return made.view(rows.shape).to(rows.device)
+
+
+def gossip_lines(route: Route, period: int | None, payload: int, values_kept: int) -> list[str]:
+    """Return lines on a round of gossip.
+
+    Parameters
+    ----------
+    route : Route
+        What ranks send each other in round 1.
+    period : int or None
+        The period of the schedule.
+    payload : int
+        The bytes of a message.
+    values_kept : int
+        Values of each client that are kept for others; 0 where clients wait for each other.
+    """
+    matrix, traffic = route.matrix, route.traffic
+    transport, why = route.chosen
+    per_row, per_sum = traffic.bytes_a_number()
+    gathered = transport == "collective"
+    rows = traffic.gathered_rows if gathered else traffic.row_numbers
+    moved = rows * payload
+    moved += 0 if gathered else traffic.sum_numbers * payload // per_row * per_sum
+    lines = [
+        f"exchange    gossip; {matrix.n} nodes, {len(matrix.edges)} edges in round 1, "
+        f"{'no period' if period is None else f'period {period}'}, W {matrix.sha256[:12]}"
+    ]
+    if values_kept:
+        return [
+            *lines,
+            f"            clients do not wait; {values_kept} values of each are kept, "
+            f"{values_kept * matrix.n * payload:,} bytes in all",
+        ]
+    return [
+        *lines,
+        f"            over its edges the federation sends {route.messages * payload:,} bytes",
+        f"            between ranks by {transport}: {why}",
+        f"            MPI moves {moved:,} bytes a round: {rows} rows"
+        + (f", {traffic.sum_numbers} sums" if traffic.sum_numbers and not gathered else ""),
+    ]
+
+
+STILL = (("drop_nodes", 0), ("drop_edges", 0), ("edge_failure", 0), ("local_rounds", 1))
+"""Options of schedules with which every neighbour hears every message."""
+
+FEW_HOLDERS = ("teleport", "random_walk")
+"""Schedules that say who takes part in a round."""
+
+
+def gossip_refusal(configuration: Any) -> str | None:
+    """Return why options cannot be combined with gossip, or None."""
+    if is_unbiased(configuration.participation):
+        return (
+            "participation.weights is 'unbiased', which is an average at a server; by gossip "
+            "the weights of absent clients' edges return to both ends, and the mean over "
+            "clients stays; allowed: renormalised"
+        )
+    reasons = (correction_refusal, _asynchrony_refusal, _moving_refusal)
+    if reason := next(filter(None, (of(configuration) for of in reasons)), None):
+        return reason
+    if configuration.compression.name == "none":
+        return None
+    compressed = f"compression.name is '{configuration.compression.name}'"
+    schedule = configuration.exchange.options["schedule"]
+    if schedule.name != "static":
+        return (
+            f"{compressed} and exchange.schedule '{schedule.name}': neighbours keep "
+            "replicas of each other's state, which a changing neighbourhood would not follow; "
+            "allowed: static"
+        )
+    if moving := _moving(schedule):
+        key, still = moving
+        return (
+            f"{compressed} and exchange.schedule.{key} {schedule.options[key]}: neighbours "
+            "keep replicas of each other's state, which need every message of every "
+            f"round; allowed: {still}"
+        )
+    if configuration.participation != 1.0 or configuration.on_divergence != "stop":
+        return (
+            f"{compressed} under gossip: who is absent would miss what its replicas need; "
+            "participation must be 1.0 and on_divergence stop"
+        )
+    return None
+
+
+def _moving(schedule: Any) -> tuple[str, float] | None:
+    """Return an option with which not every neighbour hears every message, and its still value."""
+    moving = (each for each in STILL if schedule.options.get(each[0], each[1]) != each[1])
+    return next(moving, None)
+
+
+def _moving_refusal(configuration: Any) -> str | None:
+    """Return why models would be lost that few clients have, or None."""
+    options = configuration.exchange.options
+    schedule = options["schedule"]
+    if schedule.name not in FEW_HOLDERS:
+        return None
+    said = f"exchange.schedule is '{schedule.name}', whose models few clients have"
+    if configuration.participation != 1.0 or configuration.on_divergence != "stop":
+        return f"{said}; participation must be 1.0 and on_divergence stop, or they are lost"
+    if options.get("asynchrony", "none") != "none":
+        return f"{said} from round to round; allowed: exchange.asynchrony=none"
+    if moving := _moving(schedule):
+        return f"{said}; exchange.schedule.{moving[0]} must be {moving[1]}, or they are lost"
+    return None
+
+
+def _asynchrony_refusal(configuration: Any) -> str | None:
+    """Return why clients of this configuration cannot mix without waiting, or None."""
+    options = configuration.exchange.options
+    mixes = options.get("asynchrony", "none")
+    if mixes == "none":
+        return None
+    said, compute = f"exchange.asynchrony is '{mixes}'", configuration.compute
+    if options.get("correction") is not None:
+        return (
+            f"{said} and exchange.correction '{options['correction'].name}', whose sums are kept "
+            "only where all that send in a round are heard in it; allowed: correction=none"
+        )
+    if configuration.compression.name != "none":
+        return (
+            f"{said} and compression.name '{configuration.compression.name}', whose replicas need "
+            "every message of every round; allowed: compression=none"
+        )
+    if configuration.on_divergence != "stop":
+        return f"{said}, where rounds cannot be run again without a client; allowed: stop"
+    if shortens_rounds(configuration.participation):
+        return (
+            f"{said} and participation.late 'partial', but seconds of a computation are those of "
+            "all its steps; allowed: miss"
+        )
+    if compute.name == "measured":
+        return (
+            f"{said}, whose events follow from the clock, and compute.name 'measured', which "
+            "differs from run to run; allowed: constant, lognormal, trace"
+        )
+    if compute == ComputeOptions() and configuration.network.path is None:
+        return f"{said}, whose events follow from the clock, but compute.seconds is 0"
+    schedule = options["schedule"]
+    if mixes == "pairwise" and (schedule.name != "static" or _moving(schedule)):
+        return (
+            f"{said}, which draws a neighbour for each computation itself; exchange.schedule must "
+            "be static, without lost nodes or edges and without local rounds"
+        )
+    return None
+
+
+FEWEST_SAMPLES, MOST_SAMPLES = 20, 200
+"""Blocks of tau rounds that the rate of a schedule without a closed form is estimated from."""
+
+MOST_NODES = 1000
+"""Nodes up to which such an estimate is made; it holds matrices of nodes x nodes."""
+
+
+@dataclass(frozen=True)
+class Attended(Partial):
+    """The matrices of a schedule among those who take part.
+
+    Attributes
+    ----------
+    taking_part : callable
+        Maps a round k to bool (nodes,).
+    """
+
+    taking_part: Callable[[int], np.ndarray]
+
+    def matrix(self, k: int) -> topologies.MixingMatrix:
+        """Return W^k of the schedule ``inner``, restricted to the participants of round k."""
+        return self.inner.matrix(k).restricted_to(self.taking_part(k))
+
+
+def predict(
+    schedule: topologies.Schedule,
+    taking_part: Callable[[int], np.ndarray] | None,
+    rounds: int,
+) -> dict[str, float | int] | None:
+    """Return the consensus rate (p, tau) of a schedule as plain numbers.
+
+    Parameters
+    ----------
+    schedule : topologies.Schedule
+        Gives W^k.
+    taking_part : callable or None
+        Maps a round k to bool (nodes,); None where all nodes take part in every round.
+    rounds : int
+        Rounds of the run. An estimate looks at no more than these, or ``FEWEST_SAMPLES`` times tau.
+
+    Returns
+    -------
+    dict or None
+        ``p``; ``tau``; ``per_round``, the factor (1 - p)^(1 / tau) of the squared distance in a
+        round; and ``standard_error``, that of p, 0 where p is exact. None if there are too many
+        nodes for an estimate, or the rate is not defined.
+    """
+    if taking_part is not None:
+        schedule = Attended(schedule, taking_part)
+    if schedule.period is None and schedule.n > MOST_NODES:
+        return None
+    samples = min(max(rounds // schedule.tau, FEWEST_SAMPLES), MOST_SAMPLES)
+    try:
+        rate = topologies.consensus_rate(schedule, samples)
+    except topologies.TopologyError:
+        return None
+    return {
+        "p": rate.p,
+        "tau": rate.tau,
+        "per_round": max(0.0, 1 - rate.p) ** (1 / rate.tau),
+        "standard_error": rate.standard_error,
+    }
+
 
 WIDTH = 1 << 16
 """Numbers of the rows that are compared with their mean at a time."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from mpifed.errors import RunError
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.sums import FlatSums, Sums
-from mpifed.supervision.shared_memory import PLACE, room
+from mpifed.watchdog.shared_memory import PLACE, room
 
 LARGE = 1 << 12
 """Numbers from which a sum goes node by node; the steps of a smaller one cost more than they save.

@@ -11,7 +11,7 @@ from torch import Tensor
 from mpifed.exchange.reduction import common_exponents
 from mpifed.exchange.routes import Route
 from mpifed.mpi.communicator import Communicator
-from mpifed.staging import on_host
+from mpifed.state import on_host
 
 WIDTH = 1 << 13
 """Columns that travel at a time: the same on any ranks, so that sums over them are too."""

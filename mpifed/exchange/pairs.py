@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mpifed.federation.clients import Federation
-from mpifed.staging import on_host
+from mpifed.state import on_host
 
 AT_ONCE = 1 << 22
 """Numbers that a rank holds of other ranks' rows at a time."""

@@ -23,7 +23,7 @@ from mpifed.errors import raise_first_diverged
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.sums import FlatSums, Sums
 from mpifed.sparse_rows import SparseRows
-from mpifed.staging import on_host
+from mpifed.state import on_host
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64, Int64

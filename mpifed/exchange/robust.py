@@ -20,7 +20,7 @@ from mpifed.exchange.pairs import by_coordinates
 from mpifed.exchange.reduction import common_exponents
 from mpifed.federation.clients import Federation
 from mpifed.sparse_rows import SparseRows
-from mpifed.staging import on_host
+from mpifed.state import on_host
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,27 @@ the same W.
 Rows travel by one of three transports. If nearly all ranks need nearly all rows, an Allgatherv
 moves as many bytes in fewer steps; if few pairs of ranks are neighbours, a neighbourhood collective
 on a distributed-graph communicator; where W changes from round to round, point-to-point messages.
+
+W^k of each round, and the route by which ranks send each other the rows that it mixes.
+
+Moving what a round of gossip needs between ranks, some columns of the rows at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
 
+import topologies
+from mpifed.errors import RunError
 from mpifed.exchange.mixer import Mixer, mix, mixer, off_diagonal_mixer
 from mpifed.federation.clients import Federation
+from mpifed.mpi.communicator import Communicator
 from topologies import MixingMatrix
 
 GATHER_SLACK = 1.05
@@ -297,3 +305,293 @@ class Route:
             else None
             for nodes in self.sums_to
         ]
+
+
+ROUTES_KEPT = 16
+"""Routes of earlier rounds that are kept for when their matrix comes again."""
+
+
+class Routing:
+    """The routes of a schedule's matrices between the clients of a federation.
+
+    Parameters
+    ----------
+    federation : Federation
+        Its training clients are the nodes, in their order.
+    schedule : topologies.Schedule
+        Gives W^k.
+    from_rank_0 : bool
+        Whether rank 0 computes W^k for all, because others might round it differently.
+    transport : str
+        One of ``routes.TRANSPORTS``.
+    within : topologies.Schedule, optional
+        A second schedule, whose routes are those of the attribute ``within``.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        schedule: topologies.Schedule,
+        from_rank_0: bool,
+        transport: str,
+        within: topologies.Schedule | None = None,
+    ) -> None:
+        self.within: Routing | None = None
+        if within is not None:
+            self.within = Routing(federation, within, from_rank_0, transport)
+        self.federation, self.schedule = federation, schedule
+        self._from_rank_0, self._transport = from_rank_0, transport
+        self._routes: dict[tuple[int, bytes, int], Route] = {}
+        self._weights: dict[int, scipy.sparse.csr_array] = {}
+        self._neighbourhoods: dict[int, Any] = {}
+
+    def route(self, round: int, active: np.ndarray, itemsize: int) -> Route:
+        """Return what this rank does in a round. Collective when first asked for.
+
+        Parameters
+        ----------
+        round : int
+            k, counted from 1.
+        active : ndarray
+            Who takes part, bool (n_clients,).
+        itemsize : int
+            Bytes of a number.
+
+        Raises
+        ------
+        RunError
+            On every rank, if rank 0 cannot make W^k.
+        """
+        phase, period = self._phase(round), self.schedule.period
+        key = (phase, np.packbits(active).tobytes(), itemsize)
+        if key not in self._routes:
+            if len(self._routes) >= ROUTES_KEPT:
+                self._routes.clear()
+                self._neighbourhoods.clear()
+            nodes = active[self.federation.training]
+            matrix = self._matrix(round)
+            if not nodes.all():
+                matrix = matrix.restricted_to(nodes)
+            repeats = period is not None and bool(nodes.all())
+            self._routes[key] = Route(
+                self.federation, matrix, nodes, itemsize, repeats, self._transport
+            )
+        return self._routes[key]
+
+    def arcs(self, round: int, active: np.ndarray, itemsize: int) -> np.ndarray:
+        """Return receivers and senders of a round's messages, int64 (messages, 2).
+
+        Parameters
+        ----------
+        round, active, itemsize
+            As for ``route``.
+        """
+        used = self.route(round, active, itemsize).sparse.tocoo()
+        pairs = np.stack([used.row, used.col], axis=1).astype(np.int64)
+        return np.asarray(pairs[used.row != used.col])
+
+    def weights(self, round: int) -> scipy.sparse.csr_array:
+        """Return W^k over all training clients, without explicit zeros. Collective.
+
+        Parameters
+        ----------
+        round : int
+            k, counted from 1.
+        """
+        phase = self._phase(round)
+        if phase not in self._weights:
+            if len(self._weights) >= ROUTES_KEPT:
+                self._weights.clear()
+            found = self._matrix(round).to_sparse()
+            found.eliminate_zeros()
+            self._weights[phase] = found
+        return self._weights[phase]
+
+    def _phase(self, round: int) -> int:
+        period = self.schedule.period
+        return round if period is None else (round - 1) % period
+
+    def _matrix(self, round: int) -> topologies.MixingMatrix:
+        """W^k, the same bits on every rank."""
+        if not self._from_rank_0:
+            return self.schedule.matrix(round)
+        communicator = self.federation.communicator
+        made: Any = None
+        if communicator.rank == 0:
+            try:
+                found = self.schedule.matrix(round)
+                made = (found.n, found.edges, found.weights, found.symmetric)
+            except topologies.TopologyError as error:
+                made = str(error)
+        made = communicator.broadcast_object(made)
+        if isinstance(made, str):
+            raise RunError(f"exchange.schedule: {made}")
+        return topologies.MixingMatrix(*made)
+
+    def neighbourhood(self, route: Route) -> Any:
+        """Return the distributed-graph communicator of ``route``. Collective when first asked for.
+
+        None for a route that has another transport.
+        """
+        if route.chosen[0] != "neighbourhood":
+            return None
+        if id(route) not in self._neighbourhoods:
+            rank = self.federation.communicator.rank
+            others = [peer for peer in range(len(route.receive)) if peer != rank]
+            self._neighbourhoods[id(route)] = self.federation.communicator.neighbourhood(
+                [peer for peer in others if route.receive[peer]],
+                [peer for peer in others if len(route.send[peer])],
+            )
+        return self._neighbourhoods[id(route)]
+
+
+T = TypeVar("T")
+
+BUFFER = 1 << 23
+"""Bytes of rows and sums, leaving and arriving, of a piece; a rank holds two at a time."""
+
+LITTLE = 1 << 21
+"""Bytes of a large model that a piece may have without notice, beside a rank's clients."""
+
+COLUMNS, FEWEST, PIECES = 1 << 15, 8, 32
+"""A model of more numbers than ``COLUMNS`` travels in at least ``PIECES``, or pieces of that; in
+``FEWEST`` where these have no more than ``LITTLE`` bytes.
+"""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Some columns of the rows that a rank mixes.
+
+    Attributes
+    ----------
+    columns : slice
+        The columns.
+    rows : ndarray
+        Rows from other ranks, (nodes, width), in the order of ``Route.columns``.
+    sums : list of tuple
+        For each rank that sends sums: the rows they add to, int64 (k,), and the products, float64
+        (orders, k, width).
+    """
+
+    columns: slice
+    rows: np.ndarray
+    sums: list[tuple[np.ndarray, np.ndarray]]
+
+
+def arrivals(
+    communicator: Communicator, route: Route, neighbourhood: Any, flat: np.ndarray, exponent: int
+) -> Iterator[Arrival]:
+    """Return what a rank mixes, piece by piece. Collective: every rank must take all pieces.
+
+    While a piece is mixed the next one travels.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        All ranks of the run.
+    route : Route
+        What is sent.
+    neighbourhood : object
+        What the communicator made for the route, if that is its transport, else None.
+    flat : ndarray
+        Rows of ``route.mine``, (clients, numbers).
+    exponent : int
+        All numbers of all ranks are below 2**exponent in modulus.
+    """
+    width, by_sums = piece(flat.shape[1], route.bytes_a_number), route.by_sums.any()
+
+    def begun() -> Iterator[Callable[[], Arrival]]:
+        for start in range(0, flat.shape[1], width):
+            columns = slice(start, min(start + width, flat.shape[1]))
+            part = flat[:, columns]
+            rows = _begin_rows(communicator, route, neighbourhood, part)
+            sums = _begin_sums(communicator, route, part, exponent) if by_sums else list
+            yield partial(_arrival, columns, rows, sums)
+
+    return ahead(begun())
+
+
+def _arrival(
+    columns: slice,
+    rows: Callable[[], np.ndarray],
+    sums: Callable[[], list[tuple[np.ndarray, np.ndarray]]],
+) -> Arrival:
+    return Arrival(columns, rows(), sums())
+
+
+def ahead(begun: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """Yield what operations return, each once the one after it has begun.
+
+    Examples
+    --------
+    >>> def operation(k):
+    ...     print("begin", k)
+    ...     return lambda: k
+    >>> for k in ahead(map(operation, range(2))):
+    ...     print("use", k)
+    begin 0
+    begin 1
+    use 0
+    use 1
+    """
+    waiting: Callable[[], T] | None = None
+    for operation in begun:
+        if waiting is not None:
+            yield waiting()
+        waiting = operation
+    if waiting is not None:
+        yield waiting()
+
+
+def piece(numbers: int, bytes_a_number: int) -> int:
+    """Return the columns of a model of so many numbers that travel at a time.
+
+    Examples
+    --------
+    >>> piece(1_000_000, 16), piece(1_000_000, 800), piece(1000, 16), piece(10**9, 800)
+    (125000, 10485, 32768, 10485)
+    """
+    little = min(-(-numbers // FEWEST), LITTLE // bytes_a_number)
+    return max(1, min(BUFFER // bytes_a_number, max(COLUMNS, numbers // PIECES, little)))
+
+
+def _begin_rows(
+    communicator: Communicator, route: Route, neighbourhood: Any, part: np.ndarray
+) -> Callable[[], np.ndarray]:
+    transport = route.chosen[0]
+    if transport == "collective":
+        return communicator.begin_gather(part, route.receive)
+    if transport == "neighbourhood":
+        return communicator.begin_exchange_in(
+            neighbourhood, part, route.send, route.receive, route.most
+        )
+    return communicator.begin_exchange(part, route.send, route.receive)
+
+
+def _begin_sums(
+    communicator: Communicator, route: Route, part: np.ndarray, exponent: int
+) -> Callable[[], list[tuple[np.ndarray, np.ndarray]]]:
+    """Gives other ranks the sums of our rows that they want, and takes theirs."""
+    orders, width = 2 * route.traffic.limbs - 1, part.shape[1]
+    receive = [len(nodes) for nodes in route.sums_from]
+    ends = np.cumsum([len(nodes) for nodes in route.sums_to])
+    send = [
+        np.arange(end - len(nodes), end) for end, nodes in zip(ends, route.sums_to, strict=True)
+    ]
+    outgoing = np.empty((ends[-1], orders, width))
+    for places, made in zip(send, route.sum_mixers, strict=True):
+        if made:
+            outgoing[places] = np.moveaxis(made.products(part, exponent), 0, 1)
+    arriving = communicator.begin_exchange(outgoing.reshape(-1, orders * width), send, receive)
+
+    def ended() -> list[tuple[np.ndarray, np.ndarray]]:
+        arrived, found, begin = arriving(), [], 0
+        for nodes in route.sums_from:
+            block = arrived[begin : begin + len(nodes)].reshape(len(nodes), orders, width)
+            begin += len(nodes)
+            if len(nodes):
+                found.append((np.searchsorted(route.mine, nodes), np.moveaxis(block, 1, 0)))
+        return found
+
+    return ended

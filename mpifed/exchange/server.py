@@ -16,21 +16,19 @@ from torch import Tensor
 from mpifed.components.results import checked_result
 from mpifed.components.schema import ComponentOf
 from mpifed.errors import RunError
-from mpifed.exchange.aggregation.fitting import completed, refusal
-from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.exchange.aggregation.aggregators import completed, refusal
+from mpifed.exchange.base import Exchange, ServerChannel, bits_of
 from mpifed.exchange.compression import Compressor
-from mpifed.exchange.compression.feedback import ErrorFeedback
+from mpifed.exchange.compression.base import ErrorFeedback
 from mpifed.exchange.compression.sparse import RandK
 from mpifed.exchange.grouping import LARGE, Grouping
-from mpifed.exchange.ledger import bits_of
 from mpifed.exchange.pairs import collected, inner_products
 from mpifed.exchange.reduction import sum_and_mass, weighted_sum
 from mpifed.exchange.robust import Robust, treatment
 from mpifed.federation.clients import Draws, Federation
 from mpifed.federation.participation import is_unbiased
 from mpifed.sparse_rows import SparseRows
-from mpifed.staging import on_host
-from mpifed.state import Nothing
+from mpifed.state import Nothing, on_host
 
 ROUNDING = 1e-6
 """How far the participants' weights may be above those of all clients, relatively."""

@@ -15,8 +15,13 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Shards
-from mpifed.federation.participation import Participation, inclusion, is_unbiased, present
-from mpifed.federation.unseen import count_unseen
+from mpifed.federation.participation import (
+    Participation,
+    count_unseen,
+    inclusion,
+    is_unbiased,
+    present,
+)
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
 

@@ -20,10 +20,13 @@ average of what participants S make of x is
 
 The second has the mean over all clients as its expectation (Horvitz and Thompson 1952), the first
 has not where the n_t differ: a ratio of two random sums, it weighs large clients too little.
+
+How many clients take no part in training; a configuration asks it before torch is imported.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, cast
@@ -32,7 +35,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from mpifed.random import client_keys, stream
-from topologies.chains import states
+from topologies.schedules.thinning import states
 
 Weights = Literal["renormalised", "unbiased"]
 
@@ -282,3 +285,14 @@ def _chains(rate: float, recovery: float, clients: np.ndarray, seed: int, round:
         return _uniform(seed, "dropout", round, clients[which])
 
     return states(rate, recovery, len(clients), uniform, round)
+
+
+def count_unseen(n_clients: int, fraction: float) -> int:
+    """Return how many clients are kept out of training: the rounded fraction, but never all.
+
+    Examples
+    --------
+    >>> count_unseen(10, 0.25), count_unseen(10, 1.0)
+    (3, 9)
+    """
+    return min(n_clients - 1, math.floor(fraction * n_clients + 0.5))

@@ -82,7 +82,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _refuse_absent_objects(words: Sequence[str]) -> None:
     """Refuse a user's component that is not there, before it brings torch."""
     from mpifed.config.early import refuse_absent_in
-    from mpifed.config.experiment_files import is_experiment, parse_overrides
+    from mpifed.config.experiments import is_experiment, parse_overrides
 
     overrides = [one for one in words if not is_experiment(one) and not one.startswith("job.")]
     refuse_absent_in(parse_overrides(overrides))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpifed.config.filenames import safe
+from mpifed.config.experiments import safe
 from mpifed.jobs import options as job_options
 from mpifed.jobs.options import JobOptions, Layout
 from mpifed.sweep.plan import Planned

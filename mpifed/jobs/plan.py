@@ -20,15 +20,14 @@ from mpifed.components.registry import find, plain
 from mpifed.components.schema import check_value, options_of
 from mpifed.config import configuration as config
 from mpifed.config.configuration import Configuration
-from mpifed.config.experiment_files import DEFAULT_EXPERIMENT, DEFAULTS, split_words
-from mpifed.config.filenames import safe
+from mpifed.config.experiments import DEFAULT_EXPERIMENT, DEFAULTS, safe, split_words
 from mpifed.errors import InputError
 from mpifed.federation.participation import Bernoulli
+from mpifed.io.yaml_files import as_text
 from mpifed.jobs import options as job_options
 from mpifed.jobs import sources
 from mpifed.jobs.job import Job
-from mpifed.reading.run_directories import holds_run
-from mpifed.reading.yaml_files import as_text
+from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
 from mpifed.sweep.references import split_linked
 from mpifed.training import resume

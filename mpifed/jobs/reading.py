@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.errors import InputError
-from mpifed.reading.text import MissingFile, damaged, read_text
+from mpifed.io.text import MissingFile, damaged, read_text
 
 MOST = 1 << 24
 """Bytes of a file that is read whole."""

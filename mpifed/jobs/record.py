@@ -16,10 +16,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from mpifed.errors import InputError
+from mpifed.io.atomic import replacing
+from mpifed.io.text import MissingFile, damaged, read_json
 from mpifed.jobs.job import Job
 from mpifed.jobs.reading import MOST
-from mpifed.reading.text import MissingFile, damaged, read_json
-from mpifed.replacing import replacing
 from mpifed.sweep.plan import Planned
 
 VERSION = 1

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mpifed.errors import InputError, closest
+from mpifed.io.yaml_files import as_text
 from mpifed.jobs import containers
 from mpifed.jobs.files import folder
 from mpifed.jobs.job import Job
 from mpifed.jobs.options import JobOptions
-from mpifed.reading.yaml_files import as_text
 from mpifed.sweep.plan import Planned
 
 LIBRARY = "mpifed_job.sh"

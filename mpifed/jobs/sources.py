@@ -11,10 +11,10 @@ import yaml
 
 from mpifed.components.schema import check_options, shown
 from mpifed.errors import InputError, closest
+from mpifed.io.text import read_text
 from mpifed.jobs.files import folder
 from mpifed.jobs.options import JobOptions
 from mpifed.jobs.reading import MOST
-from mpifed.reading.text import read_text
 
 
 class _Loader(yaml.SafeLoader):

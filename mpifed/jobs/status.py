@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpifed.errors import one_line
+from mpifed.io.text import damaged
 from mpifed.jobs import slurm
 from mpifed.jobs.reading import parse_digits, read_head, read_rounds, read_tail
 from mpifed.jobs.record import Record
-from mpifed.reading.text import damaged
 
 TAIL = 1 << 16
 """Bytes of a file's beginning and end in which its first and last lines are looked for."""

@@ -10,6 +10,10 @@ a method gives to it, plus weight decay:
 Further terms derive from ``Adjustment``. Which coordinates are trained at all is the solver's
 argument ``mask``, which ``Model.mask`` makes from names: a head alone (FedRep, FedPer, FedBABU),
 all but normalisation layers. docs/local_steps.md has a complete method of each kind.
+
+Local steps in which several rows of a client move together, on the same minibatches.
+
+What both ways of stepping clients are given.
 """
 
 from __future__ import annotations
@@ -17,7 +21,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
+
+from mpifed.data.base import Split
+from mpifed.local.minibatches import Work
+from mpifed.local.optimizers import Mask, Rate
 
 
 class Adjustment(ABC):
@@ -161,3 +170,129 @@ class Within(Adjustment):
     def add_to(self, gradient: Tensor, parameters: Tensor, clients: slice, models: slice) -> None:
         w, slope = parameters[..., : self.count], gradient[..., : self.count]
         slope.copy_((w - (w - self.lr * slope).clamp(self.low, self.high)) / self.lr)
+
+
+@dataclass
+class Minibatch(ABC):
+    """One minibatch of each of some clients, with the rows that move on it.
+
+    Attributes
+    ----------
+    rows : Tensor
+        Models of these clients, (c, models, P); ``Coupling.move`` changes them in place.
+    clients : Tensor
+        Positions of these clients among the participants hosted here, int64 (c,).
+    number : int
+        Which minibatch of the round, from 0.
+    rate : Tensor or float
+        Learning rates, (c, 1), or one for all.
+    """
+
+    rows: Tensor
+    clients: Tensor
+    number: int
+    rate: Rate
+
+    @abstractmethod
+    def gradient(self, points: Tensor, model: int) -> Tensor:
+        """Return the gradients of the minibatch's mean loss at ``points``.
+
+        Parameters
+        ----------
+        points : Tensor
+            (c, P).
+        model : int
+            Running statistics are those of ``rows[:, model]``, and change.
+
+        Returns
+        -------
+        Tensor
+            A new tensor, (c, n_trained).
+        """
+
+    @abstractmethod
+    def step(self, gradient: Tensor, model: int) -> None:
+        """Take a step of ``rows[:, model]`` by the update rule.
+
+        Parameters
+        ----------
+        gradient : Tensor
+            (c, n_trained), to which the solver's ``adjustments`` are added; it is overwritten.
+        model : int
+            Which of a client's models.
+        """
+
+
+class Coupling(ABC):
+    """What a minibatch does to the rows of a client.
+
+    Attributes
+    ----------
+    steps : int
+        Steps of the update rule of each model on a minibatch, at most; Adam counts them.
+    """
+
+    steps: int = 1
+
+    @abstractmethod
+    def move(self, batch: Minibatch) -> None:
+        """Move ``batch.rows`` in place.
+
+        What a client gets must not depend on the other clients of ``batch``: it is computed row by
+        row.
+
+        Parameters
+        ----------
+        batch : Minibatch
+            Rows and gradients of the clients that take this step.
+        """
+
+
+def sequences(start: Tensor, coupling: Coupling | None) -> int:
+    """Return how many sequences of minibatches a client has: one, or one of each model.
+
+    Parameters
+    ----------
+    start : Tensor
+        First models, (clients, models, P).
+    coupling : Coupling or None
+        What moves them together; None trains them apart.
+    """
+    return start.shape[1] if coupling is None else 1
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What the local steps of a round are made from.
+
+    Attributes
+    ----------
+    train : Split
+        Training samples of the hosted clients.
+    samples : Tensor
+        Rows of ``train`` in the order of visits; see ``minibatches.draw_orders``.
+    work : Work
+        Steps of each client.
+    rates : numpy.ndarray
+        Learning rates, float64 (clients, epochs), or (clients, 1) for all epochs.
+    done : numpy.ndarray
+        Steps before this round that count for the optimizer, int64 (clients,).
+    weights : Tensor or None
+        q, (components, hosted training samples).
+    adjustments : tuple of Adjustment
+        Terms that are added to the gradients.
+    mask : Mask or None
+        Which parameters are trained; None for all.
+    coupling : Coupling or None
+        What moves the models of a client together; None trains them apart.
+    """
+
+    train: Split
+    samples: Tensor
+    work: Work
+    rates: np.ndarray
+    done: np.ndarray
+    weights: Tensor | None
+    adjustments: tuple[Adjustment, ...]
+    mask: Mask | None
+    coupling: Coupling | None = None

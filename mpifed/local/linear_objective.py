@@ -23,9 +23,8 @@ from mpifed.errors import InputError
 from mpifed.federation.clients import Clients
 from mpifed.local.objective import Objective, Regulariser, StackedObjective
 from mpifed.models.base import Model
-from mpifed.models.likelihoods import sigmoid
 from mpifed.models.linear import Linear
-from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, MULTI_LABEL, SQUARED
+from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, MULTI_LABEL, SQUARED, sigmoid
 
 SPARSE_BELOW = 0.25
 """Share of non-zero inputs below which sparse products are faster; scripts/bench measures it."""

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.local.coupling import Minibatch, sequences
+from mpifed.local.adjustments import Minibatch, Steps, sequences
 from mpifed.local.optimizers import Moments, Rule
-from mpifed.local.steps import Steps
 from mpifed.models.base import Gradient, Model
 from mpifed.random import bits_at
-from mpifed.supervision import heartbeat
+from mpifed.watchdog import heartbeat
 
 Batch = tuple[Tensor, Tensor, Tensor]
 """Inputs, targets and weights of the samples of a minibatch."""

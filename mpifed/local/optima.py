@@ -4,14 +4,21 @@ Gradient descent is the paper's solver and runs for all clients at once. L-BFGS 
 find the minimiser to high accuracy, and ``stochastic_optima`` follows the published code. A
 non-convex f_i has several minima; the start decides which one is found, and the one found is kept
 in the state of the run.
+
+Progress and interruption of a long search that clients do alone.
+
+Pure local models as in the published code of FLIX: SGD on random parts of the samples.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy.optimize
@@ -20,11 +27,200 @@ from torch import Tensor
 
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import hessian, objective_of, smoothness
-from mpifed.local.objective import Objective, Regulariser, row_norms
-from mpifed.local.search import Search
-from mpifed.local.stochastic_optima import stochastic_optima
+from mpifed.local.minibatches import batches
+from mpifed.local.objective import Objective, Regulariser, row_norms, sampled_gradients
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
+from mpifed.watchdog.stop_requests import raise_if_stop_requested
+
+EVERY = 10.0
+"""Seconds between two lines of the log, at least."""
+
+log = logging.getLogger("mpifed")
+
+
+class Search:
+    """Reports in the log on the search for the optima of ``clients``, and stops it on request.
+
+    Parameters
+    ----------
+    clients : Clients
+        All clients hosted here.
+    """
+
+    def __init__(self, clients: Clients) -> None:
+        self._count = len(clients)
+        ranks = clients.federation.communicator
+        self._where = f" of rank {ranks.numbers[ranks.rank]}" if ranks.size > 1 else ""
+        self._reported = time.monotonic()
+
+    def at(self, iteration: int, left: int, norm: Callable[[], Any]) -> None:
+        """Report an iteration; every iteration calls it.
+
+        Parameters
+        ----------
+        iteration : int
+            Number of the iteration.
+        left : int
+            Clients that have not finished.
+        norm : callable
+            Returns their largest gradient norm; called only where a line is written.
+
+        Raises
+        ------
+        StopRequested
+            Where this rank has been asked to stop.
+        """
+        raise_if_stop_requested()
+        now = time.monotonic()
+        if now - self._reported < EVERY:
+            return
+        self._reported = now
+        log.info(
+            f"local optima: {iteration} iterations, {left} of {self._count} clients{self._where} "
+            f"not finished, largest gradient norm {float(norm()):.2e}"
+        )
+
+
+STEP = 1e-2
+"""Step size."""
+PART = 0.7
+"""Share of a client's samples in a step."""
+SMALL_LOSS = 1e-4
+"""A loss below it is small."""
+PATIENCE = 200
+"""Steps without a smaller validation loss."""
+
+
+def stochastic_optima(
+    model: Model,
+    clients: Clients,
+    regulariser: Regulariser,
+    start: Tensor,
+    draws: Draws,
+    tolerance: float,
+    most_steps: int,
+    search: Search,
+) -> Tensor:
+    """Minimise the f_i by SGD on parts of the samples; not collective.
+
+    The samples of a client's step depend on the seed, the step and the client alone.
+
+    Parameters
+    ----------
+    model : Model
+        The model of all clients.
+    clients : Clients
+        The clients hosted here.
+    regulariser : Regulariser
+        Added to every f_i.
+    start : Tensor
+        First points, (clients, P).
+    draws : Draws
+        Random numbers of the parts.
+    tolerance : float
+        Norm of the gradient below which it is small.
+    most_steps : int
+        Largest number of steps of a client.
+    search : Search
+        Reports progress.
+
+    Returns
+    -------
+    Tensor
+        x_i, (clients, P).
+
+    Raises
+    ------
+    StopRequested
+        Where this rank has been asked to stop.
+    """
+    x, found, watch = start.clone(), start.clone(), Watch.begun(len(clients))
+    here = left = np.arange(len(clients))
+    some, objectives = clients, _objectives(model, clients, regulariser)
+    running = np.ones(len(here), bool)
+    for step in range(most_steps + 1):
+        # Rebuilt as clients finish, so that finished ones are not computed any longer.
+        if len(left) <= len(here) // 2:
+            some = Clients(clients.federation, clients.shards, clients.rows[left])
+            objectives = _objectives(model, some, regulariser)
+            here, running = left, np.ones(len(left), bool)
+        done = _judged(objectives, some, x, here, found, watch, tolerance)
+        running &= ~done
+        left = here[running]
+        if not len(left) or step == most_steps:
+            break
+        search.at(step, len(left), partial(_largest_norm, objectives[0], x, here, running))
+        sizes = np.ceil(PART * some.n_train).astype(np.int64)
+        rows = batches(some, draws, f"local step {step}", sizes)
+        gradients = sampled_gradients(model, some, regulariser, x[here], rows)
+        moved = x[here] - STEP * gradients
+        x[here] = torch.where(torch.from_numpy(running)[:, None].to(x.device), moved, x[here])
+    return found
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Validation losses during the search; both arrays are updated in place.
+
+    Attributes
+    ----------
+    least : numpy.ndarray
+        Least validation loss of each client, float64 (clients,).
+    since : numpy.ndarray
+        Steps since then, int64 (clients,).
+    """
+
+    least: np.ndarray
+    since: np.ndarray
+
+    @classmethod
+    def begun(cls, count: int) -> Watch:
+        """Return the state before the first step of ``count`` clients."""
+        return cls(np.full(count, np.inf), np.zeros(count, np.int64))
+
+
+def _objectives(
+    model: Model, clients: Clients, regulariser: Regulariser
+) -> tuple[Objective, Objective]:
+    """f_i on the training samples, and the loss alone on the validation samples."""
+    validation = objective_of(model, clients, Regulariser(), clients.shards.val)
+    return objective_of(model, clients, regulariser), validation
+
+
+def _largest_norm(objective: Objective, x: Tensor, here: np.ndarray, running: np.ndarray) -> Tensor:
+    """The largest gradient norm of the clients that still run."""
+    return row_norms(objective.gradients(x[here]))[torch.from_numpy(running)].max()
+
+
+def _judged(
+    objectives: tuple[Objective, Objective],
+    clients: Clients,
+    x: Tensor,
+    here: np.ndarray,
+    found: Tensor,
+    watch: Watch,
+    tolerance: float,
+) -> np.ndarray:
+    """Which clients have finished, bool (len(here),); ``found`` gets their best points so far."""
+    training, validation = objectives
+    validates = clients.shards.val.counts[clients.rows] > 0
+    done = np.zeros(len(here), bool)
+    kept = ~validates
+    if validates.any():
+        losses = validation.losses(x[here]).cpu().numpy()
+        better = losses < watch.least[here]
+        watch.least[here] = np.where(better, losses, watch.least[here])
+        watch.since[here] = np.where(better, 0, watch.since[here] + 1)
+        done |= validates & (watch.since[here] >= PATIENCE)
+        kept |= better
+    if not validates.all():
+        norms = row_norms(training.gradients(x[here])).cpu().numpy()
+        small = (norms < tolerance) & (training.losses(x[here]).cpu().numpy() < SMALL_LOSS)
+        done |= ~validates & small
+    found[here[kept]] = x[here[kept]]
+    return done
+
 
 Solver = Literal["gd", "lbfgs", "newton", "published_code"]
 Start = Literal["zeros", "shared", "independent"]

@@ -16,7 +16,7 @@ from torch import Tensor
 from mpifed.data.base import Split
 from mpifed.models.base import Model
 from mpifed.models.losses import Loss, score
-from mpifed.supervision import heartbeat
+from mpifed.watchdog import heartbeat
 
 
 def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarray) -> Tensor:

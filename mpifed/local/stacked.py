@@ -18,15 +18,12 @@ import torch
 from torch import Tensor
 
 from mpifed.federation.clients import Clients
-from mpifed.local.adjustments import Adjustment
-from mpifed.local.coupling import Minibatch, sequences
+from mpifed.local.adjustments import Adjustment, Minibatch, Steps, sequences
 from mpifed.local.invariance import never_alone
-from mpifed.local.masking import Mask
 from mpifed.local.minibatches import Plan, Work, plan
-from mpifed.local.optimizers import Moments, Rule
-from mpifed.local.steps import Steps
+from mpifed.local.optimizers import Mask, Moments, Rule
 from mpifed.models.base import Model, RowGradients
-from mpifed.supervision import heartbeat
+from mpifed.watchdog import heartbeat
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped

@@ -9,8 +9,7 @@ from torch import Tensor, relu_
 from torch.nn.functional import max_pool2d
 
 from mpifed.data.base import Description
-from mpifed.models.images import Images, images_of
-from mpifed.models.pretrained import Network
+from mpifed.models.images import Images, Network, images_of
 
 FILTERS = (32, 64)
 """Channels of the two convolutions."""

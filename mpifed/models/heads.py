@@ -1,15 +1,30 @@
-"""Parts of a model by what they do: its last layer, what that layer is given, its normalisation."""
+"""Parts of a model by what they do: its last layer, what that layer is given, its normalisation.
+
+Models whose rows hold other numbers than those of the model that computes.
+
+Models with two linear heads on one body, and a loss for each (Chen and Chao 2022).
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mpifed.errors import InputError
-from mpifed.models.base import Model
+from mpifed.models.base import Gradient, Model
 from mpifed.models.linear import Linear
 from mpifed.models.mlp import Mlp
 from mpifed.models.modules import ModuleModel
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+import math
 
 BATCH = (nn.modules.batchnorm._NormBase,)
 """Layers with running statistics: batch normalisation and its relatives."""
@@ -183,3 +198,291 @@ def normalisation_layers(model: Model, every: bool = False) -> list[str]:
         for name, part in model.network.named_modules()
         if isinstance(part, kinds) and name in owners
     ]
+
+
+class Derived(Model):
+    """A model that another one computes, on one or more rows made from its own.
+
+    Local steps then move whatever a method has gradients for: weights between two models, or two
+    heads with a loss each. The buffers of the inner model come last in a row, as everywhere.
+
+    Parameters
+    ----------
+    inner : Model
+        What computes.
+    size : int
+        Numbers in a row without buffers.
+
+    Attributes
+    ----------
+    inner : Model
+        What computes.
+    """
+
+    def __init__(self, inner: Model, size: int) -> None:
+        self.inner, self._size = inner, size
+        self.loss, self.deterministic = inner.loss, inner.deterministic
+        self.n_buffers, self.same_bits = inner.n_buffers, inner.same_bits
+        self.steppings, self.stepping = inner.steppings, inner.stepping
+        self.stepping_on_gpu = inner.stepping_on_gpu
+        self.scored_together = inner.scored_together
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers in a row, buffers included."""
+        return self._size + self.n_buffers
+
+    @abstractmethod
+    def inner_rows(self, rows: Float[Tensor, "rows size"]) -> list[Tensor]:
+        """Return rows of the inner model, (R, inner.n_parameters) each.
+
+        The first of them is what the model predicts with, and what moves buffers.
+        """
+
+    @abstractmethod
+    def pulled_back(
+        self, rows: Float[Tensor, "rows size"], gradients: Sequence[Tensor]
+    ) -> Float[Tensor, "rows trained"]:
+        """Return the gradient in the numbers of a row, from those in each of ``inner_rows``.
+
+        Parameters
+        ----------
+        rows : Tensor
+            (R, n_parameters).
+        gradients : sequence of Tensor
+            One for each of ``inner_rows``, (R, at least its numbers without buffers).
+
+        Returns
+        -------
+        Tensor
+            (R, n_parameters - n_buffers).
+        """
+
+    def init(self, generator: np.random.Generator) -> np.ndarray:
+        """Return zeros: a method makes rows from models."""
+        return np.zeros(self.n_parameters)
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return self.inner.logits(self.inner_rows(parameters)[0], x)
+
+    def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return self.inner.shared_logits(self.inner_rows(parameters)[0], x)
+
+    def gradient(
+        self,
+        parameters: Float[Tensor, "rows size"],
+        x: Float[Tensor, "rows batch *inputs"],
+        y: Shaped[Tensor, "rows batch *targets"],
+        weights: Float[Tensor, "rows batch"],
+    ) -> Float[Tensor, "rows size"]:
+        found = [self.inner.gradient(row, x, y, weights) for row in self.inner_rows(parameters)]
+        pulled = self.pulled_back(parameters, found)
+        return torch.cat([pulled, pulled.new_zeros(len(pulled), self.n_buffers)], 1)
+
+    @contextmanager
+    def training(
+        self, parameters: Tensor, gradient: Tensor, mask: Tensor | None = None
+    ) -> Iterator[Gradient]:
+        own = parameters[None]
+        row = self.inner_rows(own)[0][0].clone()
+        trained = len(row) - self.n_buffers
+        found = row.new_empty(trained)
+        with self.inner.training(row, found) as compute_inner:
+
+            def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
+                gradients: list[Tensor] = []
+                for wanted in self.inner_rows(own):
+                    row[:trained] = wanted[0, :trained]
+                    buffers = row[trained:].clone()
+                    compute_inner(x, y, weights)
+                    if gradients:
+                        row[trained:] = buffers
+                    gradients.append(found[None].clone())
+                gradient.copy_(self.pulled_back(own, gradients)[0])
+
+            yield compute
+        parameters[self._size :] = row[trained:]
+
+
+class Between(Derived):
+    """Models between two others: own + w (other - own) in some numbers, w being trained.
+
+    A row is w, own and (other - own) of these numbers, then a whole row of the inner model, which
+    has the other numbers and the buffers.
+
+    Parameters
+    ----------
+    inner : Model
+        What computes.
+    chosen : Tensor
+        Which of its numbers w weighs, bool (inner.n_parameters,); buffers are left out.
+    """
+
+    def __init__(self, inner: Model, chosen: Tensor) -> None:
+        self.chosen = chosen & (torch.arange(len(chosen)) < len(chosen) - inner.n_buffers)
+        self.count = int(self.chosen.sum())
+        super().__init__(inner, 3 * self.count + inner.n_parameters - inner.n_buffers)
+
+    def rows_of(self, weights: Tensor, own: Tensor, other: Tensor) -> Tensor:
+        """Return rows.
+
+        Parameters
+        ----------
+        weights : Tensor
+            w, (..., count).
+        own, other : Tensor
+            Rows of the inner model, (..., inner.n_parameters).
+        """
+        kept = own[..., self.chosen]
+        return torch.cat([weights, kept, other[..., self.chosen] - kept, other], -1)
+
+    def inner_rows(self, rows: Float[Tensor, "rows size"]) -> list[Tensor]:
+        return [self.models_of(rows)]
+
+    def models_of(self, rows: Tensor) -> Tensor:
+        """Return the models of rows: (..., n_parameters) to (..., inner.n_parameters)."""
+        weights, own, difference = rows[..., : 3 * self.count].chunk(3, -1)
+        found = rows[..., 3 * self.count :].clone()
+        found[..., self.chosen] = own + difference * weights
+        return found
+
+    def pulled_back(
+        self, rows: Float[Tensor, "rows size"], gradients: Sequence[Tensor]
+    ) -> Float[Tensor, "rows trained"]:
+        found = rows.new_zeros(len(rows), self.n_parameters - self.n_buffers)
+        slopes = gradients[0][:, self.chosen[: gradients[0].shape[1]]]
+        found[:, : self.count] = slopes * rows[:, 2 * self.count : 3 * self.count]
+        return found
+
+
+class TwoHeads(Derived):
+    """A model with two heads: a row is theta and psi, phi, what is given, and the buffers.
+
+    What is given begins with log n.
+
+    Parameters
+    ----------
+    inner : Model
+        A model whose last layer is linear, with a bias for each output.
+    """
+
+    def __init__(self, inner: Model) -> None:
+        self.trained = inner.n_parameters - inner.n_buffers
+        name = last_layer(inner)
+        self.head = inner.mask([name])[: self.trained]
+        biases = [p for p in inner.places() if p.name == f"{name}.bias".removeprefix("*.")]
+        if not biases:
+            raise InputError(
+                f"algorithm fedrod adds numbers to the biases of the last layer, '{name}', but it "
+                "has none; use a model whose last layer has a bias"
+            )
+        self.bias, self.count = slice(biases[0].begin, biases[0].end), int(self.head.sum())
+        self.outputs = biases[0].end - biases[0].begin
+        self.personal, self.given = self.sizes()
+        super().__init__(inner, self.trained + self.personal + self.given)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return how many numbers the personal head is made of, and how many are given."""
+        return self.count, self.outputs
+
+    def heads_of(self, personal: Tensor, given: Tensor) -> Tensor:
+        """Return phi, (..., count), from the numbers that it is made of, and those given.
+
+        Of the latter the last ones are enough, without log n.
+        """
+        return personal
+
+    def pulled_head(self, personal: Tensor, given: Tensor, slopes: Tensor) -> Tensor:
+        """Return the gradient in ``personal``, (R, ...), from that in phi, (R, count)."""
+        return slopes
+
+    def rows_of(self, models: Tensor, personal: Tensor, given: Tensor) -> Tensor:
+        """Return rows of generic models (..., P), personal numbers and those given."""
+        return torch.cat(
+            [models[..., : self.trained], personal, given, models[..., self.trained :]], -1
+        )
+
+    def parts_of(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return theta and psi, personal numbers, those given and the buffers."""
+        sizes = [self.trained, self.personal, self.given, self.n_buffers]
+        model, personal, given, buffers = rows.split(sizes, -1)
+        return model, personal, given, buffers
+
+    def inner_rows(self, rows: Tensor) -> list[Tensor]:
+        model, head, given, buffers = self.parts_of(rows)
+        generic, personal = model.clone(), model.clone()
+        generic[..., self.bias] += given[..., : self.outputs]
+        personal[..., self.head] += self.heads_of(head, given)
+        return [torch.cat([found, buffers], -1) for found in (generic, personal)]
+
+    def pulled_back(self, rows: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+        _, personal, given, _ = self.parts_of(rows)
+        balanced, empirical = (found[:, : self.trained] for found in gradients)
+        own = self.pulled_head(personal, given, empirical[:, self.head])
+        return torch.cat([balanced, own, rows.new_zeros(len(rows), self.given)], -1)
+
+
+class HyperHeads(TwoHeads):
+    """Two heads, of which a perceptron nu makes the personal one from the client's label shares:
+
+        phi = v + V relu(u + U a)
+
+    A row has nu = (U, u, V, v) in place of phi; given are log n and a. All is computed entry by
+    entry, so that a row's numbers do not depend on the other rows.
+
+    Parameters
+    ----------
+    inner : Model
+        As for ``TwoHeads``.
+    width : int
+        Numbers of the perceptron's hidden layer.
+    """
+
+    def __init__(self, inner: Model, width: int) -> None:
+        self.width = width
+        super().__init__(inner)
+
+    @property
+    def labels(self) -> int:
+        """Numbers of a: one output tells two labels apart."""
+        return max(self.outputs, 2)
+
+    def sizes(self) -> tuple[int, int]:
+        hidden, made = self.width * (self.labels + 1), self.count * (self.width + 1)
+        return hidden + made, self.outputs + self.labels
+
+    def first(self, generator: np.random.Generator) -> np.ndarray:
+        """Draw nu, float64: U and u as torch's linear layers, V and v zero, so that phi is zero."""
+        hidden = self.width * (self.labels + 1)
+        drawn = generator.uniform(-1, 1, hidden) / math.sqrt(self.labels)
+        return np.concatenate([drawn, np.zeros(self.sizes()[0] - hidden)])
+
+    def heads_of(self, personal: Tensor, given: Tensor) -> Tensor:
+        hidden, columns, last = self._layers(personal, given)
+        return _total(hidden[..., None] * columns).add_(last)
+
+    def pulled_head(self, personal: Tensor, given: Tensor, slopes: Tensor) -> Tensor:
+        hidden, columns, _ = self._layers(personal, given)
+        shares = given[..., -self.labels :]
+        inner = (columns * slopes[:, None]).sum(-1) * (hidden > 0)
+        first = inner[:, None] * shares[:, :, None]
+        made = hidden[:, :, None] * slopes[:, None]
+        return torch.cat([first.flatten(1), inner, made.flatten(1), slopes], 1)
+
+    def _layers(self, personal: Tensor, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return relu(u + U a), (..., width), the columns of V, (..., width, count), and v."""
+        sizes = [self.labels * self.width, self.width, self.width * self.count, self.count]
+        first, bias, made, last = personal.split(sizes, -1)
+        columns = first.unflatten(-1, (self.labels, self.width))
+        shares = given[..., -self.labels :]
+        hidden = _total(shares[..., None] * columns).add_(bias).clamp_(min=0)
+        return hidden, made.unflatten(-1, (self.width, self.count)), last
+
+
+def _total(parts: Tensor) -> Tensor:
+    """Return the sum over the axis before the last, (..., K, n) to (..., n), entry by entry."""
+    while (count := parts.shape[-2]) > 1:
+        half = count // 2
+        added = parts[..., :half, :] + parts[..., half : 2 * half, :]
+        parts = torch.cat([added, parts[..., 2 * half :, :]], -2) if count % 2 else added
+    return parts[..., 0, :]

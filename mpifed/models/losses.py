@@ -13,19 +13,125 @@ All functions on outputs work elementwise or on the last axis. They were chosen 
 computes them alike at any position in a tensor, which does not hold for ``softplus`` or for a
 softmax over another axis. A client's result therefore does not depend on its neighbours in a block;
 ``tests/mpifed/test_blocks.py`` checks it.
+
+Negative log-likelihoods of labels under logits, element by element.
+
+Outputs of mixtures: what one predictor sum_m pi_m h_m gives for the outputs of M models.
+
+What the data ask of a model's outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
-from mpifed.models.likelihoods import cross_entropy, cross_entropy_slopes, logistic, sigmoid
-from mpifed.models.mixing import aligned, mixed_log_probabilities, mixed_logits, mixed_output
+from mpifed.data.base import Description
+from mpifed.errors import InputError
+
+
+def sigmoid(z: Tensor) -> Tensor:
+    """Return 1 / (1 + exp(-z)); overflow of exp gives the right limit, 0."""
+    return 1 / (1 + torch.exp(-z))
+
+
+def logistic(z: Tensor, y: Tensor) -> Tensor:
+    """Return -log of the probability that a logit ``z`` gives to ``y`` in {0, 1}; elementwise.
+
+    Examples
+    --------
+    >>> logistic(torch.tensor([0.0]), torch.tensor([1.0]))
+    tensor([0.6931])
+    """
+    return z.clamp(min=0) - z * y + torch.log1p(torch.exp(-z.abs()))
+
+
+def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return -log p(y | x) of each sample: (..., B, outputs) and (..., B) to (..., B)."""
+    if outputs.shape[-1] == 1:
+        return logistic(outputs[..., 0], y)
+    return -torch.log_softmax(outputs, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+
+def cross_entropy_slopes(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the derivative of ``cross_entropy`` in the outputs, shape of ``outputs``."""
+    if outputs.shape[-1] == 1:
+        return sigmoid(outputs) - y.unsqueeze(-1)
+    slopes = torch.softmax(outputs, -1)
+    return slopes.scatter_add(-1, y.unsqueeze(-1), torch.full_like(slopes[..., :1], -1))
+
+
+def aligned(mixture: Tensor, outputs: Tensor) -> Tensor:
+    """Return weights (M,) or (M, B) with as many axes as ``outputs``, (M, B, ...)."""
+    return mixture.view(*mixture.shape, *[1] * (outputs.dim() - mixture.dim()))
+
+
+def mixed_output(outputs: Tensor, mixture: Tensor) -> Tensor:
+    """Return sum_m pi_m h_m, (B, outputs), added component by component."""
+    return reduce(torch.add, (outputs * aligned(mixture, outputs)).unbind(0))
+
+
+def mixed_logits(outputs: Tensor, mixture: Tensor) -> Tensor:
+    """Return the logit of sum_m pi_m sigmoid(outputs_m), elementwise.
+
+    Parameters
+    ----------
+    outputs : Tensor
+        Logits of M models, (M, ...).
+    mixture : Tensor
+        pi, (M,) or for each sample (M, B), non-negative with sum 1.
+
+    Returns
+    -------
+    Tensor
+        (...).
+
+    Examples
+    --------
+    >>> mixed_logits(torch.logit(torch.tensor([[0.9], [0.1]])), torch.tensor([0.5, 0.5]))
+    tensor([0.])
+    """
+    weights = torch.log(aligned(mixture, outputs))
+    # Of both labels, so that a probability near 1 keeps its digits.
+    yes = torch.logsumexp(weights + logsigmoid(outputs), 0)
+    no = torch.logsumexp(weights + logsigmoid(-outputs), 0)
+    return yes - no
+
+
+def mixed_log_probabilities(outputs: Tensor, mixture: Tensor) -> Tensor:
+    """Return log sum_m pi_m softmax(outputs_m), of the shape of one model's outputs.
+
+    Where the last axis has one output, the logit of label 1, the result is such a logit too.
+
+    Parameters
+    ----------
+    outputs : Tensor
+        Logits of M models, (M, ..., outputs).
+    mixture : Tensor
+        pi, (M,) or for each sample (M, B), non-negative with sum 1.
+
+    Returns
+    -------
+    Tensor
+        (..., outputs). Logits whose softmax is the mixture, where there are several outputs.
+
+    Examples
+    --------
+    >>> outputs = torch.log(torch.tensor([[0.9, 0.1], [0.5, 0.5]]))
+    >>> torch.exp(mixed_log_probabilities(outputs, torch.tensor([0.5, 0.5])))
+    tensor([0.7000, 0.3000])
+    """
+    if outputs.shape[-1] == 1:
+        return mixed_logits(outputs, mixture)
+    weights = torch.log(aligned(mixture, outputs))
+    return torch.logsumexp(weights + torch.log_softmax(outputs, -1), 0)
+
 
 LossName = Literal["auto", "squared", "half_squared"]
 TOP = 5
@@ -288,3 +394,25 @@ HALF_SQUARED = Loss(
     lambda outputs, y, mixture: half_squared(mixed_output(outputs, mixture), y),
     mixed_output,
 )
+
+
+def refuse_sequences(data: Description, model: str) -> None:
+    """Refuse data that have a target at each position, for models with one output a sample.
+
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    model : str
+        Name of the model, for the message.
+
+    Raises
+    ------
+    InputError
+        Where the task is sequence.
+    """
+    if data.task == "sequence":
+        raise InputError(
+            f"model '{model}' gives one output for a sample, but the task of '{data.source}' is "
+            "sequence; allowed: lstm, or a torch module"
+        )

@@ -16,10 +16,8 @@ from torch import Tensor, nn
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model, RowGradients
-from mpifed.models.binding import filled
-from mpifed.models.layout import Place, places_of
-from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for
-from mpifed.models.outputs import refuse_sequences
+from mpifed.models.layout import Place, filled, places_of
+from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, refuse_sequences
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn import BatchNorm2d, Conv2d, Linear, ReLU6, Sequential
 
 from mpifed.data.base import Description
-from mpifed.models.images import Images, images_of
-from mpifed.models.pretrained import Network, draw_by_fan_out
+from mpifed.models.images import Images, Network, draw_by_fan_out, images_of
 
 STAGES = (
     (1, 16, 1, 1),

@@ -25,10 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from mpifed.models.base import Gradient, Model, Stepping
-from mpifed.models.binding import Binding, binding_of
 from mpifed.models.building import Build, Builder, complete, seeded
 from mpifed.models.diagnosis import converted, remarks_on
-from mpifed.models.layout import Layout, Place, layout_of
+from mpifed.models.layout import Binding, Layout, Place, binding_of, layout_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 from mpifed.models.stacking import SMALL, can_be_stacked, is_dense
 from mpifed.models.trial import BATCH, running_statistics, try_module

@@ -15,8 +15,7 @@ from torch.nn import BatchNorm2d, Conv2d, GroupNorm, Identity, Linear, MaxPool2d
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.models.images import Images, images_of
-from mpifed.models.pretrained import Network, draw_by_fan_out
+from mpifed.models.images import Images, Network, draw_by_fan_out, images_of
 
 Norm = Literal["batch", "group"]
 WIDTHS = (64, 128, 256, 512)

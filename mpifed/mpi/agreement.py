@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested, text_of
 from mpifed.mpi.communicator import Communicator
-from mpifed.supervision import heartbeat
+from mpifed.watchdog import heartbeat
 
 PATIENCE = 3.0
 """Seconds that a rank which refuses the input, or stops, waits for the others to do so too."""

@@ -16,7 +16,7 @@ import numpy as np
 from mpifed.errors import InputError
 from mpifed.mpi.protocol import Communicator
 from mpifed.mpi.sums import FlatSums, Sums
-from mpifed.supervision.launcher import launched
+from mpifed.watchdog.launcher import launched
 
 __all__ = [
     "LAUNCHER_SIZES",

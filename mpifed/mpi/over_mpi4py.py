@@ -25,7 +25,7 @@ from mpifed.mpi.polling import BUSY, LARGE, LONGEST_PAUSE, PATIENT_PAUSE, SHORTE
 from mpifed.mpi.protocol import Communicator
 from mpifed.mpi.star import Star, star_among
 from mpifed.mpi.sums import Sums
-from mpifed.supervision import heartbeat
+from mpifed.watchdog import heartbeat
 
 _TOLD = 1
 """The tag of what ``tell`` sends."""

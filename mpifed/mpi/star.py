@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mpifed.mpi.protocol import Communicator
-from mpifed.supervision.rank_process import peer_of
+from mpifed.watchdog.rank_process import peer_of
 
 LONGEST = 1 << 15
 """Bytes of a message at most; a socket's buffer holds several."""

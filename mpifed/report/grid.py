@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpifed.config.filenames import safe
+from mpifed.config.experiments import safe
 from mpifed.errors import InputError, closest
 from mpifed.report.columns import larger_is_better
 from mpifed.report.figure import DOTS

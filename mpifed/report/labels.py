@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.components.naming import without_module
+from mpifed.components.registry import without_module
 
 TITLES = {
     "agnostic": "AFL",

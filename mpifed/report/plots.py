@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mpifed.config.filenames import safe
+from mpifed.config.experiments import safe
 from mpifed.errors import InputError, closest
 from mpifed.report.chart import Chart
 from mpifed.report.charts import ROUNDS, SECONDS, Drawn, charts, drawn

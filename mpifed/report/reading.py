@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from mpifed.errors import InputError, closest
-from mpifed.reading.configurations import read_stored
-from mpifed.reading.results import DIGEST, read_clients, read_metrics, read_summary
 from mpifed.report.columns import COLUMNS, MEASURES
+from mpifed.results.configurations import read_stored
+from mpifed.results.results import DIGEST, read_clients, read_metrics, read_summary
 
 
 @dataclass(frozen=True)

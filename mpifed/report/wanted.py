@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpifed.config.filenames import safe
+from mpifed.config.experiments import safe
 from mpifed.report.columns import COLUMNS, MEASURES
 from mpifed.report.keys import short
 

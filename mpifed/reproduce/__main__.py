@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpifed.command import Parser, program, whole
-from mpifed.config.experiment_files import parse_overrides
+from mpifed.config.experiments import parse_overrides
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -40,8 +40,8 @@ from mpifed.errors import (
     complain,
     text_of,
 )
-from mpifed.reading.run_directories import check_output
 from mpifed.reproduce.study import Figure, Study, Table
+from mpifed.results.run_directories import check_output
 
 if TYPE_CHECKING:
     from mpifed.reproduce.tables import Plan

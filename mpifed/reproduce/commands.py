@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpifed.errors import EXIT_BAD_INPUT, InputError
+from mpifed.io.yaml_files import as_text
 from mpifed.printing import say
-from mpifed.reading.yaml_files import as_text
 from mpifed.reproduce.study import Figure, Planned
 
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mpifed.reading.configurations import read_stored
-from mpifed.reading.results import read_clients, read_metrics
 from mpifed.reproduce.study import Planned
+from mpifed.results.configurations import read_stored
+from mpifed.results.results import read_clients, read_metrics
 
 
 def growth(runs: Mapping[str, Sequence[Planned]]) -> str:
@@ -59,7 +59,7 @@ def recovered(runs: Mapping[str, Sequence[Planned]]) -> str:
     """Return how well FedEM recovers clusters (App. J.4)."""
     from mpifed.api import load
     from mpifed.config.configuration import resolve
-    from mpifed.data.synthetic import Synthetic
+    from mpifed.data.sources.synthetic import Synthetic
     from mpifed.mpi.communicator import Alone
     from mpifed.theory.recovery import recovery
 

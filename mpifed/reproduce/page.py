@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.reading.results import read_clients, read_summary
 from mpifed.report.intervals import estimate
 from mpifed.reproduce.study import Entry, Planned, Table
+from mpifed.results.results import read_clients, read_summary
 
 LEVEL = 0.05
 """Above this p-value two methods tie."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.errors import InputError, closest
-from mpifed.reading.yaml_files import as_text
+from mpifed.io.yaml_files import as_text
 
 
 def folder_of(label: str) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.config.early import check_early
-from mpifed.config.experiment_files import apply_overrides, read_experiment
+from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError, text_of
+from mpifed.io.yaml_files import as_text
 from mpifed.printing import say
-from mpifed.reading.yaml_files import as_text
 from mpifed.reproduce import page, tuning
 from mpifed.reproduce.commands import submit
 from mpifed.reproduce.running import check_input, run_missing

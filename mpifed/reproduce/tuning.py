@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from mpifed.reading.results import read_metrics
 from mpifed.reproduce.study import Entry, Planned, Table
+from mpifed.results.results import read_metrics
 
 LEARNING_RATES = (0.316, 0.1, 0.0316, 0.01, 0.00316, 0.001)
 """10^-0.5, 10^-1, ..., 10^-3."""

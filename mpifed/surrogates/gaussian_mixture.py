@@ -14,24 +14,169 @@ The penalty is lambda / 2 sum ||m_l||^2 where only means are learnt, lambda / 2 
 where all is, which keeps T in closed form. Learnt covariances have no eigenvalue below a floor:
 that is a constraint of the problem, and T its exact minimiser (eigenvalues are clipped), so the
 objective still falls in every step.
+
+Gaussian mixtures as distributions: densities and posterior probabilities of components.
+
+The projection on the moments of a mixture: semidefinite, with shares that sum to one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt
+from scipy.optimize import brentq
 from torch import Tensor
 
 from mpifed.data.base import Description
+from mpifed.errors import InputError
 from mpifed.surrogates.base import Surrogate, client_means, each_row, padded
-from mpifed.surrogates.mixture import Mixture, covariances_of, weights_of
-from mpifed.surrogates.moments import semidefinite_with_shares
-from mpifed.surrogates.projections import eigenvalues_at_least, simplex
+from mpifed.surrogates.projections import eigenvalues_at_least, positive_semidefinite, simplex
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The parameters of a Gaussian mixture.
+
+    Attributes
+    ----------
+    means : Tensor, shape (L, p)
+        The means.
+    covariances : Tensor, shape (L, p, p)
+        The covariances.
+    weights : Tensor, shape (L,)
+        The weights, with sum 1.
+    """
+
+    means: Tensor
+    covariances: Tensor
+    weights: Tensor
+
+    def log_joint(self, z: Tensor) -> Tensor:
+        """Return ln weight + ln density of each component, (samples, L)."""
+        columns = []
+        for mean, covariance, weight in zip(
+            self.means, self.covariances, self.weights, strict=True
+        ):
+            factor = torch.linalg.cholesky(covariance)
+            identity = torch.eye(len(factor), dtype=factor.dtype)
+            whitening = torch.linalg.solve_triangular(factor, identity, upper=False)
+            white = (z - mean) @ whitening.T
+            constant = torch.log(weight) + whitening.diagonal().log().sum()
+            columns.append(constant - 0.5 * (white * white).sum(1))
+        dimension = self.means.shape[1]
+        return torch.stack(columns, 1) - 0.5 * dimension * math.log(2 * math.pi)
+
+    def responsibilities(self, z: Tensor) -> Tensor:
+        """Return the posterior probabilities of the components, (samples, L)."""
+        joint = self.log_joint(z)
+        return torch.exp(joint - torch.logsumexp(joint, 1, keepdim=True))
+
+
+def weights_of(given: list[float] | None, components: int) -> Tensor:
+    """Return the weights that a configuration gives, or equal ones: float64 (components,).
+
+    Raises
+    ------
+    InputError
+        If they are not so many numbers with sum 1.
+    """
+    weights = np.full(components, 1 / components) if given is None else np.array(given, float)
+    if weights.shape != (components,) or abs(weights.sum() - 1) > 1e-9:
+        raise InputError(
+            f"algorithm.surrogate.weights is {given}; it must be {components} numbers with sum 1"
+        )
+    return torch.from_numpy(weights)
+
+
+def covariances_of(given: list[list[list[float]]] | None, components: int, p: int) -> Tensor:
+    """Return the covariances that a configuration gives, or identities: (components, p, p).
+
+    Raises
+    ------
+    InputError
+        If they are not so many symmetric positive definite matrices.
+    """
+    if given is None:
+        return torch.eye(p, dtype=torch.float64).repeat(components, 1, 1)
+    wanted = f"{components} symmetric positive definite matrices of {p} x {p}"
+    try:
+        found = torch.tensor(given, dtype=torch.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"covariances has rows of unequal length; it must be {wanted}") from None
+    if found.shape != (components, p, p):
+        raise InputError(f"covariances has shape {tuple(found.shape)}; it must be {wanted}")
+    if not torch.equal(found, found.mT) or float(torch.linalg.eigvalsh(found).min()) <= 0:
+        raise InputError(f"covariances has another kind of matrix; it must be {wanted}")
+    return found
+
+
+def semidefinite_with_shares(matrices: Tensor, floor: float) -> Tensor:
+    """Return the nearest semidefinite matrices whose last diagonal entries sum to 1.
+
+    With a multiplier nu on that entry the nearest semidefinite matrix is A - nu E with its negative
+    eigenvalues set to 0, and its entry decreases in nu; one nu makes the sum 1. A matrix whose
+    entry would be below the floor has a separate nu, which makes it the floor.
+
+    Parameters
+    ----------
+    matrices : Tensor of float64, shape (L, n, n)
+        The matrices A.
+    floor : float
+        The least last diagonal entry, at most 1 / L.
+
+    Returns
+    -------
+    Tensor of float64, shape (L, n, n)
+        The nearest matrices in Frobenius norm, symmetric.
+    """
+    symmetric = (matrices + matrices.mT) / 2
+    shares = symmetric[:, -1, -1]
+    kept = symmetric.clone()
+    kept[:, -1, -1] = simplex(shares, floor)
+    if all(torch.equal(positive_semidefinite(one), one) for one in kept):
+        return kept
+
+    def clipped(prices: Tensor) -> Tensor:
+        lowered = symmetric.clone()
+        lowered[:, -1, -1] -= prices
+        values, vectors = torch.linalg.eigh(lowered)
+        raised = (vectors * values.clamp(min=0)[:, None]) @ vectors.mT
+        return (raised + raised.mT) / 2
+
+    def above_floor(one: int, price: float) -> float:
+        return float(clipped(torch.full_like(shares, price))[one, -1, -1]) - floor
+
+    def total(price: float) -> float:
+        at = clipped(torch.full_like(shares, price))[:, -1, -1]
+        return float(at.clamp(min=floor).sum()) - 1
+
+    # Clipping adds to a diagonal entry, so that each is at least A - nu.
+    price = _root(total, float(shares.sum() - 1) / len(shares))
+    prices = torch.full_like(shares, price)
+    for one in (clipped(prices)[:, -1, -1] < floor).nonzero()[:, 0].tolist():
+        low = float(shares[one]) - floor
+        prices[one] = _root(partial(above_floor, one), low)
+    found = clipped(prices)
+    found[:, -1, -1] = found[:, -1, -1].clamp(min=floor)
+    return found
+
+
+def _root(falling: Callable[[float], float], low: float) -> float:
+    """Return the root of a decreasing function that is at least 0 at ``low``, but for rounding."""
+    if falling(low) <= 0:
+        return low
+    step = 1.0
+    while falling(low + step) > 0:
+        step *= 2
+    return float(brentq(falling, low, low + step, xtol=1e-15, rtol=1e-15))
+
 
 WEIGHT_FLOOR = 1e-9
 """Each component's weight in s is at least this, so that T is unique."""

@@ -8,6 +8,10 @@ there is any, alternate with exact steps on the support found so far (``active_s
 samples share the Gram matrix, so an iteration is one matrix product. Converged samples leave the
 batch. The length of a run depends on the dictionary alone, and the arithmetic of a sample never on
 the other samples.
+
+The lasso of many samples in terms of the Gram matrix, with objective and duality gap.
+
+Exact steps for the lasso: the minimum on the face of given signs, for many samples.
 """
 
 from __future__ import annotations
@@ -22,9 +26,437 @@ from torch.nn.functional import softshrink
 
 from mpifed.errors import InputError, RunError
 from mpifed.local.invariance import COLUMNS
-from mpifed.surrogates.active_set import block_pivots, refine
 from mpifed.surrogates.base import padded
-from mpifed.surrogates.lasso_problem import Quadratic, Samples, product, quadratic
+
+RANK_TOLERANCE = 1e-10
+"""A Gram matrix is singular where it and its inverse have norms with a larger inverse product."""
+DAMPING = 1e-7
+"""What exact steps add to a singular Gram matrix, relative to its largest eigenvalue."""
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """The problem 1/2 hᵀ G h - cᵀ h + l1 ||h||_1, and h >= 0 if ``nonnegative``, for many c.
+
+    Attributes
+    ----------
+    gram : ndarray, shape (K, K)
+        G.
+    inverse : ndarray, shape (K, K), or None
+        G^-1; None where G is singular to rounding.
+    damping : float
+        What exact steps add to the diagonal of a singular G, otherwise 0.
+    l1 : float
+        The penalty.
+    nonnegative : bool
+        Whether codes must be non-negative.
+    """
+
+    gram: np.ndarray
+    inverse: np.ndarray | None
+    damping: float
+    l1: float
+    nonnegative: bool
+
+
+def quadratic(dictionary: Tensor, l1: float, nonnegative: bool) -> Quadratic:
+    """Return the problem of a dictionary.
+
+    Parameters
+    ----------
+    dictionary : Tensor of float64, shape (p, K)
+        The atoms as columns.
+    l1 : float
+        The penalty.
+    nonnegative : bool
+        Whether codes must be non-negative.
+
+    Returns
+    -------
+    Quadratic
+        The problem.
+
+    Raises
+    ------
+    RunError
+        If the dictionary is not finite or too large.
+    """
+    gram = dictionary.T @ dictionary
+    norm = float(torch.linalg.vector_norm(gram))
+    if not np.isfinite(norm):
+        raise RunError("the dictionary has a value that is not finite or too large: it diverged")
+    inverse = None
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if not int(failed):
+        inverse = torch.cholesky_inverse(factor)
+        if not norm * float(torch.linalg.vector_norm(inverse)) * RANK_TOLERANCE < 1:
+            inverse = None
+    if inverse is not None:
+        return Quadratic(gram.numpy(), inverse.numpy(), 0.0, l1, nonnegative)
+    damping = DAMPING * float(torch.linalg.eigvalsh(gram)[-1])
+    return Quadratic(gram.numpy(), None, damping, l1, nonnegative)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Unfinished samples, filled up to a multiple of ``COLUMNS``; the first ``count`` are real.
+
+    Attributes
+    ----------
+    count : int
+        The number of real samples.
+    owner : ndarray of int64, shape (samples,)
+        Their numbers in the input.
+    c : ndarray, shape (K, samples)
+        Dᵀ z.
+    energy : ndarray, shape (samples,)
+        ||z||^2.
+    limit : ndarray, shape (samples,)
+        The duality gap to reach.
+    """
+
+    count: int
+    owner: np.ndarray
+    c: np.ndarray
+    energy: np.ndarray
+    limit: np.ndarray
+
+    def reached(self, problem: Quadratic, h: np.ndarray, g: np.ndarray) -> np.ndarray:
+        """Return which codes ``h`` are good enough, bool (samples,), for g = c - G h."""
+        return duality_gaps(problem, h, g, self.c, self.energy) <= self.limit
+
+    def part(self, columns: slice) -> Samples:
+        """Return some of the samples, a multiple of ``COLUMNS``, of which some may not be real."""
+        count = min(self.count, columns.stop) - columns.start
+        c = np.ascontiguousarray(self.c[:, columns])
+        parts = (part[columns] for part in (self.energy, self.limit))
+        return Samples(count, self.owner[columns], c, *parts)
+
+    def where(self, unfinished: np.ndarray) -> tuple[Samples, np.ndarray] | None:
+        """Return the real samples for which ``unfinished``, bool (samples,), is true.
+
+        Columns are filled up with the first of them.
+
+        Parameters
+        ----------
+        unfinished : ndarray of bool, shape (samples,)
+            Which samples to keep.
+
+        Returns
+        -------
+        tuple or None
+            The samples and their columns here, int64; None if there are none.
+        """
+        columns = np.flatnonzero(unfinished[: self.count])
+        count = len(columns)
+        if not count:
+            return None
+        columns = filled(columns)
+        c = self.c.take(columns, 1)
+        parts = (part.take(columns) for part in (self.energy, self.limit))
+        return Samples(count, self.owner.take(columns), c, *parts), columns
+
+
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the matrix product a b."""
+    return torch.mm(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+
+
+def over_atoms(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return sum_k a_k b_k of each column, (samples,)."""
+    return np.add.reduce(a * b, 0)
+
+
+def steepest(problem: Quadratic, g: np.ndarray) -> np.ndarray:
+    """Return the largest slope of each column of g: max |g_k|, or max g_k if nonnegative."""
+    highest = np.maximum.reduce(g, 0)
+    return highest if problem.nonnegative else np.maximum(highest, -np.minimum.reduce(g, 0))
+
+
+def duality_gaps(
+    problem: Quadratic, h: np.ndarray, g: np.ndarray, c: np.ndarray, energy: np.ndarray
+) -> np.ndarray:
+    """Return the objective minus the dual value at the scaled residual.
+
+    The dual point is a r with the largest feasible a <= 1. In the form
+    1/2 (1 - a)^2 ||r||^2 + l1 ||h||_1 - a hᵀ g nothing cancels.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        The lasso.
+    h : ndarray, shape (K, samples)
+        The codes.
+    g : ndarray, shape (K, samples)
+        c - G h = Dᵀ r, for the residual r.
+    c : ndarray, shape (K, samples)
+        Dᵀ z.
+    energy : ndarray, shape (samples,)
+        ||z||^2.
+
+    Returns
+    -------
+    ndarray, shape (samples,)
+        The gaps.
+    """
+    scale = problem.l1 / np.maximum(steepest(problem, g), problem.l1)
+    along = over_atoms(h, g)
+    residual = np.maximum(energy - over_atoms(h, c) - along, 0)
+    length = np.add.reduce(np.abs(h), 0)
+    return 0.5 * (1 - scale) ** 2 * residual + (problem.l1 * length - scale * along)
+
+
+def objectives(h: np.ndarray, g: np.ndarray, c: np.ndarray, l1: float) -> np.ndarray:
+    """Return 1/2 hᵀ G h - cᵀ h + l1 ||h||_1 for g = c - G h, (samples,)."""
+    return l1 * np.add.reduce(np.abs(h), 0) - 0.5 * over_atoms(h, c + g)
+
+
+def filled(columns: np.ndarray) -> np.ndarray:
+    """Return the column numbers (n,), n > 0, with the first repeated to fill ``COLUMNS``."""
+    return np.concatenate([columns, columns[:1].repeat(-len(columns) % COLUMNS)])
+
+
+MOST_EXCHANGES = 12
+"""Block pivots of a sample, at most."""
+PATIENCE = 3
+"""Block pivots in a row that need not leave fewer numbers on the wrong side than ever before."""
+MOST_UNUSED = 24
+"""Atoms that a sample may leave unused for a pivot; with more, gradient steps are cheaper."""
+SMALLEST = 4
+"""Systems up to this size are solved together, then those up to twice this size, and so on."""
+ELIMINATED = 8
+"""Up to this size they are solved side by side, larger ones by LAPACK one after the other."""
+
+
+def block_pivots(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes by block pivots, and which samples are not finished.
+
+    The Gram matrix must have an inverse.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        The lasso.
+    samples : Samples
+        The samples.
+
+    Returns
+    -------
+    tuple of ndarray
+        Codes (samples, K), the last attempt where not finished, and a bool for each sample.
+    """
+    assert problem.inverse is not None
+    atoms, count = samples.c.shape
+    found, unfinished = np.zeros((count, atoms)), np.ones(count, bool)
+    signs = np.copysign(1.0, product(problem.inverse, samples.c))
+    if problem.nonnegative:
+        np.maximum(signs, 0, out=signs)
+    owner, fewest = np.arange(count), np.full(count, atoms + 1)
+    patience, going = np.full(count, PATIENCE), np.ones(count, bool)
+    for _ in range(MOST_EXCHANGES):
+        used = np.abs(signs).sum(0)
+        going &= (used <= ELIMINATED) | (used >= atoms - MOST_UNUSED)
+        if not going.all():
+            left = samples.where(going)
+            if left is None:
+                break
+            samples, columns = left
+            owner, signs = owner.take(columns), signs.take(columns, 1)
+            fewest, patience = fewest.take(columns), patience.take(columns)
+        minimum, g = face_minimum(problem, signs, samples.c)
+        h, leaving = _clipped(minimum, signs)
+        done = samples.reached(problem, h, samples.c - product(problem.gram, h))
+        found[owner] = h.T
+        unfinished[owner] = ~done
+        entering = (g if problem.nonnegative else np.abs(g)) > problem.l1
+        entering &= signs == 0
+        wrong = (leaving | entering).sum(0)
+        patience = np.where(wrong < fewest, PATIENCE, patience - 1)
+        fewest = np.minimum(fewest, wrong)
+        going = ~done & (wrong > 0) & (patience > 0)
+        signs = signs * ~leaving
+        if entering.any():
+            signs += np.sign(g) * entering
+    return found, unfinished
+
+
+def refine(problem: Quadratic, samples: Samples, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes no worse than the given ones, and which are good enough.
+
+    The candidates are the minimum on the face with entries of the wrong sign set to zero, and the
+    point where the segment from ``h`` to that minimum first changes a sign.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        The lasso.
+    samples : Samples
+        The samples.
+    h : ndarray, shape (K, samples)
+        The codes.
+
+    Returns
+    -------
+    tuple of ndarray
+        Codes (K, samples), and a bool for each sample.
+    """
+    g = samples.c - product(problem.gram, h)
+    entering = (g if problem.nonnegative else np.abs(g)) > problem.l1
+    signs = np.where(h != 0, np.sign(h), np.where(entering, np.sign(g), 0.0))
+    minimum, _ = face_minimum(problem, signs, samples.c, h)
+    clipped, wrong = _clipped(minimum, signs)
+    clipped_g = samples.c - product(problem.gram, clipped)
+    done = samples.reached(problem, clipped, clipped_g)
+    if done.all():
+        return clipped, done
+    reach = np.minimum.reduce(np.where(wrong, h / (h - minimum), 1.0), 0)
+    crossed = h + reach * (minimum - h)
+    crossed = np.where(wrong & (crossed * signs <= 0), 0.0, crossed)
+    best, lowest = h, objectives(h, g, samples.c, problem.l1)
+    crossed_g = samples.c - product(problem.gram, crossed)
+    for candidate, its_g in ((crossed, crossed_g), (clipped, clipped_g)):
+        value = objectives(candidate, its_g, samples.c, problem.l1)
+        lower = value < lowest
+        best = np.where(lower, candidate, best)
+        lowest = np.where(lower, value, lowest)
+    return np.where(done, clipped, best), done
+
+
+def _clipped(minimum: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``minimum`` with entries of the wrong sign set to zero, and where they are."""
+    agreeing = minimum * signs
+    return np.maximum(agreeing, 0) * signs, agreeing < 0
+
+
+def face_minimum(
+    problem: Quadratic, signs: np.ndarray, c: np.ndarray, around: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return h' with G_AA h'_A = c_A - l1 s_A for each sample's A = {s != 0}, zero elsewhere.
+
+    Where the system is singular although damped, the result is meaningless or not finite.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        The lasso.
+    signs : ndarray, shape (K, samples)
+        s.
+    c : ndarray, shape (K, samples)
+        Dᵀ z.
+    around : ndarray, shape (K, samples), optional
+        The codes around which a singular G is damped.
+
+    Returns
+    -------
+    tuple of ndarray, shape (K, samples)
+        H' and c - G h'.
+    """
+    gram, inverse, active = problem.gram, problem.inverse, signs != 0
+    pull = problem.l1 * signs
+    b = c - pull
+    if inverse is None:
+        assert around is not None
+        damped = gram + problem.damping * np.eye(len(gram))
+        h = subsystems(damped, active, b + problem.damping * around)
+        return h, c - product(gram, h)
+    # h' = P (b - nu) with nu zero on A and h' zero off A, so P_II nu_I = (P b)_I for I off A.
+    free = product(inverse, b)
+    used = active.sum(0)
+    if used.min() == len(gram):
+        return free, pull
+    dense = used > len(gram) // 2
+    nu = subsystems(inverse, ~active & dense, free)
+    h, g = (free - product(inverse, nu)) * active, pull + nu
+    if not dense.all():
+        sparse = filled(np.flatnonzero(~dense))
+        h[:, sparse] = own = subsystems(gram, active.take(sparse, 1), b.take(sparse, 1))
+        g[:, sparse] = c.take(sparse, 1) - product(gram, own)
+    return h, g
+
+
+def subsystems(matrix: np.ndarray, members: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return x with M_JJ x_J = b_J for each sample's J, zero elsewhere.
+
+    Systems are padded with ones on the diagonal: large ones to a power of two, which depends on the
+    size of J alone, small ones to the largest, which does not change a bit.
+
+    Parameters
+    ----------
+    matrix : ndarray, shape (K, K)
+        M, symmetric and positive definite.
+    members : ndarray of bool, shape (K, samples)
+        J.
+    b : ndarray, shape (K, samples)
+        The right sides.
+
+    Returns
+    -------
+    ndarray, shape (K, samples)
+        The solutions.
+    """
+    n, samples = b.shape
+    counts = members.sum(0)
+    most, size = int(counts.max()), SMALLEST
+    while size < most:
+        size *= 2
+    # The atoms of each J, of which atom n is none.
+    index = np.full((size, samples), n)
+    flat = np.flatnonzero(members.T)
+    sample = flat // n
+    index[np.arange(len(flat)) - (counts.cumsum() - counts)[sample], sample] = flat - sample * n
+    framed = np.zeros((n + 1, n + 1))
+    framed[:n, :n] = matrix
+    x = np.zeros((n + 1, samples))
+    low, high = 0, SMALLEST
+    while low < most:
+        own = np.flatnonzero((counts > low) & (counts <= high))
+        if len(own):
+            width = min(high, most) if high <= ELIMINATED else high
+            atoms = index[:width].take(own, 1)
+            none = atoms == n
+            systems = np.empty((width, width + 1, len(own)))
+            systems[:, :width] = framed.take((atoms * (n + 1))[:, None] + atoms)
+            systems.reshape(-1, len(own))[:: width + 2] += none
+            systems[:, width] = b.take(atoms * samples + own, mode="clip")
+            systems[:, width][none] = 0
+            solve = solve_side_by_side if high <= ELIMINATED else solve_one_by_one
+            x[atoms, own] = solve(systems)
+        low, high = high, 2 * high
+    return x[:n]
+
+
+def solve_side_by_side(systems: np.ndarray) -> np.ndarray:
+    """Return the solutions of definite systems by Gaussian elimination, in parallel over samples.
+
+    Parameters
+    ----------
+    systems : ndarray, shape (n, n + 1, samples)
+        The matrices with the right sides last; overwritten.
+
+    Returns
+    -------
+    ndarray, shape (n, samples)
+        The solutions.
+    """
+    n, right = len(systems), systems[:, -1]
+    for j in range(n):
+        row = systems[j, j + 1 :]
+        row /= systems[j, j]
+        if j + 1 < n:
+            systems[j + 1 :, j + 1 :] -= systems[j + 1 :, j, None] * row
+    for j in range(n - 1, 0, -1):
+        right[:j] -= systems[:j, j] * right[j]
+    return right
+
+
+def solve_one_by_one(systems: np.ndarray) -> np.ndarray:
+    """Return the solutions of definite systems by Cholesky factors, NaN where there is none."""
+    apart = torch.from_numpy(np.ascontiguousarray(systems.transpose(2, 0, 1)))
+    factor, failed = torch.linalg.cholesky_ex(apart[:, :, :-1])
+    solution = torch.cholesky_solve(apart[:, :, -1:], factor)[:, :, 0]
+    solution[failed > 0] = torch.nan
+    return solution.T.numpy()
+
 
 FIRST_BURST = (25, 60)
 """Least and most iterations before the first look at the duality gap and the first exact step."""

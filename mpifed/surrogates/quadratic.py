@@ -3,11 +3,16 @@
 Dieuleveut et al. 2025, Example 1: for f with an L-Lipschitz gradient and rho in (0, 1/L],
 psi = ||theta||^2 / (2 rho), phi = theta / rho, S̄(Z, tau) = tau - rho grad l(Z, tau), S = R^d and
 T = prox of rho g. A sample is z = (x, y), the target in the last column.
+
+Regularisers g with their proximal maps, for the quadratic surrogate.
+
+Losses with a Lipschitz gradient, of samples z = (x, y) with the target in the last column.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -18,9 +23,299 @@ from torch import Tensor
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
+from mpifed.models.base import Model
+from mpifed.models.losses import CROSS_ENTROPY, logistic, sigmoid
 from mpifed.surrogates.base import Surrogate, client_means, each_row, padded, with_target
-from mpifed.surrogates.proximal import Regulariser, regulariser
-from mpifed.surrogates.smooth_losses import LABELS, LOSSES, SmoothLoss
+
+
+@dataclass(frozen=True)
+class Regulariser:
+    """A function g of flat vectors (d,), with its proximal map.
+
+    Attributes
+    ----------
+    value : Callable[[Tensor], float]
+        Returns g(theta).
+    prox : Callable[[Tensor, float], Tensor]
+        Returns the proximal map of rho g at s, for (s, rho).
+    preimage : Callable[[Tensor, float], Tensor]
+        Returns an s with prox(s, rho) = theta, for (theta, rho) with theta in the domain of g.
+    onto_domain : Callable[[Tensor], Tensor]
+        Returns the Euclidean projection on the domain of g.
+    """
+
+    value: Callable[[Tensor], float]
+    prox: Callable[[Tensor, float], Tensor]
+    preimage: Callable[[Tensor, float], Tensor]
+    onto_domain: Callable[[Tensor], Tensor] = lambda theta: theta
+
+
+SLACK = 1e-12
+"""By how much rounding may carry a projected point out of its set, relative to the radius."""
+
+
+def none() -> Regulariser:
+    """Return g = 0."""
+    return Regulariser(lambda theta: 0.0, lambda s, rho: s, lambda theta, rho: theta)
+
+
+def l1(strength: float) -> Regulariser:
+    """Return g = strength ||theta||_1; its proximal map is soft thresholding.
+
+    Parameters
+    ----------
+    strength : float
+        The factor.
+
+    Returns
+    -------
+    Regulariser
+        G.
+
+    Examples
+    --------
+    >>> l1(1.0).prox(torch.tensor([3.0, -0.5]), 1.0)
+    tensor([2., -0.])
+    """
+    return Regulariser(
+        lambda theta: strength * float(theta.abs().sum()),
+        lambda s, rho: torch.sign(s) * (s.abs() - rho * strength).clamp(min=0),
+        lambda theta, rho: theta + rho * strength * torch.sign(theta),
+    )
+
+
+def ridge(strength: float) -> Regulariser:
+    """Return g = strength / 2 ||theta||^2; its proximal map is a scaling.
+
+    Parameters
+    ----------
+    strength : float
+        The factor.
+
+    Returns
+    -------
+    Regulariser
+        G.
+    """
+    return Regulariser(
+        lambda theta: 0.5 * strength * float(theta @ theta),
+        lambda s, rho: s / (1 + rho * strength),
+        lambda theta, rho: theta * (1 + rho * strength),
+    )
+
+
+def box(radius: float) -> Regulariser:
+    """Return the indicator of |theta_j| <= radius; its proximal map is clipping.
+
+    Parameters
+    ----------
+    radius : float
+        The bound.
+
+    Returns
+    -------
+    Regulariser
+        G.
+    """
+    return _indicating(
+        lambda theta: float(theta.abs().max()), lambda v: v.clamp(-radius, radius), radius
+    )
+
+
+def ball(radius: float) -> Regulariser:
+    """Return the indicator of ||theta|| <= radius; its proximal map is the projection on the ball.
+
+    Parameters
+    ----------
+    radius : float
+        The bound.
+
+    Returns
+    -------
+    Regulariser
+        G.
+
+    Examples
+    --------
+    >>> ball(1.0).prox(torch.tensor([3.0, 4.0]), 1.0)
+    tensor([0.6000, 0.8000])
+    """
+    return _indicating(
+        lambda theta: float(torch.linalg.vector_norm(theta)),
+        lambda v: v / (torch.linalg.vector_norm(v) / radius).clamp(min=1),
+        radius,
+    )
+
+
+def group(strength: float, group_size: int) -> Regulariser:
+    """Return strength times the sum of norms of consecutive groups: block soft thresholding.
+
+    Parameters
+    ----------
+    strength : float
+        The factor.
+    group_size : int
+        The length of a group.
+
+    Returns
+    -------
+    Regulariser
+        G.
+    """
+
+    def norms(v: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(v.view(-1, group_size), dim=1, keepdim=True)
+
+    def prox(s: Tensor, rho: float) -> Tensor:
+        size = norms(s)
+        kept = torch.where(size > rho * strength, 1 - rho * strength / size, 0.0)
+        return (s.view(-1, group_size) * kept).flatten()
+
+    def preimage(theta: Tensor, rho: float) -> Tensor:
+        size = norms(theta)
+        grown = torch.where(size > 0, 1 + rho * strength / size, 1.0)
+        return (theta.view(-1, group_size) * grown).flatten()
+
+    return Regulariser(lambda theta: strength * float(norms(theta).sum()), prox, preimage)
+
+
+def regulariser(
+    name: str, dimension: int, strength: float, radius: float, group_size: int
+) -> Regulariser:
+    """Return the regulariser called ``name``.
+
+    Parameters
+    ----------
+    name : str
+        One of none, l1, ridge, box, ball and group.
+    dimension : int
+        The length of the vectors.
+    strength : float
+        The factor of l1, ridge and group.
+    radius : float
+        The bound of box and ball.
+    group_size : int
+        The length of the groups of group.
+
+    Returns
+    -------
+    Regulariser
+        G.
+
+    Raises
+    ------
+    InputError
+        If groups do not divide the vector.
+    """
+    if name == "group" and dimension % group_size:
+        raise InputError(
+            f"algorithm.surrogate.group_size is {group_size}; it must divide the {dimension} "
+            "parameters into groups"
+        )
+    return {
+        "none": none,
+        "l1": lambda: l1(strength),
+        "ridge": lambda: ridge(strength),
+        "box": lambda: box(radius),
+        "ball": lambda: ball(radius),
+        "group": lambda: group(strength, group_size),
+    }[name]()
+
+
+def _indicating(
+    size: Callable[[Tensor], float], onto: Callable[[Tensor], Tensor], radius: float
+) -> Regulariser:
+    """The indicator of ``size`` <= ``radius``, whose proximal map is the projection ``onto``."""
+    return Regulariser(
+        lambda theta: 0.0 if size(theta) <= radius * (1 + SLACK) else math.inf,
+        lambda s, rho: onto(s),
+        lambda theta, rho: theta,
+        onto,
+    )
+
+
+LABELS = (-1, 0, 1)
+"""Targets that a logistic loss may meet, two of them at once."""
+
+
+@dataclass(frozen=True)
+class SmoothLoss:
+    """A loss l(z, theta) with a Lipschitz gradient.
+
+    Attributes
+    ----------
+    values : Callable[[Tensor, Tensor], Tensor]
+        Returns the loss of each sample, (samples,), for (z, theta).
+    gradient : Callable[[Tensor, Tensor], Tensor]
+        Returns the gradient of the mean loss, (d,), for (z, theta).
+    curvature : float | None
+        The largest second derivative in the linear predictor x theta; None for other losses.
+    labels : bool
+        Whether targets are two labels, 0 and 1 or -1 and 1.
+    """
+
+    values: Callable[[Tensor, Tensor], Tensor]
+    gradient: Callable[[Tensor, Tensor], Tensor]
+    curvature: float | None = None
+    labels: bool = False
+
+
+def _least_squares_values(z: Tensor, theta: Tensor) -> Tensor:
+    return 0.5 * (z[:, :-1] @ theta - z[:, -1]) ** 2
+
+
+def _least_squares_gradient(z: Tensor, theta: Tensor) -> Tensor:
+    x = z[:, :-1]
+    return x.T @ (x @ theta - z[:, -1]) / len(z)
+
+
+def _labels(z: Tensor) -> Tensor:
+    """Return 1 for the label 1, and 0 for the other label, which is 0 or -1."""
+    return (z[:, -1] > 0).to(z)
+
+
+def _logistic_values(z: Tensor, theta: Tensor) -> Tensor:
+    return logistic(z[:, :-1] @ theta, _labels(z))
+
+
+def _logistic_gradient(z: Tensor, theta: Tensor) -> Tensor:
+    x = z[:, :-1]
+    return x.T @ (sigmoid(x @ theta) - _labels(z)) / len(z)
+
+
+LOSSES = {
+    "least_squares": SmoothLoss(_least_squares_values, _least_squares_gradient, curvature=1.0),
+    "logistic": SmoothLoss(_logistic_values, _logistic_gradient, curvature=0.25, labels=True),
+}
+
+
+def model_loss(model: Model) -> SmoothLoss:
+    """Return the loss of an mpifed model with inputs (d,) and one target, on z = (x, target).
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+
+    Returns
+    -------
+    SmoothLoss
+        The loss; its curvature is not known.
+    """
+    loss = model.loss
+
+    def target(z: Tensor) -> Tensor:
+        return z[:, -1].long() if loss is CROSS_ENTROPY else z[:, -1:]
+
+    def values(z: Tensor, theta: Tensor) -> Tensor:
+        return loss.samples(model.shared_logits(theta[None], z[:, :-1])[0], target(z))
+
+    def gradient(z: Tensor, theta: Tensor) -> Tensor:
+        weights = z.new_full((1, len(z)), 1 / len(z))
+        return model.gradient(theta[None], z[None, :, :-1], target(z)[None], weights)[0]
+
+    return SmoothLoss(values, gradient)
+
 
 MOST_MEASURED = 2048
 """Parameters up to which L is measured: E x xᵀ is summed over clients, and has its square."""

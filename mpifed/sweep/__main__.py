@@ -29,7 +29,7 @@ from datetime import datetime
 from pathlib import Path
 
 from mpifed.command import Parser, program, whole
-from mpifed.config.experiment_files import DEFAULT_EXPERIMENT, split_words
+from mpifed.config.experiments import DEFAULT_EXPERIMENT, split_words
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -38,7 +38,7 @@ from mpifed.errors import (
     complain,
     text_of,
 )
-from mpifed.reading.run_directories import check_output
+from mpifed.results.run_directories import check_output
 from mpifed.sweep.execution import execute
 from mpifed.sweep.index import write_index
 from mpifed.sweep.plan import Planned, check_runs, launch_words, plan, run_words

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError
-from mpifed.reading.results import read_metrics, read_summary
+from mpifed.results.results import read_metrics, read_summary
 from mpifed.sweep.plan import Planned
 
 IN_THEIR_PLACE = ("objective", "l2_uvp", "test_loss")

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from mpifed.components.naming import without_module
-from mpifed.config.filenames import safe
-from mpifed.reading.yaml_files import as_text
-from mpifed.replacing import replacing
+from mpifed.components.registry import without_module
+from mpifed.config.experiments import safe
+from mpifed.io.atomic import replacing
+from mpifed.io.yaml_files import as_text
 
 SHORT = 64
 """Characters of a name with whole keys and values; longer ones are abbreviated."""

@@ -19,8 +19,8 @@ from mpifed.config import configuration as config
 from mpifed.config.differences import differences
 from mpifed.config.early import check_early
 from mpifed.errors import InputError
-from mpifed.reading.configurations import read_stored
-from mpifed.reading.yaml_files import as_text
+from mpifed.io.yaml_files import as_text
+from mpifed.results.configurations import read_stored
 from mpifed.sweep.dry_runs import dry_runs
 from mpifed.sweep.index import directory_names
 from mpifed.sweep.references import split_linked

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpifed.config.experiment_files import parse_overrides
+from mpifed.config.experiments import parse_overrides
 from mpifed.errors import InputError, closest
 
 MARKS = {"previous": "\ue000", "first": "\ue001"}

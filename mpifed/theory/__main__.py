@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpifed.command import Parser, program, whole
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
-from mpifed.reading.configurations import read_stored
-from mpifed.reading.run_directories import check_checkpointed
+from mpifed.results.configurations import read_stored
+from mpifed.results.run_directories import check_checkpointed
 from mpifed.theory import flix
 from mpifed.theory.methods import check_method
 from topologies.arguments import number

@@ -13,8 +13,8 @@ from mpifed.checkpoint.files import newest
 from mpifed.components.schema import shown
 from mpifed.errors import InputError
 from mpifed.federation.clients import draw_unseen
-from mpifed.reading.hdf5 import disk_reason, opened, whole
-from mpifed.reading.run_directories import no_checkpoint
+from mpifed.io.hdf5 import disk_reason, opened, whole
+from mpifed.results.run_directories import no_checkpoint
 from mpifed.theory import flix
 from mpifed.theory.methods import check_method
 

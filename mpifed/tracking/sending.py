@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mpifed.errors import in_words
-from mpifed.supervision.heartbeat import waiting
 from mpifed.tracking.trackers import Tracker
+from mpifed.watchdog.heartbeat import waiting
 
 MOST = 1000
 """Rows that may wait."""

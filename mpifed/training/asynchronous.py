@@ -8,16 +8,16 @@ import numpy as np
 
 from mpifed.errors import InputError, RunError
 from mpifed.exchange.asynchrony import Timetable
-from mpifed.exchange.asynchrony.timetable import Mixes, from_rank_0, partners_of
+from mpifed.exchange.asynchrony.channel import Mixes, from_rank_0, partners_of
+from mpifed.exchange.base import Ledger
 from mpifed.exchange.gossip import Gossip
-from mpifed.exchange.ledger import Ledger
 from mpifed.federation.clients import participants
 from mpifed.federation.links import read_links, step_seconds
 from mpifed.training.build import Setup
 from mpifed.training.simulated import COLUMN, SimulatedClock, is_simulated, local_steps
-from topologies.events import Computations, Seconds, Versions
+from topologies.links.events import Computations, Seconds, Versions
+from topologies.links.timing import Links
 from topologies.parameters import TopologyError
-from topologies.timing import Links
 
 KEPT = 1 << 21
 """Seconds of computations that are kept until all clients have come to them."""

@@ -32,7 +32,7 @@ from mpifed.federation.clients import (
     draw_unseen,
 )
 from mpifed.federation.placement import balanced_owners, partitioned_owners
-from mpifed.memory import check_memory, enough_memory
+from mpifed.io.memory import check_memory, enough_memory
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mpifed.components.naming import name_of
-from mpifed.components.registry import load
+from mpifed.components.registry import load, name_of
 from mpifed.components.schema import shown
 from mpifed.errors import InputError, RunError, in_words
 from mpifed.mpi.communicator import Communicator
-from mpifed.reading.results import DIGEST
+from mpifed.results.results import DIGEST
 
 FORM = "def function(recorded): ..."
 

@@ -13,8 +13,8 @@ from mpifed.config.configuration import Configuration
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.federation.clients import Federation
+from mpifed.io.text import read_text
 from mpifed.local.minibatches import work_of
-from mpifed.reading.text import read_text
 
 TIMING = "timing.csv"
 HEAD = "client,seconds"

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpifed.checkpoint.files import Meta
 from mpifed.errors import InputError
-from mpifed.reading.text import read_text
+from mpifed.io.text import read_text
 from mpifed.training.resume import ResumePoint, only_as_last
 
 RESUMED = re.compile(r"^resumed from .* after round ([0-9]{1,18})$", re.MULTILINE)

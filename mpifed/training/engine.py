@@ -16,11 +16,10 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
 from mpifed.config.configuration import to_mapping
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
-from mpifed.exchange.ledger import Ledger
+from mpifed.exchange.base import Ledger
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import efforts
 from mpifed.mpi.agreement import share_hosted_clients
-from mpifed.supervision.heartbeat import at_round
 from mpifed.theory.accounting import EPSILON, accountant_of
 from mpifed.training import divergence
 from mpifed.training import evaluation as appraisal
@@ -34,6 +33,7 @@ from mpifed.training.rows import rows_of
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples
 from mpifed.training.scores import ClientResults, warn_of_losses
+from mpifed.watchdog.heartbeat import at_round
 
 
 class Engine:

@@ -19,8 +19,8 @@ from mpifed.algorithms import returned
 from mpifed.algorithms.base import Predictor
 from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Draws
+from mpifed.io.yaml_files import as_text
 from mpifed.local.options import unread
-from mpifed.reading.yaml_files import as_text
 from mpifed.theory.accounting import EPSILON
 from mpifed.training import channels
 from mpifed.training.asynchronous import STALENESS, waits

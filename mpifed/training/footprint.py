@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpifed.memory import check_memory
+from mpifed.io.memory import check_memory
 from mpifed.training.build import Setup, sum_on_host
 
 

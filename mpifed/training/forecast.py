@@ -21,12 +21,12 @@ from mpifed.config.configuration import Configuration
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.polling import LARGE, LONGEST_PAUSE
 from mpifed.state import tensors
-from mpifed.supervision.throwaway import meanwhile
 from mpifed.training.engine import Engine
 from mpifed.training.network import Network, ping_pong, wall_seconds
 from mpifed.training.plan_words import Plan, refuse_unmeasured
 from mpifed.training.played_rounds import Measured, measured, played, turn
 from mpifed.training.spare import PAUSE, hosting_on
+from mpifed.watchdog.throwaway import meanwhile
 from topologies.inputs import in_bytes
 
 BUSY_SHARE = 0.5

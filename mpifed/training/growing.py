@@ -16,7 +16,7 @@ from mpifed.algorithms import returned
 from mpifed.algorithms.base import Predictor
 from mpifed.data.base import Shards
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.sampling import chosen
+from mpifed.local.minibatches import chosen
 from mpifed.local.scoring import client_scores
 from mpifed.training.build import Setup
 

@@ -15,10 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.algorithms.fedmm.failures import FAILURES
-from mpifed.algorithms.fedmm.fedmm import FedMM
-from mpifed.algorithms.fedmm.samples import inputs_of
-from mpifed.algorithms.maml import Maml
+from mpifed.algorithms.fedmm.fedmm import FAILURES, FedMM, inputs_of
+from mpifed.algorithms.global_model.maml import Maml
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.invariance import addresses_agree, blocks_agree, products_agree
 from mpifed.local.linear_objective import objective_of

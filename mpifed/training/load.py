@@ -18,7 +18,7 @@ from mpifed.data.base import Dataset
 from mpifed.data.recorded import Recorded
 from mpifed.errors import InputError
 from mpifed.federation.clients import Clients
-from mpifed.memory import enough_memory
+from mpifed.io.memory import enough_memory
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone
 from mpifed.training.build import make, make_dataset

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 
 from mpifed.data.base import Fresh, Shards, Split
-from mpifed.memory import enough_memory
+from mpifed.io.memory import enough_memory
 from mpifed.training.build import Setup
 
 

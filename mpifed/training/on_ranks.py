@@ -25,13 +25,13 @@ from mpifed.errors import (
     InputError,
     RunError,
 )
-from mpifed.reading.yaml_files import as_text
-from mpifed.supervision.launcher import launched_rank
+from mpifed.io.yaml_files import as_text
 from mpifed.sweep.plan import launch_words
 from mpifed.tracking.trackers import check_tracker
 from mpifed.training.callback import importable_name
+from mpifed.training.output_line import RewrittenLine
 from mpifed.training.request import Request, understand
-from mpifed.training.rewritten_line import RewrittenLine
+from mpifed.watchdog.launcher import launched_rank
 
 PATIENCE = 30.0
 """Seconds that an interrupted job has to end before it is killed."""

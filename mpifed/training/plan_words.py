@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mpifed.components.values import plain_value
-from mpifed.config.experiment_files import PLAN
+from mpifed.components.schema import plain_value
+from mpifed.config.experiments import PLAN
 from mpifed.errors import InputError, closest
 from mpifed.training.network import Network
 
@@ -97,7 +97,7 @@ def _number(key: str, value: Any) -> float:
 
 
 def _site(path: Any) -> dict[str, Any]:
-    from mpifed.reading.yaml_files import read_yaml
+    from mpifed.io.yaml_files import read_yaml
 
     try:
         found = read_yaml(Path(str(path)))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mpifed.training.rewritten_line import RewrittenLine
+from mpifed.training.output_line import RewrittenLine
 
 
 class Progress:

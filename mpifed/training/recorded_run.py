@@ -12,9 +12,9 @@ import numpy as np
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.errors import InputError, one_line
-from mpifed.reading.configurations import read_stored
-from mpifed.reading.results import Metrics, read_clients, read_metrics, read_summary
-from mpifed.reading.run_directories import check_finished
+from mpifed.results.configurations import read_stored
+from mpifed.results.results import Metrics, read_clients, read_metrics, read_summary
+from mpifed.results.run_directories import check_finished
 from mpifed.training.due import resumed_after, rounds_due
 from mpifed.training.versions import describe_versions
 

@@ -40,8 +40,6 @@ from mpifed.exchange.gossip import Gossip
 from mpifed.federation.clients import Federation
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone
-from mpifed.supervision.heartbeat import at_round
-from mpifed.supervision.throwaway import Outcome, in_throwaway
 from mpifed.training.asynchronous import taking_part, waits
 from mpifed.training.build import Setup
 from mpifed.training.clock import Clock
@@ -53,6 +51,8 @@ from mpifed.training.own_parts import has_own_parts, is_users
 from mpifed.training.parts import make_algorithm, make_exchange
 from mpifed.training.repeated import check_data, wrong_schedule
 from mpifed.training.samples import Samples, samples_of
+from mpifed.watchdog.heartbeat import at_round
+from mpifed.watchdog.throwaway import Outcome, in_throwaway
 from topologies.places import within
 
 log = logging.getLogger("mpifed")

@@ -20,7 +20,7 @@ from mpifed.training.mistakes import told_as_input
 from mpifed.training.samples import Held, Samples
 from topologies import TopologyError
 from topologies.places import within
-from topologies.sequences import Schedule
+from topologies.schedules.sequences import Schedule
 
 ENTRIES = 10**6
 """Entries of the matrices of a user's schedule that are checked, in a second at most; two matrices

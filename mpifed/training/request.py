@@ -13,13 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.config.configuration import Configuration
-from mpifed.config.experiment_files import (
-    DEFAULT_EXPERIMENT,
-    apply_overrides,
-    read_experiment,
-)
+from mpifed.config.experiments import DEFAULT_EXPERIMENT, apply_overrides, read_experiment
 from mpifed.errors import InputError
-from mpifed.reading.run_directories import check_free, check_output, holds_run
+from mpifed.results.run_directories import check_free, check_output, holds_run
 from mpifed.training import resume
 from mpifed.training.callback import Callback
 

@@ -13,9 +13,9 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import Configuration, completed, to_mapping
 from mpifed.config.differences import differences
 from mpifed.errors import InputError
-from mpifed.reading.configurations import read_stored
-from mpifed.reading.results import read_summary
-from mpifed.reading.run_directories import check_resumed, holds_run
+from mpifed.results.configurations import read_stored
+from mpifed.results.results import read_summary
+from mpifed.results.run_directories import check_resumed, holds_run
 
 MAY_CHANGE = (
     *("rounds", "checkpoint", "threads", "hosts", "reschedule", "stall_limit", "experiment"),

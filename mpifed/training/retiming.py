@@ -19,11 +19,11 @@ import numpy as np
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import Configuration, resolve, to_yaml
-from mpifed.config.experiment_files import apply_overrides
+from mpifed.config.experiments import apply_overrides
 from mpifed.errors import InputError
+from mpifed.io.atomic import replace_bytes
 from mpifed.mpi.communicator import Alone
-from mpifed.reading.results import Metrics, read_metrics, read_summary
-from mpifed.replacing import replace_bytes
+from mpifed.results.results import Metrics, read_metrics, read_summary
 from mpifed.training.asynchronous import taking_part
 from mpifed.training.build import Setup, make
 from mpifed.training.evaluation import columns_of

@@ -23,8 +23,8 @@ import numpy as np
 from mpifed.checkpoint.files import what_is_left
 from mpifed.checkpoint.hdf5 import writing
 from mpifed.errors import InputError, RunError
-from mpifed.reading.hdf5 import disk_reason
-from mpifed.replacing import replace_bytes, replacing
+from mpifed.io.atomic import replace_bytes, replacing
+from mpifed.io.hdf5 import disk_reason
 from mpifed.training.scores import ClientResults
 
 COLUMNS = [

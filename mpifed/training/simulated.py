@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from mpifed.errors import RunError
-from mpifed.exchange.ledger import Ledger
+from mpifed.exchange.base import Ledger
 from mpifed.federation.links import read_links, step_seconds
+from mpifed.federation.network import ComputeOptions, NetworkOptions
 from mpifed.federation.participation import efforts
-from mpifed.federation.timing import ComputeOptions, NetworkOptions
 from mpifed.local.minibatches import work_of
 from mpifed.training.build import Setup
-from topologies.timing import after_gossip, server_round
+from topologies.links.timing import after_gossip, server_round
 
 COLUMN = "simulated_seconds"
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from mpifed.config.configuration import Configuration
 from mpifed.errors import AgreedInputError, AgreedStop, PeerFailure
 from mpifed.mpi.communicator import Communicator
-from mpifed.supervision import heartbeat
+from mpifed.watchdog import heartbeat
 
 MANY = 4
 """Ranks that share a core from which on a run is told of ``hosts=cores``."""

@@ -21,19 +21,18 @@ from mpifed.errors import (
     RunError,
     text_of,
 )
-from mpifed.memory import enough_memory
+from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
-from mpifed.supervision.stop_requests import stop_requests_from
 from mpifed.training import resume
 from mpifed.training.asynchronous import taking_part
 from mpifed.training.build import Setup
+from mpifed.training.callbacks import hearers_of
 from mpifed.training.clock import Clock
 from mpifed.training.costs import seconds_of_clients
 from mpifed.training.divergence import advice
 from mpifed.training.due import line_of_resume
 from mpifed.training.engine import Engine
 from mpifed.training.evaluation import columns_of
-from mpifed.training.hearers import hearers_of
 from mpifed.training.kernels import smallest_and_largest, warning_of_kernels
 from mpifed.training.mistakes import in_later_round, told_as_input
 from mpifed.training.progress import Progress
@@ -43,6 +42,7 @@ from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples, samples_of
 from mpifed.training.summary import of_diverged, summary_of
 from mpifed.training.versions import describe_versions
+from mpifed.watchdog.stop_requests import stop_requests_from
 
 
 def train(

@@ -1,16 +1,20 @@
-"""What a run has trained, as torch modules: the shared models and every client's predictor."""
+"""What a run has trained, as torch modules: the shared models and every client's predictor.
+
+Mixtures of models, as one torch module.
+"""
 
 from __future__ import annotations
 
 import io
 import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mpifed import state as states
 from mpifed.algorithms.base import Predictor
@@ -19,11 +23,74 @@ from mpifed.config.configuration import Configuration
 from mpifed.data.base import Shards
 from mpifed.errors import InputError
 from mpifed.federation.clients import Clients, Draws
-from mpifed.models.mixture import GatedMixture, Mixture
-from mpifed.replacing import replace_bytes
+from mpifed.io.atomic import replace_bytes
+from mpifed.models.losses import Loss
 from mpifed.state import RunState
 from mpifed.training.build import Setup
 from mpifed.training.on_demand import of_client
+
+
+class Mixture(nn.Module):
+    """The predictor sum_m pi_m h_m (Marfoq et al. 2021, eq. 5) of M models.
+
+    Its outputs are log sum_m pi_m softmax(h_m) for classes at every position, the logit of
+    sum_m pi_m sigmoid(h_m) for two classes and for tags, and sum_m pi_m h_m for regressions.
+
+    Parameters
+    ----------
+    components : sequence of torch.nn.Module
+        The M models, whose outputs have the same shape.
+    weights : Tensor
+        pi, floating-point (M,).
+    loss : Loss
+        The loss of the task; it says what outputs mean.
+
+    Examples
+    --------
+    >>> from mpifed.models.losses import CROSS_ENTROPY
+    >>> fair = Mixture([nn.Identity(), nn.Identity()], torch.tensor([0.5, 0.5]), CROSS_ENTROPY)
+    >>> fair(torch.zeros(1, 4)).exp()
+    tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+
+    weights: Tensor
+
+    def __init__(self, components: Sequence[nn.Module], weights: Tensor, loss: Loss) -> None:
+        super().__init__()
+        self.components = nn.ModuleList(components)
+        self.register_buffer("weights", weights.detach().clone())
+        self.mixed = loss.mixed
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of a batch: (B, *input_shape) to (B, *output_shape)."""
+        outputs = torch.stack([component(x) for component in self.components])
+        return self.mixed(outputs, self.weights)
+
+
+class GatedMixture(nn.Module):
+    """The predictor sum_m pi_m(x) h_m(x) of M models; its outputs are those of ``Mixture``.
+
+    Parameters
+    ----------
+    components : sequence of torch.nn.Module
+        The M models, whose outputs have the same shape.
+    gate : callable
+        pi, (B, *input_shape) to (M, B).
+    loss : Loss
+        The loss of the task; it says what outputs mean.
+    """
+
+    def __init__(
+        self, components: Sequence[nn.Module], gate: Callable[[Tensor], Tensor], loss: Loss
+    ) -> None:
+        super().__init__()
+        self.components = nn.ModuleList(components)
+        self.gate, self.mixed = gate, loss.mixed
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of a batch: (B, *input_shape) to (B, *output_shape)."""
+        outputs = torch.stack([component(x) for component in self.components])
+        return self.mixed(outputs, self.gate(x))
 
 
 @dataclass(frozen=True)
@@ -81,7 +148,7 @@ class Trained:
         torch.nn.Module
             Maps a batch (B, *input_shape) to outputs (B, *output_shape). Where one model is
             deployed, it is that model, and its outputs are as those of ``components``. Where M are
-            mixed, it is a ``mpifed.models.mixture.Mixture``, or a ``GatedMixture`` where their
+            mixed, it is a ``mpifed.training.trained.Mixture``, or a ``GatedMixture`` where their
             weights pi depend on the input. Its outputs are log-probabilities
             log sum_m pi_m p_m for classes, one logit of sum_m pi_m p_m for two classes and for each
             tag, and sum_m pi_m h_m for regressions. Losses of torch on logits apply to all of them.

@@ -22,7 +22,7 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import Configuration, resolve
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
-from mpifed.reading.run_directories import chosen_rounds
+from mpifed.results.run_directories import chosen_rounds
 from mpifed.training import resume
 from mpifed.training.asynchronous import taking_part
 from mpifed.training.build import make

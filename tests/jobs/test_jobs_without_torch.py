@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from mpifed.components.without_torch import without_torch
-from mpifed.config.experiment_files import experiment_names
+from mpifed.config.experiments import experiment_names
 from mpifed.jobs.__main__ import main
 
 PROGRAM = """
@@ -108,7 +108,7 @@ print([main(words) for _ in range(2)], file=sys.stderr)
 
 def test_a_user_s_module_has_torch_itself(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "import torch\nfrom mpifed.algorithms.fedavg import FedAvg\n"
+        "import torch\nfrom mpifed.algorithms.global_model.fedavg import FedAvg\n"
         "assert torch.ones(2).sum() == 2\nclass Mine(FedAvg):\n    pass\n"
     )
     done = subprocess.run(

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from mpifed.launch import main
-from mpifed.supervision.forker import NAME
-from mpifed.supervision.launcher import RANK_VARIABLES
+from mpifed.watchdog.forker import NAME
+from mpifed.watchdog.launcher import RANK_VARIABLES
 
 HERE = Path(__file__).parent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from mpifed.algorithms.fedmm.measures import training_objective
+from mpifed.algorithms.fedmm.fedmm import training_objective
 from mpifed.components.registry import find
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.exchange.server import Server

@@ -13,8 +13,8 @@ import sys
 import threading
 import time
 
-from mpifed.supervision import handover, heartbeat
-from mpifed.supervision.guard import guarded
+from mpifed.watchdog import handover, heartbeat
+from mpifed.watchdog.guard import guarded
 
 RANK = os.environ["PMI_RANK"]
 

@@ -6,7 +6,6 @@ import inspect
 import math
 import re
 import typing
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -78,8 +77,6 @@ CASES = [
     for exchange in ("server", "gossip")
     if goes_with(name, exchange)
 ]
-LONGER = {"fomaml", "maml", "reptile", "fedmm", "sa_ssmm", "fedmgs", "fedmm_ot", "fedadam"}
-"""Methods of families whose files are longer than pseudo-code."""
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 every_case = pytest.mark.parametrize(("name", "exchange"), CASES)
 
@@ -105,12 +102,6 @@ def test_it_says_what_it_is_and_where_it_is_from(name):
     sources = re.findall(r"\(?(?:19|20)\d\d\b", " ".join([found.__doc__, *filter(None, where)]))
     assert sources, f"neither {name} nor its module names a paper"
     assert found.learns and bool(found.sends) == found.communicates
-
-
-@pytest.mark.parametrize("name", ALGORITHMS.keys() - LONGER)
-def test_its_file_is_as_short_as_pseudo_code(name):
-    source = inspect.getsourcefile(algorithm_class(name))
-    assert len(Path(source).read_text(encoding="utf-8").splitlines()) <= 150
 
 
 @every_algorithm

@@ -16,15 +16,14 @@ from mpifed.components.tables import ALGORITHMS
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.exchange.asynchrony import Timetable
-from mpifed.exchange.asynchrony.plans import FRESH
-from mpifed.exchange.asynchrony.timetable import partners_of
+from mpifed.exchange.asynchrony.channel import FRESH, partners_of
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone
 from mpifed.training import evaluation
-from topologies.events import Computations, Versions
-from topologies.timing import one_site
+from topologies.links.events import Computations, Versions
+from topologies.links.timing import one_site
 
 N, D, SEED = 6, 3, 5
 TARGETS = np.random.default_rng(2).normal(size=(N, D)) * 3

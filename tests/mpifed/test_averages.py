@@ -17,10 +17,10 @@ from on_ranks import SMALL, unlike_one_rank
 from torch.profiler import ProfilerActivity, profile
 
 from mpifed.algorithms.flix.flix import Flix
-from mpifed.algorithms.maml import Fomaml, Reptile
+from mpifed.algorithms.global_model.maml import Fomaml, Reptile
 from mpifed.components.tables import ALGORITHMS
 from mpifed.config.configuration import resolve, to_mapping
-from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
+from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import RunError
 from mpifed.exchange.compression.base import Identity
 from mpifed.exchange.server import Server

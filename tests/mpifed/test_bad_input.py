@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import mpifed
 from mpifed.checkpoint.integrity import seal
 from mpifed.config.configuration import Configuration, resolve, to_mapping, to_yaml
-from mpifed.config.experiment_files import apply_overrides, read_experiment
+from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.data.__main__ import main as make_data
 from mpifed.errors import LONGEST, InputError
 from mpifed.mpi.agreement import agree

@@ -7,7 +7,7 @@ import pytest
 
 HANDLED = """
 import multiprocessing, os, signal, threading, time
-from mpifed.supervision.children import end_children_by
+from mpifed.watchdog.children import end_children_by
 
 came = []
 for number in (signal.SIGTERM, signal.SIGUSR1):

@@ -16,7 +16,7 @@ from commands import TINY, call, command, environment, rows
 
 import mpifed
 from mpifed import __version__
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.components.registry import Section
 from mpifed.components.schema import options_of
 from mpifed.components.tables import (
@@ -31,7 +31,7 @@ from mpifed.components.tables import (
     SURROGATES,
 )
 from mpifed.config.configuration import resolve, to_mapping, to_yaml
-from mpifed.config.experiment_files import (
+from mpifed.config.experiments import (
     apply_overrides,
     experiment_names,
     parse_overrides,

@@ -20,7 +20,7 @@ from mpifed.completion.script import script
 from mpifed.components.schema import options_of
 from mpifed.components.tables import ALGORITHMS, MODELS
 from mpifed.config.configuration import Configuration
-from mpifed.config.experiment_files import experiment_names
+from mpifed.config.experiments import experiment_names
 
 PROGRAM = """
 import sys

@@ -12,12 +12,12 @@ import torch
 from mypy import api
 
 from mpifed.algorithms.base import Algorithm
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.components.registry import find
 from mpifed.components.tables import ALGORITHMS, DATASETS, EXCHANGES
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset
-from mpifed.data.synthetic import Synthetic
+from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
 from mpifed.exchange.server import Server

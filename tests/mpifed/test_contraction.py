@@ -7,7 +7,7 @@ import pytest
 
 import mpifed
 import topologies
-from mpifed.exchange.contraction import MOST_NODES, predict
+from mpifed.exchange.gossip import MOST_NODES, predict
 from mpifed.report import consensus
 from mpifed.report.reading import read_run
 

@@ -15,8 +15,7 @@ import torch
 import topologies
 from mpifed.errors import InputError
 from mpifed.exchange.corrections import build
-from mpifed.exchange.corrections.fitting import is_tree
-from mpifed.exchange.corrections.stability import largest_step
+from mpifed.exchange.corrections.fitting import is_tree, largest_step
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
 from mpifed.federation.clients import Federation

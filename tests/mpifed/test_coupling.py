@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Proximal
-from mpifed.local.coupling import Coupling, Minibatch
+from mpifed.local.adjustments import Coupling, Minibatch, Proximal
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models.linear import linear

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 

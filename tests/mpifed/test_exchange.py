@@ -7,7 +7,7 @@ import torch
 
 import mpifed
 import topologies
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.errors import InputError, RunError
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.server import Server

@@ -29,13 +29,13 @@ from commands import (
 )
 from on_ranks import unlike_one_rank
 
-from mpifed.config.experiment_files import parse_overrides
+from mpifed.config.experiments import parse_overrides
 from mpifed.errors import Diverged
 from mpifed.exchange.reduction import common_exponents
 from mpifed.mpi.communicator import Alone, world
-from mpifed.supervision import heartbeat
-from mpifed.supervision.peers import BEAT, SILENCE, Peer, Peers, listen
-from mpifed.supervision.shared_memory import segments_of
+from mpifed.watchdog import heartbeat
+from mpifed.watchdog.peers import BEAT, SILENCE, Peer, Peers, listen
+from mpifed.watchdog.shared_memory import segments_of
 
 OURS = (*TINY, "clients=9", "algorithm=user_components:Fails", "--quiet")
 
@@ -235,7 +235,7 @@ def test_a_recorded_datagram_is_not_believed_again():
 
 
 def test_a_flood_of_datagrams_is_read_in_parts(monkeypatch):
-    monkeypatch.setattr("mpifed.supervision.peers.MOST", 3)
+    monkeypatch.setattr("mpifed.watchdog.peers.MOST", 3)
     made, spy = guards(2), listen(on_one_host=True)
     for _ in range(4):
         spy.sendto(b"noise", made[0].listening.getsockname())

@@ -5,7 +5,7 @@ import pytest
 import torch
 from fedmm_runs import Run, data_of
 
-from mpifed.algorithms.fedmgs import FedMGS
+from mpifed.algorithms.fedmm.fedmgs import FedMGS
 from mpifed.algorithms.fedmm.fedmm import FedMM
 from mpifed.algorithms.fedmm.fedmm_theta import FedMMTheta
 from mpifed.algorithms.fedmm.sa_ssmm import SaSsmm

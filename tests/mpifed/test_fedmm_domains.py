@@ -9,9 +9,7 @@ import pytest
 import torch
 from test_fedmm import CONSTANT, MIXTURE, Run, blobs, data_of, least_squares
 
-from mpifed.algorithms.fedmm.facts import Known
-from mpifed.algorithms.fedmm.failures import statistics_or_nan
-from mpifed.algorithms.fedmm.fedmm import FedMM
+from mpifed.algorithms.fedmm.fedmm import FedMM, Known, statistics_or_nan
 from mpifed.algorithms.fedmm.fedmm_theta import FedMMTheta
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.federation.clients import Draws

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.algorithms.fedadam import FedAdam
-from mpifed.algorithms.fedavg import FedAvg
 from mpifed.algorithms.fedmm.fedmm_ot import FedMMOT, batches_of
+from mpifed.algorithms.global_model.fedadam import FedAdam
+from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.data.base import Description, Shards, Split
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, Federation, participants
@@ -20,10 +20,15 @@ from mpifed.local.solver import LocalSGD
 from mpifed.models.icnn import icnn
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
+from mpifed.optimal_transport.dataset import Transport
+from mpifed.optimal_transport.losses import (
+    Adam,
+    Objective,
+    conjugate_steps,
+    joint_gradient,
+    omega_gradient,
+)
 from mpifed.state import merge, select
-from mpifed.transport.adam import Adam
-from mpifed.transport.dataset import Transport
-from mpifed.transport.losses import Objective, conjugate_steps, joint_gradient, omega_gradient
 
 CLIENTS, BATCH, LR = 4, 64, 0.02
 GAMMAS = {

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from commands import TINY, Outcome, command, environment
 
-from mpifed.supervision import heartbeat, shared_memory, watch
-from mpifed.supervision.guard import FEWEST_FILES
-from mpifed.supervision.launcher import Launch
-from mpifed.supervision.rank_process import Child
-from mpifed.supervision.rendezvous import open_meeting_socket
-from mpifed.supervision.watch import Watch
+from mpifed.watchdog import heartbeat, shared_memory, watch
+from mpifed.watchdog.guard import FEWEST_FILES
+from mpifed.watchdog.launcher import Launch
+from mpifed.watchdog.rank_process import Child
+from mpifed.watchdog.rendezvous import open_meeting_socket
+from mpifed.watchdog.watch import Watch
 
 
 def refuse(*given, **named):

@@ -11,13 +11,13 @@ import pytest
 import yaml
 from commands import HERE, TINY, call, launch
 
-from mpifed.config.experiment_files import read_experiment
-from mpifed.supervision import heartbeat, rendezvous
-from mpifed.supervision.exit import PATIENCE
-from mpifed.supervision.heartbeat import STALL_LIMIT, Signs
-from mpifed.supervision.launcher import Launch, has_ended, launched, watch_process
-from mpifed.supervision.stillness import WAITING, Stillness
-from mpifed.supervision.stop_requests import raise_if_stop_requested
+from mpifed.config.experiments import read_experiment
+from mpifed.watchdog import heartbeat, rendezvous
+from mpifed.watchdog.exit import PATIENCE
+from mpifed.watchdog.heartbeat import STALL_LIMIT, Signs
+from mpifed.watchdog.launcher import Launch, has_ended, launched, watch_process
+from mpifed.watchdog.stillness import WAITING, Stillness
+from mpifed.watchdog.stop_requests import raise_if_stop_requested
 
 PATH = f"{HERE / 'early'}:{HERE}"
 KILLED = "the process was killed by SIGKILL (out of memory?)"

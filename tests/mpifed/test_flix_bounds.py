@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mpifed.algorithms.flix.dcgd import Dcgd
 from mpifed.algorithms.flix.diana import Diana
 from mpifed.algorithms.flix.flix import Flix
-from mpifed.data.partition import partition
+from mpifed.data.partitions import partition
 from mpifed.federation.clients import Draws
 from mpifed.federation.participation import Bernoulli
 from mpifed.local.linear_objective import smoothness

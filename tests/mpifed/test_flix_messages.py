@@ -18,7 +18,7 @@ from mpifed.algorithms.flix.descent import Descent
 from mpifed.algorithms.flix.diana import Diana, GradientDifferences
 from mpifed.algorithms.flix.flix import Flix, WholeMessages
 from mpifed.algorithms.flix.message_rule import stepped
-from mpifed.algorithms.flix.state import DianaState, FlixState
+from mpifed.algorithms.flix.options import DianaState, FlixState
 from mpifed.components.schema import options_of
 from mpifed.state import tensors
 

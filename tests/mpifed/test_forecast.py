@@ -17,12 +17,11 @@ from on_ranks import SMALL
 
 import mpifed
 from mpifed.config.configuration import resolve
-from mpifed.config.experiment_files import apply_overrides, read_experiment
+from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError
 from mpifed.launch import main
 from mpifed.mpi.communicator import world
 from mpifed.mpi.played import Operation, Played
-from mpifed.supervision.launcher import is_alone
 from mpifed.training import forecast as forecasts
 from mpifed.training import played_rounds
 from mpifed.training.build import make
@@ -34,6 +33,7 @@ from mpifed.training.plan_words import Plan, read_plan
 from mpifed.training.played_rounds import Measured
 from mpifed.training.samples import samples_of
 from mpifed.training.spare import first_per_core, hosting_on
+from mpifed.watchdog.launcher import is_alone
 
 FAST = Network(latency=1e-6, overhead=1e-6, bandwidth=1e10)
 NETWORK = {"latency": 2e-6, "overhead": 1e-6, "bandwidth": 1e9}

@@ -33,7 +33,7 @@ import mpifed
 from mpifed.api import Request, execute
 from mpifed.checkpoint.disk import Sink
 from mpifed.config.configuration import resolve
-from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
+from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make

@@ -14,8 +14,8 @@ from mpifed.data.base import Description
 from mpifed.federation.clients import Draws
 from mpifed.models.icnn import dense_icnn
 from mpifed.mpi.communicator import Alone
-from mpifed.transport.dataset import Transport
-from mpifed.transport.metrics import SCORED, l2_uvp
+from mpifed.optimal_transport.dataset import Transport
+from mpifed.optimal_transport.losses import SCORED, l2_uvp
 
 SMALL = {"clients": 4, "rounds": 2, "evaluation.every": 2, "dtype": "float64"}
 BASE = {**SMALL, "compression": "none", "participation": 1.0}

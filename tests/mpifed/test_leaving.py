@@ -14,7 +14,7 @@ import pytest
 import torch
 from commands import TINY, environment, launch, started
 
-from mpifed.supervision import exit as leaving
+from mpifed.watchdog import exit as leaving
 
 ENDINGS = {
     "asked to stop": (75, {"STOP": "1"}, []),

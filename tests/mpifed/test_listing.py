@@ -8,12 +8,11 @@ import sys
 import pytest
 
 from mpifed import launch
-from mpifed.components.documentation import source, summaries
-from mpifed.components.registry import find, find_algorithm
+from mpifed.components.registry import find, find_algorithm, source, summaries
 from mpifed.components.schema import describe, options_of
 from mpifed.components.tables import ALGORITHMS, TABLES
-from mpifed.config.catalogue import listing
 from mpifed.config.configuration import SECTIONS, Configuration, resolve
+from mpifed.config.listing import listing
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
 from topologies import FAMILIES, SCHEDULES, WEIGHTS

@@ -22,10 +22,10 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.linear import Linear
 from mpifed.models.losses import CROSS_ENTROPY, MULTI_LABEL, SEQUENCE, SQUARED, score
-from mpifed.models.mixture import Mixture
 from mpifed.models.mlp import Mlp
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.on_demand import OnDemand
+from mpifed.training.trained import Mixture
 
 SHORT = {
     **{"rounds": 3, "checkpoint.every": 1, "evaluation.every": 1, "dtype": "float64"},

@@ -15,7 +15,7 @@ from mpifed.checkpoint import integrity as seal
 from mpifed.errors import InputError
 
 OWN = """
-from mpifed.data.digits import Digits
+from mpifed.data.sources.digits import Digits
 class Own(Digits):
     pass
 """

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from mpifed.federation.clients import Draws
 from mpifed.local.minibatches import draw_orders, plan, work_of
 from mpifed.local.options import LocalOptions
-from mpifed.local.schedule import SCHEDULES, learning_rates
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import SCHEDULES, LocalSGD, learning_rates
 from mpifed.models.linear import linear
 
 

@@ -10,10 +10,10 @@ from commands import call, summary_of
 from documented_methods import BLOCKS, NAMES, TEXT, FedProx, FedRep, Scaffold, after, path_of
 from on_ranks import same_after_a_resume, unlike_one_rank
 
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.fedprox import FedProx as ShippedFedProx
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.scaffold import Scaffold as ShippedScaffold
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.global_model.fedprox import FedProx as ShippedFedProx
+from mpifed.algorithms.global_model.local import Local
+from mpifed.algorithms.global_model.scaffold import Scaffold as ShippedScaffold
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.local.options import LocalOptions

@@ -9,12 +9,11 @@ from convex import Run, clients_of, logistic, quadratics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed.algorithms.maml import Fomaml, Maml, Reptile
+from mpifed.algorithms.global_model.maml import Fomaml, Maml, Reptile, query, support
 from mpifed.data.base import Split
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
-from mpifed.local.support import query, support
 from mpifed.models.linear import Linear, linear
 from mpifed.models.losses import CROSS_ENTROPY, MULTI_LABEL, SQUARED
 from mpifed.models.mlp import Mlp

@@ -172,7 +172,7 @@ def test_a_module_is_built_once_before_its_first_parameters_are_drawn():
 
 
 def test_a_file_of_first_parameters_is_read_once_to_make_the_model(tmp_path, monkeypatch):
-    from mpifed.models import pretrained
+    from mpifed.models import images
     from mpifed.mpi.communicator import Alone
     from mpifed.training.build import make
 
@@ -180,10 +180,8 @@ def test_a_file_of_first_parameters_is_read_once_to_make_the_model(tmp_path, mon
     about = {"width": 0.25, "cifar_stem": True}
     resolved = functools.partial(_resolved, weights, **about)
     torch.save(_shipped(about).state_dict(), weights)
-    read = pretrained.load_weights
-    monkeypatch.setattr(
-        pretrained, "load_weights", lambda *words: (reads.append(words), read(*words))
-    )
+    read = images.load_weights
+    monkeypatch.setattr(images, "load_weights", lambda *words: (reads.append(words), read(*words)))
     make(resolved(), Alone(), 1)
     assert len(reads) == 1
 

@@ -18,8 +18,7 @@ from mpifed.federation.clients import Draws
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import train_losses
 from mpifed.local.solver import LocalSGD
-from mpifed.models.binding import binding_of
-from mpifed.models.layout import layout_of
+from mpifed.models.layout import binding_of, layout_of
 from mpifed.models.modules import module_model
 
 

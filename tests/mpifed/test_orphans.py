@@ -24,7 +24,7 @@ from commands import (
     wait_for,
 )
 
-from mpifed.supervision.shared_memory import (
+from mpifed.watchdog.shared_memory import (
     NAMES,
     PLACE,
     SETTLED,

@@ -111,7 +111,7 @@ CLASSES = {
         "algorithm",
         f"which lacks the methods {METHODS} (in ",
     ),
-    "from mpifed.exchange.aggregation.base import ByProducts as Base": (
+    "from mpifed.exchange.aggregation.aggregators import ByProducts as Base": (
         "exchange.aggregator",
         "which lacks the methods shares(products) (in ",
     ),
@@ -144,7 +144,7 @@ METHOD = """
     import dataclasses
     import torch
     from mpifed import state
-    from mpifed.algorithms.fedavg import FedAvg
+    from mpifed.algorithms.global_model.fedavg import FedAvg
 
     class FedState:
         model: torch.Tensor = state.shared()
@@ -327,7 +327,7 @@ def test_a_state_that_no_file_can_hold_is_told_by_its_field(made, said, user):
     import dataclasses
     import torch
     from mpifed import state
-    from mpifed.algorithms.fedavg import FedAvg
+    from mpifed.algorithms.global_model.fedavg import FedAvg
 
     @dataclasses.dataclass(frozen=True)
     class State:

@@ -11,7 +11,7 @@ import torch
 from commands import call
 
 from mpifed.data.base import Dataset, Description, Shards, Split
-from mpifed.exchange.aggregation.base import ByCoordinates
+from mpifed.exchange.aggregation.aggregators import ByCoordinates
 from mpifed.exchange.attacks import Attack
 from mpifed.exchange.compression.base import Identity
 from mpifed.exchange.corrections.base import Plain

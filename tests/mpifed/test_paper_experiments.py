@@ -3,7 +3,7 @@
 import pytest
 
 from mpifed.config.configuration import resolve
-from mpifed.config.experiment_files import apply_overrides, read_experiment
+from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.reproduce.fedem import STUDIES
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import unlike_one_rank
 
-from mpifed.algorithms.local import LocalState
+from mpifed.algorithms.global_model.local import LocalState
 from mpifed.components.registry import plain
-from mpifed.config.experiment_files import parse_overrides
+from mpifed.config.experiments import parse_overrides
 from mpifed.federation.participation import (
     Dropout,
     Stragglers,

@@ -10,8 +10,8 @@ import mistaken_modules as modules
 import pytest
 
 import mpifed
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.components.naming import name_of
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.components.registry import name_of
 from mpifed.errors import InputError
 
 SMALL = {"clients": 3, "rounds": 1}
@@ -19,7 +19,10 @@ SMALL = {"clients": 3, "rounds": 1}
 
 def test_functions_and_classes_stand_for_their_names(tmp_path):
     objects = {"model": modules.Net, "algorithm": FedAvg}
-    names = {"model": "mistaken_modules:Net", "algorithm": "mpifed.algorithms.fedavg:FedAvg"}
+    names = {
+        "model": "mistaken_modules:Net",
+        "algorithm": "mpifed.algorithms.global_model.fedavg:FedAvg",
+    }
     for words, folder in ((objects, "objects"), (names, "names")):
         mpifed.run("digits-fedem", output=tmp_path / folder, **SMALL, **words)
     one, other = (

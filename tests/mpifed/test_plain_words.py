@@ -8,8 +8,8 @@ from commands import TINY, call
 
 from mpifed.__main__ import main
 from mpifed.config.configuration import parse_overrides, resolve
-from mpifed.data.federated_format import read_contents
-from mpifed.data.sine import Sine
+from mpifed.data.federated_file import read_contents
+from mpifed.data.sources.sine import Sine
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

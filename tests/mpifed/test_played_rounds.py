@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from on_ranks import SMALL
 
 from mpifed.config.configuration import resolve
-from mpifed.config.experiment_files import apply_overrides, read_experiment
+from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone
 from mpifed.mpi.played import Operation, Played

@@ -36,14 +36,14 @@ from commands import (
 )
 
 from mpifed.mpi.communicator import spare_memory
-from mpifed.supervision import heartbeat, likeness, rank_process
-from mpifed.supervision.forker import NAME
-from mpifed.supervision.launcher import Launch, launched
-from mpifed.supervision.rank_process import UNSEEN, Child, Forked, Line
-from mpifed.supervision.rendezvous import open_meeting_socket
-from mpifed.supervision.starting import Starting
-from mpifed.supervision.stub import SWITCH, usable
-from mpifed.supervision.watch import Watch
+from mpifed.watchdog import heartbeat, likeness, rank_process
+from mpifed.watchdog.forker import NAME
+from mpifed.watchdog.launcher import Launch, launched
+from mpifed.watchdog.rank_process import UNSEEN, Child, Forked, Line
+from mpifed.watchdog.rendezvous import open_meeting_socket
+from mpifed.watchdog.starting import Starting
+from mpifed.watchdog.stub import SWITCH, usable
+from mpifed.watchdog.watch import Watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked under Linux only")
 
@@ -368,7 +368,7 @@ def test_it_is_not_used_where_something_watches_this_process(monkeypatch):
 
 OBSERVED = """
 import sys, threading
-from mpifed.supervision.likeness import observed
+from mpifed.watchdog.likeness import observed
 how = sys.argv[1]
 if how == "tracer": sys.settrace(lambda *about: None)
 if how == "profiler": sys.setprofile(lambda *about: None)
@@ -427,7 +427,7 @@ def test_a_child_has_the_same_face_as_a_forked_rank():
 
 @pytest.mark.parametrize("word", ["leaves", "speaks"])
 def test_a_guard_sees_what_happens_without_looking_for_it(word, monkeypatch):
-    monkeypatch.setattr("mpifed.supervision.watch.pause_between_looks", lambda *about: 1e6)
+    monkeypatch.setattr("mpifed.watchdog.watch.pause_between_looks", lambda *about: 1e6)
     monkeypatch.setattr(rank_process, "PASSED_ON", ())
     reading, writing = os.pipe()
     board = heartbeat.new_board()
@@ -549,7 +549,7 @@ def test_mpi_is_imported_first_and_begun_later(how, said):
 
 def test_a_guard_imports_little():
     """A job has as many guards as ranks; ``inspect`` alone takes a fifth of one's memory."""
-    words = "import sys; old = {*sys.modules}; import mpifed.supervision.guard; "
+    words = "import sys; old = {*sys.modules}; import mpifed.watchdog.guard; "
     words += "print(*sys.modules.keys() - old)"
     done = subprocess.run(
         [sys.executable, "-c", words],

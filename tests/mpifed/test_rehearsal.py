@@ -22,7 +22,7 @@ from on_ranks import SMALL, folder_of, run, unlike_one_rank
 from test_algorithms import CASES, problem
 
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone, world
@@ -461,5 +461,7 @@ def test_nothing_is_wrong_with_a_shipped_method_because_few_clients_try_it(name,
 
 def test_a_shipped_configuration_is_not_tried():
     assert not rehearsal.has_own_parts(resolve({}))
-    assert not rehearsal.has_own_parts(resolve({"algorithm": "mpifed.algorithms.fedavg:FedAvg"}))
+    assert not rehearsal.has_own_parts(
+        resolve({"algorithm": "mpifed.algorithms.global_model.fedavg:FedAvg"})
+    )
     assert rehearsal.has_own_parts(resolve({"algorithm": f"{__name__}:Own"}))

@@ -13,7 +13,7 @@ import yaml
 import mpifed
 from mpifed.components.registry import find_algorithm
 from mpifed.config.configuration import resolve, to_mapping
-from mpifed.config.experiment_files import apply_overrides, parse_overrides, read_experiment
+from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import InputError
 from mpifed.reproduce.__main__ import PAPERS, main, studies
 from mpifed.reproduce.page import Row, best_of, paired_p, table_text

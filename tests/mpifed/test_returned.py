@@ -7,7 +7,7 @@ import torch
 from commands import call
 
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.global_model.fedavg import FedAvg
 
 WORDS = ("clients=2", "rounds=1", "data.n_test=5", "data.dimension=4", "model=linear")
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from on_ranks import SMALL, differences, folder_of, run
 
 from mpifed import state
-from mpifed.algorithms.scaffold import ScaffoldState
+from mpifed.algorithms.global_model.scaffold import ScaffoldState
 from mpifed.checkpoint.row_file import RowFile, why_unusable
-from mpifed.data.drawn_rows import BLOCK, DrawnRows
+from mpifed.data.sources.synthetic import ROWS_BLOCK as BLOCK
+from mpifed.data.sources.synthetic import DrawnRows
 from mpifed.errors import InputError, RunError
 from mpifed.federation.clients import contiguous_owners
 from mpifed.local.optimizers import SgdState
@@ -213,7 +214,7 @@ def test_owners_do_not_depend_on_how_work_is_added_up(work, ranks, window):
 
 def test_a_run_of_an_earlier_version_has_no_section_storage(tmp_path):
     from mpifed.config.configuration import completed
-    from mpifed.reading.configurations import read_stored
+    from mpifed.results.configurations import read_stored
 
     run("synthetic-fedem", {**SMALL, "rounds": 2}, tmp_path / "run", Alone())
     path = tmp_path / "run" / "config.yaml"

@@ -16,7 +16,7 @@ from mpifed.components.registry import find
 from mpifed.config.configuration import resolve
 from mpifed.data.held_out import HeldOut
 from mpifed.mpi.communicator import Alone, world
-from mpifed.reading.results import read_summary
+from mpifed.results.results import read_summary
 from mpifed.training.build import make
 from mpifed.training.samples import Held, Made, samples_of
 

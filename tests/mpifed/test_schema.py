@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mpifed.components.registry import Section, complete, named, plain
 from mpifed.components.schema import check_options, check_value, describe, options_of
 from mpifed.config.configuration import resolve, to_mapping
-from mpifed.config.experiment_files import read_experiment
+from mpifed.config.experiments import read_experiment
 from mpifed.errors import InputError
 from mpifed.federation.participation import Dropout
 

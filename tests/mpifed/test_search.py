@@ -13,10 +13,10 @@ from convex import Run, logistic
 
 from mpifed.algorithms.flix.flix import Flix
 from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested
-from mpifed.local import search
+from mpifed.local import optima
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, world
-from mpifed.supervision.stop_requests import raise_if_stop_requested, stop_requests_from
+from mpifed.watchdog.stop_requests import raise_if_stop_requested, stop_requests_from
 
 ENDLESS = {"l2": 0.1, "local_tolerance": 1e-300, "local_iterations": 10**9}
 SMALL = (
@@ -50,7 +50,7 @@ def test_every_solver_stops_at_the_iteration_after_a_request(solver):
 
 @pytest.mark.parametrize("solver", ["gd", "lbfgs", "newton", "published_code"])
 def test_every_solver_tells_how_far_it_is(solver, monkeypatch, caplog):
-    monkeypatch.setattr(search, "EVERY", 0.0)
+    monkeypatch.setattr(optima, "EVERY", 0.0)
     options = {**ENDLESS, "local_iterations": 4}
     with caplog.at_level(logging.INFO, "mpifed"):
         run = Run(Flix, logistic(), local_solver=solver, **options)
@@ -76,7 +76,7 @@ def test_the_log_is_not_filled(caplog):
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_run_tells_it_unless_it_is_to_be_quiet(quiet, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(search, "EVERY", 0.0)
+    monkeypatch.setattr(optima, "EVERY", 0.0)
     words = [*SMALL, "algorithm.local_iterations=20", "--output", tmp_path / "run"]
     done = call([*words, *["--quiet"] * quiet], capfd)
     assert done.code == 0, done.err
@@ -88,10 +88,10 @@ def test_a_run_tells_it_unless_it_is_to_be_quiet(quiet, tmp_path, capfd, monkeyp
 def test_a_run_stops_amid_the_search_and_begins_it_again(number, tmp_path, capfd, monkeypatch):
     cut, whole = tmp_path / "cut", tmp_path / "whole"
     words = [*SMALL, "algorithm.local_iterations=300", "--output"]
-    monkeypatch.setattr(search, "EVERY", 0.0)
+    monkeypatch.setattr(optima, "EVERY", 0.0)
     with monkeypatch.context() as patched:
-        tell = search.log.info
-        patched.setattr(search.log, "info", lambda line: (os.kill(os.getpid(), number), tell(line)))
+        tell = optima.log.info
+        patched.setattr(optima.log, "info", lambda line: (os.kill(os.getpid(), number), tell(line)))
         done = call([*words, cut], capfd)
     assert done.code == 75
     assert done.out.splitlines()[-1] == BEGINS_AGAIN

@@ -8,7 +8,7 @@ import torch
 
 from mpifed.data.base import Description
 from mpifed.models import losses as costs
-from mpifed.models.class_weights import class_weights, weighted_loss
+from mpifed.models.lstm import class_weights, weighted_loss
 
 L, K = 6, 5
 

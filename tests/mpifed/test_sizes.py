@@ -16,10 +16,10 @@ from commands import TINY, call
 from test_bad_input import refused
 
 from mpifed.data.__main__ import main as make_data
-from mpifed.data.compressed import opened
+from mpifed.data.archives import opened
 from mpifed.errors import LONGEST, InputError
-from mpifed.memory import check_memory, enough_memory
-from mpifed.replacing import partial_of, replace_bytes, replacing
+from mpifed.io.atomic import partial_of, replace_bytes, replacing
+from mpifed.io.memory import check_memory, enough_memory
 from mpifed.sweep.plan import MOST_RUNS, plan
 from mpifed.training.run_directory import Recorder
 

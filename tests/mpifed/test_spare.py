@@ -25,9 +25,9 @@ from on_ranks import SMALL, folder_of, run, same_after_a_resume, unlike_one_rank
 from mpifed.api import Request, execute
 from mpifed.errors import AgreedInputError, InputError, PeerFailure
 from mpifed.mpi.communicator import Alone, world
-from mpifed.supervision.peers import BEAT
 from mpifed.training import spare
 from mpifed.training.spare import beside_spare, first_per_core, hosting_ranks
+from mpifed.watchdog.peers import BEAT
 
 CORES = frozenset({0, 1})
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from mpifed.algorithms.flix.dcgd import Dcgd
 from mpifed.algorithms.flix.diana import Diana
+from mpifed.algorithms.flix.objective import partial_gradients
 from mpifed.errors import RunError
 from mpifed.exchange.compression import build, sparse
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.federation.clients import Draws
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
-from mpifed.local.partial_gradients import partial_gradients
 from mpifed.models.linear import linear
 from mpifed.mpi import sums as mpi_sums
 from mpifed.mpi.communicator import Alone

@@ -11,10 +11,9 @@ from convex import clients_of
 
 from mpifed.data.base import Split
 from mpifed.federation.clients import Clients, Draws
+from mpifed.local.minibatches import batches
 from mpifed.local.objective import Regulariser
-from mpifed.local.sampling import batches
-from mpifed.local.search import Search
-from mpifed.local.stochastic_optima import stochastic_optima
+from mpifed.local.optima import Search, stochastic_optima
 from mpifed.models.linear import linear
 
 STEPS, DRAWS = 700, Draws(3, 0)

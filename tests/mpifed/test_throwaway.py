@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.supervision.throwaway import Outcome, in_throwaway, meanwhile
+from mpifed.watchdog.throwaway import Outcome, in_throwaway, meanwhile
 
 UNKNOWN = Outcome(False, None)
 

@@ -49,7 +49,7 @@ def fake(monkeypatch) -> list[Fake]:
 def replace(monkeypatch, opening) -> None:
     """Let the name tensorboard open something that needs no package."""
     changed = {**TRACKERS, "tensorboard": (opening, ())}
-    for module in ("mpifed.tracking.trackers", "mpifed.training.hearers"):
+    for module in ("mpifed.tracking.trackers", "mpifed.training.callbacks"):
         monkeypatch.setattr(f"{module}.TRACKERS", changed)
 
 

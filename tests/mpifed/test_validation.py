@@ -14,11 +14,10 @@ from commands import call
 
 import mpifed
 from mpifed.data.base import Description, Shards
-from mpifed.data.digits import Digits
-from mpifed.data.federated_format import Contents
-from mpifed.data.federated_writer import write
+from mpifed.data.federated_file import Contents, write
 from mpifed.data.held_out import HeldOut
-from mpifed.data.tags import Tags
+from mpifed.data.sources.digits import Digits
+from mpifed.data.sources.tags import Tags
 from mpifed.mpi.communicator import Alone
 
 METHODS = {

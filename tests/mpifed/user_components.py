@@ -14,14 +14,14 @@ import torch
 from annotated_types import MultipleOf
 
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.fedavg import FedAvg, FedAvgState
 from mpifed.algorithms.flix.flix import Flix
-from mpifed.algorithms.local import Local
-from mpifed.data.synthetic import Synthetic
+from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
+from mpifed.algorithms.global_model.local import Local
+from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
-from mpifed.local import search
+from mpifed.local import optima
 from mpifed.mpi.communicator import world
-from mpifed.supervision import heartbeat
+from mpifed.watchdog import heartbeat
 
 NOT_CALLABLE = 3
 
@@ -156,7 +156,7 @@ class Talks(Flix):
 
     def __init__(self, model, local, **options: Any) -> None:
         super().__init__(model, local, **options)
-        search.EVERY = 0.5
+        optima.EVERY = 0.5
 
 
 class Stepless(FedAvg):

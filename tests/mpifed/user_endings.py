@@ -17,9 +17,9 @@ from pathlib import Path
 
 import h5py
 
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.mpi.communicator import world
-from mpifed.supervision import exit as ending
+from mpifed.watchdog import exit as ending
 
 
 class Lingers(FedAvg):

@@ -26,7 +26,7 @@ from mpifed.report.placing import spread
 from mpifed.report.reading import find_runs
 from mpifed.report.words import in_words
 from topologies import FAMILIES, SCHEDULES
-from topologies.weights import WEIGHTS
+from topologies.weights.rules import WEIGHTS
 
 ATTACKS = (None, {"name": "sign_flip", "fraction": 0.2})
 GOSSIP = {"name": "gossip", "topology": None, "weights": None, "schedule": {"name": "static"}}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mpifed
-from mpifed.config.experiment_files import split_words
+from mpifed.config.experiments import split_words
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
 from mpifed.federation.clients import Federation

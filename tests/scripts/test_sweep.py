@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpifed.config import configuration as config
-from mpifed.config.filenames import LONGEST, safe
+from mpifed.config.experiments import LONGEST, safe
 from mpifed.errors import InputError
-from mpifed.reading.yaml_files import as_text
+from mpifed.io.yaml_files import as_text
 from mpifed.sweep.__main__ import main
 from mpifed.sweep.plan import plan, run_words, split_axes
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed.config.filenames import safe
+from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError
 from mpifed.sweep import execution
 from mpifed.sweep.__main__ import main

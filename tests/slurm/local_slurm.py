@@ -17,9 +17,9 @@ from typing import Any
 from unittest import mock
 
 from mpifed.jobs.__main__ import main
-from mpifed.supervision.forker import NAME
-from mpifed.supervision.launcher import RANK_VARIABLES
 from mpifed.sweep.plan import launch_words
+from mpifed.watchdog.forker import NAME
+from mpifed.watchdog.launcher import RANK_VARIABLES
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "scripts" / "slurm"

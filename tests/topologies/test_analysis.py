@@ -7,7 +7,6 @@ import pytest
 from topologies import (
     MixingMatrix,
     build_graph,
-    consensus,
     consensus_rate,
     describe,
     diameter,
@@ -16,6 +15,7 @@ from topologies import (
     mixing_time,
     slem,
 )
+from topologies.analysis.spectrum import consensus
 
 
 def metropolis(name, n, **params):

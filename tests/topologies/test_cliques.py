@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build_schedule
-from topologies.cliques import clique_graph, greedy_swap
+from topologies.schedules.cliques import clique_graph, greedy_swap
 
 
 def skew(labels, cliques):

@@ -21,10 +21,8 @@ from topologies import (
     mixing_time,
     slem,
 )
-from topologies.circulants import one_peer_exponential
-from topologies.equitopo import equitopo
-from topologies.finite_time import base_k
-from topologies.sequences import Drawn
+from topologies.schedules.circulants import base_k, equitopo, one_peer_exponential
+from topologies.schedules.sequences import Drawn
 
 
 @pytest.mark.parametrize(("n", "p"), [(6, 0.953), (12, 0.956), (25, 0.963), (33, 0.999), (16, 1.0)])

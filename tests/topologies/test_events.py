@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topologies.events import Computations, Versions, averaged_in_turn
+from topologies.links.events import Computations, Versions, averaged_in_turn
 from topologies.parameters import TopologyError
 
 N = 6

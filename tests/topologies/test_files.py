@@ -6,10 +6,10 @@ import pytest
 
 from topologies import MixingMatrix, TopologyError, build_graph, mixing_matrix
 from topologies.__main__ import main
-from topologies.circulants import one_peer_exponential
-from topologies.files import read_matrix
+from topologies.commands import write_matrix
+from topologies.graphs.files import read_matrix
 from topologies.replacing import replacing
-from topologies.writing import write_matrix
+from topologies.schedules.circulants import one_peer_exponential
 
 
 @pytest.mark.parametrize(

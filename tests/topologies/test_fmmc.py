@@ -11,15 +11,14 @@ from topologies import (
     TopologyError,
     build_graph,
     edge_array,
-    fastest_mixing,
     fmmc,
     mixing_matrix,
     slem,
 )
-from topologies.candidates import best_of, formula_rules, slem_of
-from topologies.edges import at_most_one
-from topologies.fastest_mixing import GAP_FLOOR
-from topologies.projections import Pattern
+from topologies.matrix import at_most_one
+from topologies.weights.fastest_mixing import GAP_FLOOR, best_of, formula_rules, slem_of
+from topologies.weights.projections import Pattern
+from topologies.weights.rules import fastest_mixing
 
 
 def er(n, p=0.5, seed=1234):

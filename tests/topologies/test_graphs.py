@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies import FAMILIES, TopologyError, build_graph, check_graph_parameters, parse_graph
-from topologies.communities import SOCIAL_NODES
+from topologies.graphs.families import SOCIAL_NODES
 
 GENERATED = [
     name

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from topologies.__main__ import main
-from topologies.families import FAMILIES, edge_list
-from topologies.files import read_matrix
-from topologies.graphs import build_graph, parse_graph
+from topologies.graphs.build import build_graph, parse_graph
+from topologies.graphs.families import FAMILIES, edge_list
+from topologies.graphs.files import read_matrix
 from topologies.inputs import available_memory, beyond_memory, open_regular, read_bytes
 from topologies.lines import LONGEST
+from topologies.links.network import read_network
 from topologies.matrix import MixingMatrix
-from topologies.network import read_network
 from topologies.parameters import TopologyError
 
 EXAMPLES = settings(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build_schedule
-from topologies.label_counts import shares, stl_fw
+from topologies.schedules.cliques import shares, stl_fw
 
 
 def objective(w, labels, balance):

@@ -5,8 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies import build_graph, build_schedule, consensus_rate, edge_array
-from topologies.matcha import activation_probabilities, best_alpha, mean_square
-from topologies.matchings import edge_colours, matching_cycle
+from topologies.schedules.matchings import (
+    activation_probabilities,
+    best_alpha,
+    edge_colours,
+    matching_cycle,
+    mean_square,
+)
 
 
 @settings(deadline=None)

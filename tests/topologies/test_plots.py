@@ -2,9 +2,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topologies import MixingMatrix, build_graph, gossip, mixing_matrix, plots
-from topologies.circulants import one_peer_exponential
-from topologies.finite_time import base_k
+from topologies import MixingMatrix, build_graph, gossip, mixing_matrix
+from topologies.analysis.spectrum import plots
+from topologies.schedules.circulants import base_k, one_peer_exponential
 
 
 @pytest.fixture

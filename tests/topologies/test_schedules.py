@@ -30,15 +30,19 @@ from topologies import (
     prepare_schedule,
     restore_schedule,
 )
-from topologies.circulants import (
+from topologies.analysis.published import rates
+from topologies.schedules.circulants import (
+    _pairs,
+    base_k,
+    equitopo,
+    hyper_hypercube,
     k_peer_exponential,
     null_cascade,
     one_peer_exponential,
+    prime_factors,
+    simple_base_k,
     static_exponential,
 )
-from topologies.equitopo import _pairs, equitopo
-from topologies.finite_time import base_k, hyper_hypercube, prime_factors, simple_base_k
-from topologies.published import rates
 
 NAMED = [
     name

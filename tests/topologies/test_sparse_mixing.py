@@ -2,11 +2,17 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topologies import build_graph, edge_array, fastest_mixing, fmmc
-from topologies.dual_bound import feasible_bound
-from topologies.projections import Multipliers, Pattern, project_admissible
-from topologies.sparse_mixing import sparse_iterates
-from topologies.sparse_projection import Scales, SparsePattern, project_scaled
+from topologies import build_graph, edge_array, fmmc
+from topologies.weights.fastest_mixing import feasible_bound, sparse_iterates
+from topologies.weights.projections import (
+    Multipliers,
+    Pattern,
+    Scales,
+    SparsePattern,
+    project_admissible,
+    project_scaled,
+)
+from topologies.weights.rules import fastest_mixing
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from topologies import TopologyError
 from topologies.__main__ import main
-from topologies.network import Network, network_on, read_network
-from topologies.overlays import OVERLAYS, design, ring, star
-from topologies.throughput import cycle_time, delays, maximum_cycle_mean
+from topologies.links.network import Network, network_on, read_network
+from topologies.links.overlays import OVERLAYS, design, ring, star
+from topologies.links.throughput import cycle_time, delays, maximum_cycle_mean
 
 
 def network(n, seed=0, bandwidth=1e9, access=np.inf, compute=0.01):

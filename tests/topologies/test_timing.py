@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies import TopologyError, build_graph, build_schedule
-from topologies.distances import great_circle, latency_over
-from topologies.network import Network, read_network
-from topologies.overlays import design
-from topologies.throughput import cycle_time
-from topologies.timing import Links, after_gossip, at_sites, one_site, server_round
+from topologies.links.network import Network, great_circle, latency_over, read_network
+from topologies.links.overlays import design
+from topologies.links.throughput import cycle_time
+from topologies.links.timing import Links, after_gossip, at_sites, one_site, server_round
 
 
 def network(n, seed):

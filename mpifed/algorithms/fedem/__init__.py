@@ -7,7 +7,6 @@ several beginnings.
 """
 
 from mpifed.algorithms.fedem.expectation import mixture_weights, posterior
-from mpifed.algorithms.fedem.fedem import FedEM
-from mpifed.algorithms.fedem.state import FedEMState
+from mpifed.algorithms.fedem.fedem import FedEM, FedEMState
 
 __all__ = ["FedEM", "FedEMState", "mixture_weights", "posterior"]

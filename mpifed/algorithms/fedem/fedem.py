@@ -2,25 +2,330 @@
 
 Each client's data follow a mixture of M distributions. The components theta_m are shared; the
 mixture weights pi_t stay with the client.
+
+The state of FedEM.
+
+Several beginnings of FedEM, of which the one with the best training likelihood is kept.
+
+The options of FedEM, and what surrounds its rounds: several beginnings, and measurements.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor
 
-from mpifed.algorithms.base import Predictor, initial_models, step_scale
+from mpifed import state
+from mpifed import state as states
+from mpifed.algorithms.base import (
+    Algorithm,
+    Predictor,
+    StepScale,
+    initial_models,
+    refuse_per_client,
+    step_scale,
+)
 from mpifed.algorithms.fedem.expectation import (
+    check_floor,
+    entropies,
     first_mixture,
     fitted_mixture,
+    log_likelihoods,
     mixture_weights,
     posterior,
 )
-from mpifed.algorithms.fedem.mixtures import Mixtures, check_count
-from mpifed.algorithms.fedem.state import FedEMState
-from mpifed.algorithms.fedem.surrogate import PartialSurrogate, minimise_surrogates
+from mpifed.algorithms.fedem.maximisation import (
+    MStep,
+    PartialSurrogate,
+    minimise_surrogates,
+    refuse_steps_of_newton,
+)
+from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.measuring import agreed, total
 from mpifed.federation.clients import Clients, Draws
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.models.base import Model
+from mpifed.random import stream
+from mpifed.watchdog.stop_requests import raise_if_stop_requested
+
+
+@dataclass(frozen=True)
+class FedEMState:
+    """Components, mixture weights and the clients' optimizers.
+
+    Attributes
+    ----------
+    components : Tensor
+        theta, (M, P); under gossip (clients, M, P).
+    mixture : Tensor
+        pi, (clients, M).
+    optimizer : OptimizerState
+        SGD buffers of the clients.
+    """
+
+    components: Tensor = state.shared()
+    mixture: Tensor = state.client()
+    optimizer: OptimizerState = state.client()
+
+
+S = TypeVar("S")
+
+
+NOTHING_LOST = ("none", "identity")
+"""Compressors that trials may send through: they send whole messages."""
+
+
+def refuse_remembering(configuration: Any) -> str | None:
+    """Return why trials do not fit the compression or correction of a run, or None."""
+    tried = configuration.algorithm.options.get("restarts", 1)
+    compression = configuration.compression.name
+    corrects = configuration.exchange.options.get("correction")
+    for key, name in (
+        ("compression", compression if compression not in NOTHING_LOST else None),
+        ("exchange.correction", corrects and corrects.name),
+    ):
+        if name and tried > 1:
+            return (
+                f"algorithm.restarts is {tried}, but {key} is '{name}': trials of beginnings send "
+                f"whole messages and remember none; allowed: {key}=none, or algorithm.restarts=1"
+            )
+    return None
+
+
+@dataclass
+class Restarts:
+    """Trials of several beginnings.
+
+    Attributes
+    ----------
+    trials : int
+        How many; with one nothing is tried. The first begins as a run without trials would.
+    rounds : int
+        Rounds of each.
+    keep_training : bool
+        Whether the best trial's last state is kept, or its first.
+    reached : list of float
+        The training log-likelihood that each trial reached.
+    """
+
+    trials: int
+    rounds: int
+    keep_training: bool
+    reached: list[float] = field(default_factory=list)
+
+    def best(
+        self,
+        state: S,
+        begin: Callable[[Draws], S],
+        round_of: Callable[[S, Clients, Any, Draws], S],
+        likelihood: Callable[[S, Clients], Tensor],
+        clients: Clients,
+        exchange: Exchange,
+        seed: int,
+    ) -> S:
+        """Run the trials and return the best one's state. Collective.
+
+        Parameters
+        ----------
+        state : dataclass
+            The first state of the run, which is returned if there is one trial.
+        begin : callable
+            Makes the first state of a trial from its draws, for all hosted clients.
+        round_of : callable
+            One round, as ``Algorithm.round``.
+        likelihood : callable
+            The training log-likelihood of each client in training, float64 (clients,).
+        clients : Clients
+            All clients hosted here.
+        exchange : Exchange
+            Books what the trials send.
+        seed : int
+            The seed of the run.
+
+        Raises
+        ------
+        AgreedStop
+            Where a rank was asked to stop; a resumed run begins the trials again.
+        """
+        if self.trials == 1:
+            return state
+        federation, is_rows = clients.federation, exchange.shared_is_rows
+        active = ~federation.unseen
+        rows = torch.from_numpy(np.flatnonzero(active[clients.ids]))
+        training = Clients(federation, clients.shards, clients.rows[rows.numpy()])
+        best, self.reached = state, []
+        for trial in range(self.trials):
+            own = seed if trial == 0 else int(stream(seed, "restart", trial).integers(1 << 62))
+            first = whole = begin(Draws(own, 0))
+            for k in range(1, self.rounds + 1):
+                agreed(clients, raise_if_stop_requested)
+                part = states.select(whole, rows, is_rows)
+                moved = round_of(part, training, exchange.at(k, active), Draws(own, k))
+                whole = states.merge(whole, moved, rows, is_rows)
+            last = likelihood(states.select(whole, rows, is_rows), training)
+            here = float(total(training, last[:, None])[0])
+            if not self.reached or here > max(self.reached):
+                best = whole if self.keep_training else first
+            self.reached.append(here)
+        return best
+
+    def remarks(self) -> list[str]:
+        """Return a line on each trial, for the log."""
+        return [
+            f"beginning {i} of {self.trials}: training log-likelihood {reached:.8g} after "
+            f"{self.rounds} rounds"
+            for i, reached in enumerate(self.reached, 1)
+        ]
+
+
+def check_count(n_components: int, clients: Clients) -> None:
+    """Refuse more components than the largest shard has samples.
+
+    Raises
+    ------
+    InputError
+    """
+    longest = int(clients.federation.n_train.max())
+    if n_components > longest:
+        raise InputError(
+            f"algorithm.n_components is {n_components}, more than any client can tell "
+            f"apart: the largest shard has {longest} training samples"
+        )
+
+
+class Mixtures(Algorithm[Channel]):
+    """Base class of FedEM.
+
+    Parameters
+    ----------
+    n_components : int
+        Number M of shared components.
+    mixture_init : {'random', 'uniform'}
+        First mixture weights: drawn from the flat Dirichlet distribution, or all equal.
+    component_init : {'shared', 'per_client'}, optional
+        Whether all clients start from the same components. None is the paper's choice: shared
+        under a server (Alg. 2, line 1), drawn by each client under gossip (Alg. 4, line 2).
+    gossip_step_scale : {'paper', 'normalised', 'none'}
+        How the learning rate depends on a client's share of the samples under gossip: n_t / n,
+        the same with mean one, or 1.
+        The first is Algorithm 4, line 19; the last is the published code.
+    mixture_floor : float
+        Least mixture weight; those below it are raised before the weights are normalised.
+    unseen_e_steps : int, optional
+        E-steps that fit the mixture weights of an unseen client, from uniform ones (section 3.2).
+        1 is the paper's; None is until they converge.
+    local_solver : {'steps', 'newton'}
+        The M-step: local steps, or the exact minimiser by Newton's method, for linear models with
+        one output (Appendix H; weighted least squares for squared losses). The latter reads no
+        option of ``local`` but ``weight_decay``, and has no learning rate that gossip could scale.
+    record_improvement : bool
+        Whether evaluations record the factor alpha of Assumption 9 of the local solver, as
+        ``local_improvement``. It costs an exact M-step each time.
+    restarts : int
+        Beginnings that are tried before round 1; the one with the best training likelihood is
+        kept. 1 tries none.
+    restart_rounds : int
+        Rounds of each trial. They are booked in round 0.
+    warm_start : bool
+        Whether the run continues the best trial, or begins again from its first components.
+    """
+
+    steps_locally = True
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        n_components: Annotated[int, Ge(1)] = 3,
+        mixture_init: Literal["random", "uniform"] = "random",
+        component_init: Literal["shared", "per_client"] | None = None,
+        gossip_step_scale: StepScale = "paper",
+        mixture_floor: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        unseen_e_steps: Annotated[int, Ge(1)] | None = 1,
+        local_solver: Literal["steps", "newton"] = "steps",
+        record_improvement: bool = False,
+        restarts: Annotated[int, Ge(1)] = 1,
+        restart_rounds: Annotated[int, Ge(1)] = 20,
+        warm_start: bool = True,
+    ) -> None:
+        check_floor(mixture_floor, n_components, "n_components")
+        self.model, self.local = model, local
+        self.m_step = MStep(model, local, local_solver == "newton", record_improvement)
+        if local_solver == "newton":
+            self.local_options = ("weight_decay",)
+        if restarts == 1:
+            moot = ("restart_rounds", "warm_start")
+            self.unread_options = dict.fromkeys(moot, "restarts above 1")
+        self.restarts = Restarts(restarts, restart_rounds, warm_start)
+        self.columns = ("mixture_entropy", *["local_improvement"] * record_improvement)
+        self.n_components, self.deploys_mixtures = n_components, n_components > 1
+        self.mixture_init: Literal["random", "uniform"] = mixture_init
+        self.component_init = component_init
+        self.gossip_step_scale: StepScale = gossip_step_scale
+        self.mixture_floor = mixture_floor
+        self.unseen_e_steps = unseen_e_steps
+
+    @abstractmethod
+    def surrogate(
+        self, components: Tensor, mixture: Tensor, clients: Clients
+    ) -> tuple[PartialSurrogate, Tensor]:
+        """Return g_t near (components, mixture), and pi that minimises it."""
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Return why these options do not fit together, or None."""
+        return (
+            refuse_remembering(configuration)
+            or refuse_steps_of_newton(configuration)
+            or refuse_per_client(configuration, "component_init")
+        )
+
+    def prepare(
+        self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> FedEMState:
+        """Return the beginning with the best training likelihood."""
+        dtype = state.components.dtype
+
+        def begin(own: Draws) -> FedEMState:
+            return self.init(clients, exchange, own, dtype)
+
+        return self.restarts.best(
+            state, begin, self.round, self.log_likelihoods, clients, exchange, draws.seed
+        )
+
+    def remarks(self, state: FedEMState, clients: Clients, exchange: Exchange) -> list[str]:
+        """Return what the beginnings reached that were tried in this part of the run."""
+        return self.restarts.remarks()
+
+    def log_likelihoods(self, state: FedEMState, clients: Clients) -> Tensor:
+        """Return the training log-likelihood of each client, float64 (clients,)."""
+        own = self.local.own(state.components, state.optimizer)
+        return log_likelihoods(self.model, own, state.mixture, clients)
+
+    def measure(
+        self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        """Return the mean entropy of the mixtures, and how good the local solver is here."""
+        mean = total(clients, entropies(state.mixture)[:, None], clients.equal_weights)
+        found: dict[str, float | None] = {"mixture_entropy": float(mean[0])}
+        if "local_improvement" in self.columns:
+            surrogate, _ = self.surrogate(state.components, state.mixture, clients)
+            start = state.components, state.optimizer, surrogate
+            after = Draws(draws.seed, draws.round + 1)
+            found["local_improvement"] = self.m_step.improvement(*start, clients, after)
+        return found
+
+    def payload(self) -> int:
+        return self.n_components * self.model.n_parameters
 
 
 class FedEM(Mixtures):

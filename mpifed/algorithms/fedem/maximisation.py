@@ -5,23 +5,291 @@ Assumption 9 asks of a local solver that for some alpha < 1, all clients t and c
     Phi_tm(theta_tm) - Phi_tm* <= alpha (Phi_tm(theta_m) - Phi_tm*)
 
 where it starts at theta_m and ends at theta_tm, and Phi_tm is the risk weighted by q.
+
+Federated surrogate optimisation (Marfoq et al. 2021, section 3.4, Algorithms 3 and 5).
+
+Exact minimisers of weighted risks of linear models, for black-box local solvers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
-from mpifed.algorithms.fedem.surrogate import PartialSurrogate, Solver
-from mpifed.exchange.measuring import largest
+from mpifed.exchange.base import Channel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.federation.participation import shortens_rounds
+from mpifed.local.adjustments import Adjustment
 from mpifed.local.solver import LocalSGD, OptimizerState
-from mpifed.local.weighted_optima import WeightedRisks, check_exact
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+from typing import Any, cast
+
+import torch
+
+from mpifed.errors import InputError
+from mpifed.exchange.measuring import largest
+from mpifed.federation.participation import shortens_rounds
+from mpifed.local.linear_objective import design
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
+from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Loss, sigmoid
+from mpifed.watchdog import heartbeat
+
+
+@dataclass(frozen=True)
+class PartialSurrogate:
+    """What a local solver needs of g_t(., v_t): its gradient on a minibatch I at u is
+
+        (1 / |I|) sum_{i in I} q_i grad l(u; s_i) + adjustments.
+
+    Attributes
+    ----------
+    weights : Tensor, optional
+        q, (components, hosted training samples). None is ones.
+    adjustments : sequence of Adjustment
+        Terms that do not depend on samples.
+    """
+
+    weights: Float[Tensor, "components samples"] | None = None
+    adjustments: Sequence[Adjustment] = ()
+
+
+Solver = Callable[[Tensor, PartialSurrogate], Tensor]
+"""A black box: from (clients, M, P) and the surrogates to their (inexact) minimisers."""
+
+
+def minimise_surrogates(
+    shared: Tensor,
+    optimizer: OptimizerState,
+    surrogate: PartialSurrogate,
+    local: LocalSGD,
+    clients: Clients,
+    channel: Channel,
+    draws: Draws,
+    step_scale: np.ndarray | None = None,
+    solver: Solver | None = None,
+) -> tuple[Tensor, OptimizerState]:
+    """Lines 2, 6 and 8 of Algorithm 3 under a server, 5 to 9 of Algorithm 5 under gossip.
+
+    Parameters
+    ----------
+    shared : Tensor
+        u, as the state has it.
+    optimizer : OptimizerState
+        The clients' state of the local solver.
+    surrogate : PartialSurrogate
+        g_t(., v_t), made at ``shared``.
+    local : LocalSGD
+        The local solver of the algorithms.
+    clients : Clients
+        The participants hosted here.
+    channel : Channel
+        What sends.
+    draws : Draws
+        The random numbers of the round.
+    step_scale : numpy.ndarray, optional
+        Factors of the learning rate, (clients,).
+    solver : callable, optional
+        A black box in place of local steps (App. H).
+
+    Returns
+    -------
+    tuple of Tensor and OptimizerState
+        The new u and the solver's state.
+    """
+    start = channel.broadcast(shared)
+    if solver is None:
+        moved, optimizer = local(
+            start,
+            optimizer,
+            clients,
+            draws,
+            weights=surrogate.weights,
+            step_scale=step_scale,
+            adjustments=surrogate.adjustments,
+        )
+    else:
+        moved = solver(start, surrogate)
+    return channel.average(moved, clients.weights, before=shared), optimizer
+
+
+TOLERANCE = 1e-10
+"""Norm of the gradient at which Newton's method stops."""
+
+MOST_STEPS = 100
+"""Largest number of its steps."""
+
+SHORTEST = 2.0**-30
+"""Least share of a Newton step that is tried."""
+
+
+def check_exact(model: Model, ridge: float, field: str) -> None:
+    """Refuse models whose weighted risks have no minimiser that is found here.
+
+    Parameters
+    ----------
+    model : Model
+        The model of all components.
+    ridge : float
+        Factor of (1 / 2) ||theta||^2.
+    field : str
+        What asks for the minimiser; the beginning of messages.
+
+    Raises
+    ------
+    InputError
+        Unless the model is linear with one output, and for logistic losses without a ridge, which
+        have no minimiser where a line separates the labels.
+    """
+    linear = isinstance(model, Linear) and model.n_outputs == 1
+    if not linear or model.loss not in (CROSS_ENTROPY, SQUARED, HALF_SQUARED):
+        raise InputError(
+            f"{field} needs model=linear with one output (two classes, or one target); other "
+            "models have no closed form: allowed for them: algorithm.local_solver=steps"
+        )
+    if model.loss is CROSS_ENTROPY and not ridge:
+        raise InputError(
+            f"{field} needs local.weight_decay above 0 for logistic losses, which otherwise have "
+            "no minimiser where a line separates a client's labels"
+        )
+
+
+@dataclass(frozen=True)
+class OwnRisks:
+    """Phi_tm of one client t, as functions of its M components, in float64.
+
+    Attributes
+    ----------
+    a : Tensor
+        The design of its samples, (n_t, P).
+    y : Tensor
+        Their targets, (n_t,).
+    shares : Tensor
+        q / n_t, (M, n_t).
+    loss : Loss
+        l.
+    ridge : float
+        Factor of (1 / 2) ||theta||^2.
+    """
+
+    a: Tensor
+    y: Tensor
+    shares: Tensor
+    loss: Loss
+    ridge: float
+
+    @property
+    def scale(self) -> float:
+        """The second derivative of a squared loss."""
+        return 2.0 if self.loss is SQUARED else 1.0
+
+    def values(self, theta: Tensor) -> Tensor:
+        """Return Phi_tm, (M, P) to (M,)."""
+        z = theta @ self.a.T
+        if self.loss is CROSS_ENTROPY:
+            losses = torch.nn.functional.softplus(z) - self.y * z
+        else:
+            losses = self.scale / 2 * (z - self.y) ** 2
+        return (self.shares * losses).sum(1) + self.ridge / 2 * theta.square().sum(1)
+
+    def derivatives(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return gradients and Hessians, (M, P) to (M, P) and (M, P, P)."""
+        z = theta @ self.a.T
+        if self.loss is CROSS_ENTROPY:
+            p = sigmoid(z)
+            slopes, second = p - self.y, p * (1 - p)
+        else:
+            slopes, second = self.scale * (z - self.y), torch.full_like(z, self.scale)
+        gradient = (self.shares * slopes) @ self.a + self.ridge * theta
+        curved = torch.stack([self.a.T @ (self.a * row[:, None]) for row in self.shares * second])
+        curved.diagonal(dim1=1, dim2=2).add_(self.ridge)
+        return gradient, curved
+
+    def minimiser(self, theta: Tensor) -> Tensor:
+        """Return argmin Phi_tm, (M, P), by Newton's method; steps that increase it are halved."""
+        risk, (gradient, curved) = self.values(theta), self.derivatives(theta)
+        for _ in range(MOST_STEPS):
+            open_ = gradient.norm(dim=1) > TOLERANCE
+            if not open_.any():
+                break
+            step = self._direction(curved, gradient)
+            scale = open_.double()[:, None]
+            while True:
+                there = theta - scale * step
+                after = self.values(there)
+                worse = (after > risk) & (scale[:, 0] > 0)
+                if not worse.any():
+                    break
+                scale = torch.where(worse[:, None], scale / 2, scale)
+                scale = torch.where(scale < SHORTEST, 0.0, scale)
+            before = gradient.norm(dim=1)
+            theta, risk, (gradient, curved) = there, after, self.derivatives(there)
+            if not ((scale[:, 0] > 0) & (gradient.norm(dim=1) < before)).any():
+                break  # the limit of rounding
+        return theta
+
+    def _direction(self, curved: Tensor, gradient: Tensor) -> Tensor:
+        if self.ridge:
+            return torch.linalg.solve(curved, gradient[..., None])[..., 0]
+        # Fewer samples than inputs: the least-norm step ends in the minimiser closest to the start.
+        found = torch.linalg.lstsq(curved, gradient[..., None], driver="gelsd").solution
+        return found[..., 0]
+
+
+@dataclass(frozen=True)
+class WeightedRisks:
+    """Phi_tm of some clients and M components.
+
+    Attributes
+    ----------
+    model : Linear
+        One output; see ``check_exact``.
+    clients : Clients
+        The clients hosted here.
+    weights : Tensor
+        q, (M, hosted training samples).
+    ridge : float
+        Factor of (1 / 2) ||theta||^2.
+    """
+
+    model: Linear
+    clients: Clients
+    weights: Float[Tensor, "components samples"]
+    ridge: float
+
+    def losses(
+        self, parameters: Float[Tensor, "clients components size"]
+    ) -> Float[Tensor, "clients components"]:
+        """Return Phi_tm at ``parameters`` (clients, M, P), float64 (clients, M)."""
+        found = torch.zeros(parameters.shape[:2], dtype=torch.float64)
+        for i in range(len(self.clients)):
+            found[i] = self.of_client(i).values(parameters[i].double().cpu())
+        return found
+
+    def minimisers(
+        self, start: Float[Tensor, "clients components size"]
+    ) -> Float[Tensor, "clients components size"]:
+        """Return argmin Phi_tm, (clients, M, P); the one closest to ``start`` if there are many."""
+        found = start.clone()
+        for i in range(len(self.clients)):
+            heartbeat.step()
+            found[i] = self.of_client(i).minimiser(start[i].double().cpu()).to(start)
+        return found
+
+    def of_client(self, i: int) -> OwnRisks:
+        """Return the risks of the i-th client."""
+        row, split = int(self.clients.rows[i]), self.clients.shards.train
+        part = split.rows_of(row)
+        a = torch.from_numpy(design(self.model, split, row)).double()
+        y = split.y[part].double().cpu().reshape(-1)
+        shares = self.weights[:, part].double().cpu() / max(1, len(a))
+        return OwnRisks(a, y, shares, self.model.loss, self.ridge)
+
 
 SMALLEST_GAP = 1e-9
 """Share of Phi below which a gap to Phi* counts as closed: rounding would decide the ratio."""

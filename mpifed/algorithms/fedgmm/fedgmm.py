@@ -14,32 +14,252 @@ M-step, with r_i(m1) = sum_m2 q_i(m1, m2):
 
 The last two follow from means over clients of r, r x and r x xᵀ, which is what clients send. With
 M1 = 1 this is FedEM; with M2 = 1 besides, FedAvg.
+
+The joint mixture of FedGMM (Wu et al. 2023): first Gaussians, E-step, and predictors.
+
+The state and the options of FedGMM, and what it asks of a run.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor
 
-from mpifed.algorithms.base import Predictor, initial_models
+from mpifed import state
+from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.algorithms.fedem.expectation import (
+    check_floor,
     first_mixture,
     fitted_mixture_of_losses,
     mixture_weights,
     posterior_of_losses,
 )
-from mpifed.algorithms.fedgmm.gaussians import mean_statistics
-from mpifed.algorithms.fedgmm.joint import (
-    first_statistics,
-    no_statistics,
-    pair_losses,
-    predictor,
+from mpifed.algorithms.fedgmm.gaussians import (
+    TOGETHER,
+    Gate,
+    Gaussians,
+    Representation,
+    Represented,
+    gaussians_of,
+    mean_statistics,
+    statistics_at,
+    width_of,
 )
-from mpifed.algorithms.fedgmm.mixtures import FedGMMState, JointMixtures
-from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.exchange.base import Exchange, ServerChannel, to_server
 from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.participation import is_unbiased
+from mpifed.io.memory import check_memory
+from mpifed.local.scoring import samples_of, train_losses
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.models.base import Model
+
+
+def no_statistics(
+    clients: Clients, count: int, representation: Representation, full: bool
+) -> Tensor:
+    """Return zeros for the statistics of ``count`` Gaussians, if there is memory for those sent."""
+    inputs = math.prod(clients.shards.train.x.shape[1:])
+    width = width_of(representation.size(inputs), full)
+    check_memory(
+        8.0 * len(clients) * count * width,
+        f"algorithm.gmm_dimension is {representation.dimension}, which with {count} Gaussians",
+    )
+    return torch.zeros(count, width, dtype=torch.float64, device=clients.device)
+
+
+def first_statistics(
+    columns: Tensor, clients: Clients, exchange: Exchange, draws: Draws, count: int, full: bool
+) -> Tensor:
+    """Return statistics of Gaussians around all training inputs. Collective; booked.
+
+    Means are drawn from a normal distribution with the mean and the variances of all inputs, which
+    clients send; each Gaussian has these variances.
+
+    Parameters
+    ----------
+    columns : Tensor
+        (1, z) of the hosted training samples, (1 + d, samples).
+    clients : Clients
+        All clients hosted here.
+    exchange : Exchange
+        A server.
+    draws : Draws
+        The random numbers of round 0.
+    count : int
+        Number of Gaussians.
+    full : bool
+        Whether covariances are matrices, or diagonal.
+    """
+    federation, train = clients.federation, clients.shards.train
+    own = np.flatnonzero(~federation.unseen[clients.ids])
+    training = Clients(federation, clients.shards, clients.rows[own])
+    channel = to_server(exchange.at(0, ~federation.unseen))
+    rows = mean_statistics(columns, columns[:1], train, training.rows, full=False)
+    weighed = channel.sum(channel.send(rows, whole=True), training.weights)[0]
+    mean, square = weighed[1:].chunk(2)
+    variances = (square - mean.square()).clamp(min=0)
+    drawn = draws.stream("gaussians").standard_normal((count, len(mean)))
+    means = mean + variances.sqrt() * torch.from_numpy(drawn).to(mean)
+    return statistics_at(means, variances, full)
+
+
+def pair_losses(
+    model: Model, components: Tensor, gaussians: Gaussians, columns: Tensor, clients: Clients
+) -> Tensor:
+    """Return l(theta_m2; s) - log N(x; m1) of every training sample and pair (m1, m2).
+
+    A constant of each sample is left out, which cancels in posterior probabilities.
+
+    Parameters
+    ----------
+    model : Model
+        The model of all components.
+    components : Tensor
+        theta, (M2, P) or (clients, M2, P).
+    gaussians : Gaussians
+        M1 of them.
+    columns : Tensor
+        (1, z) of the hosted training samples, (1 + d, samples).
+    clients : Clients
+        The clients whose samples are needed.
+
+    Returns
+    -------
+    Tensor
+        (M1 M2, samples), with m2 the faster index. Columns of other clients' samples have no
+        meaning.
+    """
+    train = clients.shards.train
+    losses = train_losses(model, components, train, clients.rows)
+    distances = losses.new_zeros(len(gaussians.log_scales), losses.shape[1])
+    for row in clients.rows:
+        for part in samples_of(train, row, TOGETHER):
+            distances[:, part] = gaussians.distances(columns[1:, part])
+    return (losses - gaussians.log_densities(distances)[:, None]).flatten(0, 1)
+
+
+def predictor(
+    models: Tensor, pairs: Tensor, gaussians: Gaussians, representation: Representation
+) -> Predictor:
+    """Return p(y | x) of joint distributions, in which the input weighs the components.
+
+    Parameters
+    ----------
+    models : Tensor
+        theta, (M2, P) or (clients, M2, P).
+    pairs : Tensor
+        pi, (clients, M1, M2). With one Gaussian or one component the input has no influence.
+    gaussians : Gaussians
+        M1 of them.
+    representation : Representation
+        What they are over.
+    """
+    gate = Gate(gaussians, representation, pairs) if min(pairs.shape[1:]) > 1 else None
+    return Predictor(models, pairs.sum(1), {"joint_mixture": pairs}, gate)
+
+
+@dataclass(frozen=True)
+class FedGMMState:
+    """Components, Gaussians, mixture weights and the clients' optimizers.
+
+    Attributes
+    ----------
+    components : Tensor
+        theta, (M2, P).
+    statistics : Tensor
+        Statistics of the Gaussians, float64 (M1, 1 + d + d d), or (M1, 1 + 2 d) where covariances
+        are diagonal.
+    mixture : Tensor
+        pi, (clients, M1 M2).
+    optimizer : OptimizerState
+        SGD buffers of the clients.
+    """
+
+    components: Tensor = state.shared()
+    statistics: Tensor = state.server()
+    mixture: Tensor = state.client()
+    optimizer: OptimizerState = state.client()
+
+
+class JointMixtures(Algorithm[ServerChannel]):
+    """Base class of FedGMM.
+
+    Parameters
+    ----------
+    n_components : int
+        Number M2 of conditional models.
+    n_gaussians : int
+        Number M1 of Gaussians.
+    covariance : {'full', 'diagonal'}
+        Form of the covariances.
+    covariance_floor : float
+        Least eigenvalue of a covariance.
+    gmm_dimension : int, optional
+        Inputs of more numbers are represented by so many random projections, on which the Gaussians
+        are. None takes all inputs as they are.
+    mixture_init : {'random', 'uniform'}
+        First mixture weights: drawn from the flat Dirichlet distribution, or all equal.
+    mixture_floor : float
+        Least mixture weight; those below it are raised before the weights are normalised.
+    unseen_e_steps : int, optional
+        E-steps that fit the mixture weights of an unseen client, from uniform ones. None is until
+        they converge.
+    """
+
+    exchanges = ("server",)
+    steps_locally = True
+    tasks = ("classification", "multi_label", "regression")
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        n_components: Annotated[int, Ge(1)] = 3,
+        n_gaussians: Annotated[int, Ge(1)] = 3,
+        covariance: Literal["full", "diagonal"] = "full",
+        covariance_floor: Annotated[float, Gt(0)] = 1e-3,
+        gmm_dimension: Annotated[int, Ge(1)] | None = 16,
+        mixture_init: Literal["random", "uniform"] = "random",
+        mixture_floor: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        unseen_e_steps: Annotated[int, Ge(1)] | None = 1,
+    ) -> None:
+        self.shape, self.n_pairs = (n_gaussians, n_components), n_gaussians * n_components
+        check_floor(mixture_floor, self.n_pairs, "(n_gaussians n_components)")
+        self.model, self.local, self.deploys_mixtures = model, local, n_components > 1
+        self.full, self.covariance_floor = covariance == "full", covariance_floor
+        self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
+        self.mixture_floor, self.unseen_e_steps = mixture_floor, unseen_e_steps
+        self.represented = Represented()
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Return why these options do not fit together, or None."""
+        if not is_unbiased(configuration.participation):
+            return None
+        return (
+            "participation.weights is 'unbiased', but fedgmm takes means and covariances from "
+            "averages of moments; allowed: participation.weights=renormalised"
+        )
+
+    def representation(self, draws: Draws) -> Representation:
+        """Return what the Gaussians are over."""
+        return Representation(self.gmm_dimension, draws.seed)
+
+    def gaussians(self, state: FedGMMState) -> Gaussians:
+        """Return mu and Sigma."""
+        dtype = state.components.dtype
+        return gaussians_of(state.statistics, self.full, self.covariance_floor, dtype)
+
+    def payload(self) -> int:
+        return self.shape[1] * self.model.n_parameters
 
 
 class FedGMM(JointMixtures):

@@ -9,48 +9,576 @@ Under gossip every client holds its S and neighbours mix them. This variant is m
 paper's: a client moves to S_i + gamma n mu_i (its statistics - S_i) and averages the result. Mixing
 keeps the mean over clients, so that the factor n mu_i gives it the direction of a server; at a
 fixed point sum mu_i S_i equals the clients' statistics, weighted alike.
+
+The rate alpha of FedMM's control variates V_i: where it is allowed, and how large it may be.
+
+Facts about all data that a surrogate needs before the run: exact weighted means over clients.
+
+Samples as a surrogate sees them: inputs, and targets where the surrogate learns them.
+
+Failures of linear algebra on numbers that have grown too large, and to whom they belong.
+
+Objective of FedMM on training and on test samples: sum_i mu_i f_i(theta) + g(theta).
+
+What FedMM carries from round to round.
+
+Step sizes gamma_t of FedMM's methods (Dieuleveut et al. 2025, Alg. 1 to 3), and their limit
+under gossip.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
+from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, step_scale
-from mpifed.algorithms.fedmm.control_variates import largest_rate, refuse_under_gossip
-from mpifed.algorithms.fedmm.facts import restore_facts, with_facts
-from mpifed.algorithms.fedmm.failures import at_the_server, bounded, rows_or_nan, statistics_or_nan
-from mpifed.algorithms.fedmm.measures import test_objective, training_objective
-from mpifed.algorithms.fedmm.samples import (
-    few_of,
-    inputs_of,
-    sample_of,
-    samples_of_round,
-)
-from mpifed.algorithms.fedmm.state import FedMMState
-from mpifed.algorithms.fedmm.step_rule import (
-    DEFAULT_STEP,
-    StepRule,
-    describe_steps,
-    gamma_of,
-    refuse_long_steps,
-)
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.components.base import Compressors
 from mpifed.components.registry import complete, find
 from mpifed.components.schema import ComponentOf
-from mpifed.data.base import Split
-from mpifed.errors import InputError
+from mpifed.data.base import Description, Split
+from mpifed.errors import Diverged, InputError, RunError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
-from mpifed.federation.clients import Clients, Draws
+from mpifed.exchange.measuring import computed_once, total
+from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.local.minibatches import batches, chosen
 from mpifed.local.solver import LocalSGD
 from mpifed.models.none import NoModel
-from mpifed.surrogates.base import MadeWithTarget
-from mpifed.surrogates.contract import as_surrogate, check_returns
+from mpifed.surrogates.base import (
+    LinAlgError,
+    MadeWithTarget,
+    Surrogate,
+    as_surrogate,
+    check_returns,
+)
+
+
+def refuse_under_gossip(configuration: Any) -> str | None:
+    """Return why control variates or averages in pairs are refused under gossip, or None."""
+    if configuration.exchange.options.get("asynchrony") == "pairwise":
+        return (
+            "exchange.asynchrony is 'pairwise', which adds moves to values that have changed "
+            f"meanwhile, but those of {configuration.algorithm.name} are projected; allowed: "
+            "none, wait_free"
+        )
+    if not configuration.algorithm.options["control_variate_rate"]:
+        return None
+    return (
+        "algorithm.control_variate_rate is above 0, but control variates belong to a server; "
+        "allowed with gossip: 0"
+    )
+
+
+def largest_rate(rate: float, omega: float) -> list[str]:
+    """Return lines for the log: the largest rate of Theorem 1 (Dieuleveut et al. 2025).
+
+    Parameters
+    ----------
+    rate : float
+        The option ``control_variate_rate``.
+    omega : float
+        omega_p, the variance of a message, participation included.
+
+    Examples
+    --------
+    >>> largest_rate(0.1, omega=3.0)
+    ['messages vary with omega_p 3; Theorem 1 asks for a control_variate_rate of at most 0.25']
+    """
+    largest = 1 / (1 + omega)
+    line = (
+        f"messages vary with omega_p {omega:.4g}; Theorem 1 asks for a control_variate_rate of at "
+        f"most {largest:.4g}"
+    )
+    above = f"warning: algorithm.control_variate_rate is {rate:g}, above that"
+    return [line, above] if rate > largest else [line]
+
+
+@dataclass(frozen=True)
+class Known:
+    """The facts that a run keeps.
+
+    Attributes
+    ----------
+    facts : Tensor
+        float64 (k,).
+    """
+
+    facts: Tensor = state.server()
+
+
+def find_facts(
+    surrogate: Surrogate,
+    clients: Clients,
+    weights: Tensor,
+    samples_of: Callable[[int], Tensor],
+) -> Tensor:
+    """Compute what a surrogate asks of all data; collective.
+
+    Parameters
+    ----------
+    surrogate : Surrogate
+        The surrogate; its ``conclude`` is applied to the weighted means of its ``facts``.
+    clients : Clients
+        The clients hosted here.
+    weights : Tensor
+        mu_i, float64 (clients,).
+    samples_of : callable
+        Samples z of the i-th of ``clients``, (samples, dim).
+
+    Returns
+    -------
+    Tensor
+        float64 (k,).
+    """
+    means = []
+    for block, size in enumerate(surrogate.fact_blocks):
+        rows = torch.zeros(len(clients), size, dtype=torch.float64)
+        for i in range(len(clients)):
+            rows[i] = surrogate.facts(samples_of(i), block)
+        means.append(total(clients, rows, weights))
+    return computed_once(clients, lambda: surrogate.conclude(torch.cat(means)))
+
+
+def with_facts(
+    surrogate: Surrogate, clients: Clients, weights: Tensor, samples_of: Callable[[int], Tensor]
+) -> tuple[Surrogate, Known | state.Nothing]:
+    """Return the surrogate with the facts that it asks for; collective.
+
+    For the parameters see ``find_facts``; the surrogate need not ask for anything.
+
+    Returns
+    -------
+    surrogate : Surrogate
+        The surrogate that has the facts.
+    known : Known or Nothing
+        The facts, where the state must keep them.
+    """
+    if not surrogate.fact_blocks:
+        return surrogate, state.Nothing()
+    facts = find_facts(surrogate, clients, weights, samples_of)
+    known = as_surrogate(surrogate.knowing(facts))
+    return known, Known(facts) if surrogate.waits else state.Nothing()
+
+
+def restore_facts(surrogate: Surrogate, known: Known | state.Nothing) -> Surrogate:
+    """Return the surrogate with the facts that the state of a run has kept, if any."""
+    if isinstance(known, Known):
+        return as_surrogate(surrogate.knowing(known.facts))
+    return surrogate
+
+
+FEW = 8
+"""Samples on which a surrogate is tried before the run begins."""
+
+
+def sample_of(data: Description, with_target: bool) -> Description:
+    """Return the description of the data as ``inputs_of`` gives them.
+
+    Parameters
+    ----------
+    data : Description
+        The data of the run.
+    with_target : bool
+        Whether targets follow the inputs.
+
+    Returns
+    -------
+    Description
+        With ``input_shape`` (dim,).
+    """
+    width = math.prod(data.input_shape)
+    if not with_target:
+        return replace(data, input_shape=(width,), n_classes=0, task="unlabelled")
+    targets = {"unlabelled": 0, "classification": 1}.get(data.task, data.n_classes)
+    return replace(data, input_shape=(width + targets,))
+
+
+def shards_of(clients: Clients) -> Split:
+    """Return the whole training shards of ``clients``."""
+    train = clients.shards.train
+    if len(clients) == len(train.counts):
+        return train
+    spans = zip(clients.starts, clients.starts + clients.n_train, strict=True)
+    return chosen(train, [np.arange(first, last) for first, last in spans])
+
+
+def samples_of_round(clients: Clients, draws: Draws, batch: int | None, online: bool) -> Split:
+    """Return what each of ``clients`` sees in a round.
+
+    Parameters
+    ----------
+    clients : Clients
+        The participants hosted here.
+    draws : Draws
+        The random numbers of the round.
+    batch : int or None
+        Samples of each client; None for its whole shard.
+    online : bool
+        Whether the batch is drawn anew from the data set's distribution.
+
+    Returns
+    -------
+    Split
+        The samples, client after client.
+    """
+    if online:
+        assert clients.shards.fresh is not None
+        return clients.shards.fresh(clients.ids, draws.round, batch or 1)
+    if batch is None:
+        return shards_of(clients)
+    return chosen(clients.shards.train, batches(clients, draws, "samples", batch))
+
+
+def few_of(clients: Clients) -> Split:
+    """Return the first training samples, at most ``FEW``, of the first of ``clients``."""
+    first, count = clients.starts[0], min(FEW, int(clients.n_train[0]))
+    return chosen(clients.shards.train, [np.arange(first, first + count)])
+
+
+def inputs_of(split: Split, with_target: bool) -> Tensor:
+    """Return z of every sample: x, then y as the last columns if ``with_target``: (samples, dim).
+
+    Examples
+    --------
+    >>> split = Split(torch.ones(1, 2), torch.tensor([3]), np.array([0, 1]))
+    >>> inputs_of(split, with_target=True)
+    tensor([[1., 1., 3.]], dtype=torch.float64)
+    """
+    x, y = split.x.flatten(1).double(), split.y.double()
+    if not with_target or (y.dim() == 2 and not y.shape[1]):
+        return x
+    return torch.cat([x, y if y.dim() == 2 else y[:, None]], 1)
+
+
+FAILURES = (LinAlgError, RunError)
+"""Exceptions of factorisations, those of torch and those of surrogates."""
+
+LARGEST_OBJECTIVE = 1e50
+"""A run with a larger objective counts as diverged, even if all numbers are finite."""
+
+
+def rows_or_nan(function: Callable[[Tensor], Tensor], rows: Tensor, size: int) -> Tensor:
+    """Apply ``function`` to rows, with NaN for those for which it fails.
+
+    Parameters
+    ----------
+    function : callable
+        Maps (R, n) to (R, size), and one row (n,) to (size,).
+    rows : Tensor
+        (clients, n).
+    size : int
+        Numbers in a row of the result.
+
+    Returns
+    -------
+    Tensor
+        (clients, size).
+
+    Examples
+    --------
+    >>> rows_or_nan(torch.square, torch.tensor([[1.0, 2.0]]), 2)
+    tensor([[1., 4.]])
+    """
+    if not len(rows):
+        return rows.new_empty(0, size)
+    try:
+        return function(rows)
+    except FAILURES:
+        return torch.stack([_row_or_nan(function, row, size) for row in rows])
+
+
+def _row_or_nan(function: Callable[[Tensor], Tensor], row: Tensor, size: int) -> Tensor:
+    """``function`` of one row, or NaN (size,)."""
+    try:
+        return function(row)
+    except FAILURES:
+        return row.new_full((size,), torch.nan)
+
+
+def statistics_or_nan(
+    surrogate: Surrogate, z: Tensor, theta: Tensor, offsets: np.ndarray
+) -> Tensor:
+    """Return ``surrogate.statistics``, with NaN for the clients for whom it fails.
+
+    Parameters
+    ----------
+    surrogate : Surrogate
+        The problem.
+    z : Tensor
+        Samples of all clients, (samples, dim).
+    theta : Tensor
+        Parameters, (n_parameters,) or one row per client.
+    offsets : numpy.ndarray
+        First sample of each client, and their number at the end, int64 (clients + 1,).
+
+    Returns
+    -------
+    Tensor
+        (clients, size).
+    """
+    try:
+        return surrogate.statistics(z, theta, offsets)
+    except LinAlgError:
+        rows = [
+            _statistic_or_nan(surrogate, z[first:last], theta if theta.dim() == 1 else theta[i])
+            for i, (first, last) in enumerate(pairwise(offsets.tolist()))
+        ]
+        return torch.stack(rows)
+
+
+def _statistic_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
+    """The mean statistics of one client, or NaN (size,)."""
+    try:
+        return surrogate.statistics(z, theta, np.array([0, len(z)]))[0]
+    except LinAlgError:
+        return theta.new_full((surrogate.size,), torch.nan)
+
+
+def mean_loss_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
+    """Return the mean of ``surrogate.losses``, NaN where it fails.
+
+    Parameters
+    ----------
+    surrogate : Surrogate
+        The problem.
+    z : Tensor
+        Samples of one client, (samples, dim).
+    theta : Tensor
+        (n_parameters,).
+
+    Returns
+    -------
+    Tensor
+        A scalar.
+    """
+    try:
+        return surrogate.losses(z, theta).mean()
+    except LinAlgError:
+        return theta.new_tensor(torch.nan)
+
+
+def bounded(objective: float) -> float:
+    """Return ``objective``, which all ranks have.
+
+    Raises
+    ------
+    Diverged
+        Where its absolute value is not below ``LARGEST_OBJECTIVE``, or it is NaN.
+
+    Examples
+    --------
+    >>> bounded(2.5)
+    2.5
+    """
+    if abs(objective) < LARGEST_OBJECTIVE:
+        return objective
+    raise Diverged(f"the objective is {objective:g}: the training diverged", [])
+
+
+@contextmanager
+def at_the_server(what: str) -> Iterator[None]:
+    """Turn a failure to compute ``what``, alike on every rank, into ``Diverged`` of no client."""
+    try:
+        yield
+    except FAILURES as error:
+        if isinstance(error, Diverged):
+            raise
+        reason = " ".join(str(error).split())
+        raise Diverged(
+            f"the server's {what} cannot be computed: the training diverged ({reason})", []
+        ) from error
+
+
+def training_objective(
+    surrogate: Surrogate, theta: Tensor, clients: Clients, weights: Tensor, with_target: bool
+) -> float:
+    """Return the objective on all training samples; collective.
+
+    Parameters
+    ----------
+    surrogate : Surrogate
+        The problem, with its losses and penalty.
+    theta : Tensor
+        (n_parameters,).
+    clients : Clients
+        The training clients hosted here.
+    weights : Tensor
+        mu_i, float64 (clients,).
+    with_target : bool
+        Whether targets are part of the samples.
+
+    Returns
+    -------
+    float
+    """
+    means = risks(surrogate, theta, clients.shards.train, clients, with_target)
+    return float(total(clients, means, weights)[0]) + surrogate.penalty(theta)
+
+
+def test_objective(
+    surrogate: Surrogate, theta: Tensor, clients: Clients, by_samples: bool, with_target: bool
+) -> float | None:
+    """Return the objective on test samples, of the clients that have any; collective.
+
+    Parameters
+    ----------
+    surrogate, theta, clients, with_target
+        As for ``training_objective``.
+    by_samples : bool
+        Whether clients weigh by their test samples, or alike.
+
+    Returns
+    -------
+    float or None
+        None where no client has test samples.
+    """
+    counts = torch.from_numpy(clients.shards.test.counts[clients.rows]).double()
+    means = risks(surrogate, theta, clients.shards.test, clients, with_target)
+    weights = counts if by_samples else (counts > 0).double()
+    summed, mass = total(clients, torch.cat([means, torch.ones_like(means)], 1), weights)
+    return float(summed / mass) + surrogate.penalty(theta) if mass else None
+
+
+def risks(
+    surrogate: Surrogate, theta: Tensor, split: Split, clients: Clients, with_target: bool
+) -> Tensor:
+    """Return each client's mean loss on some of its samples.
+
+    Parameters
+    ----------
+    surrogate, theta, clients, with_target
+        As for ``training_objective``.
+    split : Split
+        Training or test samples of the hosted clients.
+
+    Returns
+    -------
+    Tensor
+        float64 (clients, 1); 0 without samples, NaN where a loss cannot be computed.
+    """
+    means = torch.zeros(len(clients), 1, dtype=torch.float64)
+    for i, row in enumerate(clients.rows):
+        if split.counts[row]:
+            z = inputs_of(split.of_client(row), with_target)
+            means[i] = mean_loss_or_nan(surrogate, z, theta)
+    return means
+
+
+@dataclass(frozen=True)
+class FedMMState:
+    """``surrogate`` S (q,), the one before it, control variates V_i (clients, q) and V (q,).
+
+    All float64; under gossip S has a row for each client. ``previous`` is for metrics.csv;
+    ``known`` are facts about the data without which the surrogate cannot compute.
+    """
+
+    surrogate: Tensor = state.shared()
+    previous: Tensor = state.follows()
+    variates: Tensor = state.client()
+    variate: Tensor = state.server()
+    known: Any = field(default_factory=state.Nothing, metadata={"owner": "server"})
+
+
+StepRule = Literal["constant", "sqrt", "inverse", "inverse_kept"]
+
+DEFAULT_STEP = 0.05
+
+
+def gamma_of(rule: StepRule, beta: float, t: int) -> float:
+    """Return the step size of a round.
+
+    Parameters
+    ----------
+    rule : {'constant', 'sqrt', 'inverse', 'inverse_kept'}
+        beta, beta / sqrt(beta + t) (the paper's experiments, section 6), 1 / t, or 1 / (t + 1).
+        1 / t forgets the first S, 1 / (t + 1) keeps it as one sample.
+    beta : float
+        In (0, 1].
+    t : int
+        The round, from 1.
+
+    Returns
+    -------
+    float
+        gamma_t in (0, 1].
+
+    Examples
+    --------
+    >>> gamma_of("inverse", 0.05, 4), gamma_of("inverse_kept", 0.05, 4)
+    (0.25, 0.2)
+    """
+    rules = {
+        "constant": beta,
+        "sqrt": beta / math.sqrt(beta + t),
+        "inverse": 1 / t,
+        "inverse_kept": 1 / (t + 1),
+    }
+    return rules[rule]
+
+
+def refuse_long_steps(federation: Federation, gamma: float, option: str) -> None:
+    """Refuse steps gamma n mu_i above 1 of a client, with mu_i = m_i / m.
+
+    Under gossip such a step would take S beyond the client's statistics, and the projection would
+    change the mean over clients.
+
+    Parameters
+    ----------
+    federation : Federation
+        Its training clients have m_i samples.
+    gamma : float
+        Step size of round 1, the largest.
+    option : str
+        Name of the option that makes it smaller.
+
+    Raises
+    ------
+    InputError
+        Names the longest step.
+    """
+    largest = int(federation.n_train[federation.training].max()) * len(federation.training)
+    longest = gamma * largest / federation.n_train_total
+    if longest > 1:
+        raise InputError(
+            "algorithm.client_weights is 'samples', with which by gossip a client moves by "
+            f"gamma n mu_i, here up to {longest:.4g} in round 1; allowed: at most 1, by a "
+            f"smaller {option} or client_weights uniform"
+        )
+
+
+def describe_steps(rule: StepRule, beta: float) -> tuple[str, list[str]]:
+    """Return what makes a step smaller, for messages, and lines about what is not read.
+
+    Parameters
+    ----------
+    rule : {'constant', 'sqrt', 'inverse', 'inverse_kept'}
+        The step rule.
+    beta : float
+        The option ``step``.
+
+    Returns
+    -------
+    option : str
+        Name of the option, with the rules that read it.
+    unread : list of str
+        At most one line for the log.
+    """
+    if not rule.startswith("inverse"):
+        return "algorithm.step", []
+    unread = f"algorithm.step={beta:g} changes nothing: step_rule {rule} has no step"
+    option = "algorithm.step, with step_rule constant or sqrt,"
+    return option, [unread] if beta != DEFAULT_STEP else []
+
 
 SECTION = "algorithm.surrogate"
 

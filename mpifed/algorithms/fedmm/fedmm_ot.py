@@ -17,26 +17,29 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor
-from mpifed.algorithms.fedmm.step_rule import StepRule, gamma_of
+from mpifed.algorithms.fedmm.fedmm import StepRule, gamma_of
 from mpifed.algorithms.server_messages import refuse_local
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.sampling import batches
+from mpifed.local.minibatches import batches
 from mpifed.local.solver import LocalSGD
 from mpifed.models.icnn import DenseICNN
-from mpifed.transport.adam import Adam, AdamState
-from mpifed.transport.benchmark import Benchmark, check_targets
-from mpifed.transport.losses import (
+from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
+from mpifed.optimal_transport.losses import (
+    SCORED,
+    Adam,
+    AdamState,
     Cycle,
     Objective,
     ThetaObjective,
     conjugate_steps,
+    cosine,
+    identity_potential,
+    l2_uvp,
     source_gradient,
     target_gradient,
 )
-from mpifed.transport.metrics import SCORED, cosine, l2_uvp
-from mpifed.transport.pretraining import identity_potential
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpifed.algorithms.fedmm.failures import rows_or_nan
-from mpifed.algorithms.fedmm.fedmm import FedMM
-from mpifed.algorithms.fedmm.samples import shards_of
+from mpifed.algorithms.fedmm.fedmm import FedMM, rows_or_nan, shards_of
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
 

@@ -17,11 +17,15 @@ from dataclasses import replace
 from typing import Any
 
 from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.forecast import Problem, report_theorem_three
-from mpifed.algorithms.flix.message_rule import MessageRule, send_gradients, stepped
+from mpifed.algorithms.flix.message_rule import (
+    MessageRule,
+    Problem,
+    report_theorem_three,
+    send_gradients,
+    stepped,
+)
 from mpifed.algorithms.flix.objective import FlixObjective
-from mpifed.algorithms.flix.options import StepSize
-from mpifed.algorithms.flix.state import FlixState
+from mpifed.algorithms.flix.options import FlixState, StepSize
 from mpifed.exchange.base import ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD

@@ -4,12 +4,15 @@
 
 A message rule (``messages``) says how g^k comes about. Everything else is here: the clients' optima
 x_i, the first point, the step size gamma, what is deployed and what is measured.
+
+Gradient descent on f~ at a server that sees the mean gradient: line search and stopping rule.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Generic, Literal
+from functools import partial
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -17,26 +20,112 @@ from annotated_types import Ge
 from torch import Tensor
 
 from mpifed.algorithms.base import Algorithm, AnyChannel, Predictor, Weighting
-from mpifed.algorithms.flix import forecast, options
-from mpifed.algorithms.flix.earlier_run import stored_model, stored_optima
-from mpifed.algorithms.flix.line_search import watched_step
-from mpifed.algorithms.flix.message_rule import MessageRule, S, one_shot_average
+from mpifed.algorithms.flix import message_rule, options
+from mpifed.algorithms.flix.message_rule import MessageRule, State, one_shot_average, stepped
 from mpifed.algorithms.flix.minimum import curvatures, measured, minimum
 from mpifed.algorithms.flix.objective import FlixObjective, as_linear
-from mpifed.algorithms.flix.options import Fraction, NonNegative, Positive
-from mpifed.algorithms.flix.state import LEAST_VALUE, MINIMISER, FlixState
+from mpifed.algorithms.flix.options import (
+    LEAST_VALUE,
+    MINIMISER,
+    FlixState,
+    Fraction,
+    NonNegative,
+    Positive,
+    Stopping,
+    stored_model,
+    stored_optima,
+)
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
 from mpifed.exchange.measuring import agreed
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser
-from mpifed.local.optima import Solver, Start, local_optima, local_starts, usual_tolerance
+from mpifed.local.optima import (
+    FIRST_SMOOTHNESS,
+    MOST_SMOOTHNESS,
+    SMALL_LOSS,
+    Solver,
+    Start,
+    local_optima,
+    local_starts,
+    usual_tolerance,
+)
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 from mpifed.theory import flix as theory
 
+S = TypeVar("S", bound=FlixState)
 
-class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
+
+def watched_step(
+    objective: FlixObjective,
+    stopping: Stopping,
+    state: S,
+    clients: Clients,
+    channel: ServerChannel,
+    draws: Draws,
+) -> S:
+    """One round of gradient descent whose server judges gradients and losses.
+
+    Parameters
+    ----------
+    objective : FlixObjective
+        f~, of all clients.
+    stopping : Stopping
+        See the options ``stop_at``, ``stop_rule`` and ``stuck`` of ``Descent``.
+    state : FlixState
+        Its ``step`` 0 asks for a line search.
+    clients : Clients
+        The participants hosted here.
+    channel : ServerChannel
+        What sends, among all participants.
+    draws : Draws
+        The random numbers of this round.
+
+    Returns
+    -------
+    FlixState
+        With the next x, or with ``stopped`` where the rule to stop was met.
+    """
+    x = channel.broadcast(state.model)[:, 0]
+    sent = channel.send(objective.local_gradients(state.optima, x, clients, draws), whole=True)
+    uniform = clients.sampled_weights
+    alpha = torch.from_numpy(objective.alpha(clients.ids))
+    gradient = channel.sum(sent, uniform * alpha)
+    value = partial(_value, objective, state.optima, clients, channel)
+    before: float | None = None
+    if stopping.below is not None:
+        judged = channel.sum(sent, uniform) if stopping.rule == "paper" else gradient
+        met = float(judged.norm()) < stopping.below
+        if met and stopping.rule == "published_code":
+            before = value(x)
+            met = before < SMALL_LOSS
+        if met:
+            return replace(state, stopped=torch.tensor([draws.round]))
+    if float(state.step):
+        return replace(state, model=stepped(state.model, float(state.step), gradient))
+    before = value(x) if before is None else before
+    guess = FIRST_SMOOTHNESS
+    while guess <= MOST_SMOOTHNESS:
+        moved = (state.model.double() - gradient / guess).to(state.model)
+        if value(channel.broadcast(moved)[:, 0]) < before:
+            return replace(state, model=moved)
+        guess *= 2
+    if stopping.stuck == "stay":
+        return state
+    fresh = draws.stream("redrawn").standard_normal(state.model.shape[1])
+    return replace(state, model=torch.from_numpy(fresh).to(state.model)[None])
+
+
+def _value(
+    objective: FlixObjective, optima: Tensor, clients: Clients, channel: ServerChannel, x: Tensor
+) -> float:
+    """f~(x), from the losses that clients send."""
+    losses = objective.losses(optima, x, clients)[:, None]
+    return float(channel.sum(channel.send(losses, whole=True), clients.sampled_weights)[0])
+
+
+class Descent(Algorithm[AnyChannel], Generic[State, AnyChannel]):
     """Gradient descent on the FLIX objective, by one rule for the messages.
 
     Parameters
@@ -103,7 +192,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
         self,
         model: Model,
         local: LocalSGD,
-        messages: MessageRule[S, AnyChannel],
+        messages: MessageRule[State, AnyChannel],
         *,
         flix_alpha: Fraction | list[Fraction] = 0.5,
         l2: NonNegative = 0.0,
@@ -162,7 +251,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
             none = torch.empty(0, self.model.n_parameters, dtype=dtype)
             stored_optima(self.optima.earlier_run, none, np.arange(0))
 
-    def init(self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype) -> S:
+    def init(self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype) -> State:
         size, count, double = self.model.n_parameters, len(clients), torch.float64
         first = torch.zeros(1, size, dtype=dtype, device=clients.device)
         if self.start.point == "ones":
@@ -182,7 +271,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
         )
         return self.messages.start(state)
 
-    def prepare(self, state: S, clients: Clients, exchange: Exchange, draws: Draws) -> S:
+    def prepare(self, state: State, clients: Clients, exchange: Exchange, draws: Draws) -> State:
         """The clients' optima, L_i, gamma and the minimiser of f~; collective."""
         x_i, norms = self._local_optima(state.optima, clients, draws)
         compat = self.step_size.smoothness == "published_code"
@@ -218,14 +307,14 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
         c = self.constants(state, clients, exchange)
         if c.l_alpha <= 0:
             return 0.0
-        if exchange.compressor is None or not forecast.feeds_errors_back(exchange, size):
+        if exchange.compressor is None or not message_rule.feeds_errors_back(exchange, size):
             return self.messages.step_size(c, self.step_size)
         return theory.error_feedback_step(c, exchange.compressor.contraction(size))
 
     def constants(self, state: FlixState, clients: Clients, exchange: Exchange) -> theory.Constants:
         """The constants of the theorems over all clients; collective."""
         omega = self.messages.variance(exchange, self.model.n_parameters)
-        return forecast.all_constants(
+        return message_rule.all_constants(
             clients,
             self.objective.alpha(clients.federation.training),
             state.smoothness,
@@ -234,14 +323,14 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
             self.messages.memory_rate(omega),
         )
 
-    def remarks(self, state: S, clients: Clients, exchange: Exchange) -> list[str]:
+    def remarks(self, state: State, clients: Clients, exchange: Exchange) -> list[str]:
         """Constants, step size, and the rounds that the theorems predict; collective."""
         warnings = self.messages.warnings(exchange, self.model.n_parameters)
         return [*self._predictions(state, clients, exchange), *warnings]
 
-    def _predictions(self, state: S, clients: Clients, exchange: Exchange) -> list[str]:
+    def _predictions(self, state: State, clients: Clients, exchange: Exchange) -> list[str]:
         how, accuracy = self.optima, self.reference.accuracy
-        lines = forecast.accuracy_of_optima(
+        lines = message_rule.accuracy_of_optima(
             state.gradient_norm, how.tolerance, how.iterations, clients
         )
         gamma = "by line search" if self.step_size.is_searched else f"{float(state.step):.6g}"
@@ -249,18 +338,18 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
             return [*lines, f"step size {gamma}"]
         c = self.constants(state, clients, exchange)
         averages = self.start.is_average
-        problem = forecast.Problem(
+        problem = message_rule.Problem(
             self.objective, state, clients, exchange, c, self.step_size, averages, accuracy
         )
-        by = forecast.theorem_of_step(problem, self.messages.unproven(exchange))
-        lines.append(f"{forecast.constants_in_words(c)}; step size {gamma}{by}")
-        if forecast.is_predictable(problem):
+        by = message_rule.theorem_of_step(problem, self.messages.unproven(exchange))
+        lines.append(f"{message_rule.constants_in_words(c)}; step size {gamma}{by}")
+        if message_rule.is_predictable(problem):
             lines += self.messages.predicted_rounds(problem)
         return lines
 
     # -- rounds
 
-    def round(self, state: S, clients: Clients, channel: AnyChannel, draws: Draws) -> S:
+    def round(self, state: State, clients: Clients, channel: AnyChannel, draws: Draws) -> State:
         if self.objective.is_local or int(state.stopped):
             return state
         averages = self.start.is_average and not channel.shared_is_rows
@@ -272,7 +361,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
         first = draws.round == 1 + averages
         return self.messages.step(self.objective, state, clients, channel, draws, first)
 
-    def _averaged(self, state: S, clients: Clients, channel: ServerChannel) -> S:
+    def _averaged(self, state: State, clients: Clients, channel: ServerChannel) -> State:
         """The average of Theorem 1; x as it was where all alpha_i of the participants are 0."""
         squares = self.objective.squares(clients)
         found = one_shot_average(state.optima, squares, state.smoothness, channel)
@@ -280,7 +369,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
 
     # -- what is deployed and measured
 
-    def deploy(self, state: S, clients: Clients, draws: Draws) -> Predictor:
+    def deploy(self, state: State, clients: Clients, draws: Draws) -> Predictor:
         """Client i predicts with T_i(x)."""
         x = state.model[0] if state.model.dim() == 2 else state.model[:, 0]
         alpha = torch.from_numpy(self.objective.alpha(clients.ids))
@@ -289,7 +378,7 @@ class Descent(Algorithm[AnyChannel], Generic[S, AnyChannel]):
         return Predictor(served[:, None], results=results)
 
     def measure(
-        self, state: S, clients: Clients, exchange: Exchange, draws: Draws
+        self, state: State, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
         x = exchange.mean(state.model)[0]
         found = measured(self.objective, state, x, clients)

@@ -24,11 +24,16 @@ import torch
 from annotated_types import Gt, Le
 
 from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.forecast import Problem, bold_memory_rate, report_theorem_four
-from mpifed.algorithms.flix.message_rule import MessageRule, send_gradients, stepped
+from mpifed.algorithms.flix.message_rule import (
+    MessageRule,
+    Problem,
+    bold_memory_rate,
+    report_theorem_four,
+    send_gradients,
+    stepped,
+)
 from mpifed.algorithms.flix.objective import FlixObjective
-from mpifed.algorithms.flix.options import StepSize
-from mpifed.algorithms.flix.state import DianaState, FlixState
+from mpifed.algorithms.flix.options import DianaState, FlixState, StepSize
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws

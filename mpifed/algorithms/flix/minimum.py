@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from mpifed.algorithms.flix.objective import FlixObjective, as_linear
-from mpifed.algorithms.flix.options import Method
-from mpifed.algorithms.flix.state import MINIMISER, FlixState
+from mpifed.algorithms.flix.options import MINIMISER, FlixState, Method
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients
 from mpifed.local.linear_objective import hessian, smoothness

@@ -1,10 +1,13 @@
 """The FLIX objective (Gasanov et al. 2021, eq. 3): f~(x) = (1/n) sum_i f_i(T_i(x)).
 
 T_i(x) = alpha_i x + (1 - alpha_i) x_i is what client i deploys; x_i is its own optimum.
+
+Some coordinates of every client's gradient, for compressors that send only these.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +16,46 @@ from torch import Tensor
 
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.linear_objective import Objectives
-from mpifed.local.objective import Regulariser, sampled_gradients
-from mpifed.local.partial_gradients import partial_gradients
-from mpifed.local.sampling import batches
+from mpifed.local.linear_objective import Objectives, SparseObjective
+from mpifed.local.minibatches import batches
+from mpifed.local.objective import Objective, Regulariser, sampled_gradients
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
+from mpifed.sparse_rows import gathered, places
+
+
+def partial_gradients(
+    objective: Objective, parameters: Tensor, columns: np.ndarray
+) -> Tensor | None:
+    """Return some coordinates of the gradients of f_i at w_i.
+
+    They are bit for bit those of ``objective.gradients``. With sparse products and one output only
+    these columns are computed.
+
+    Parameters
+    ----------
+    objective : Objective
+        The f_i.
+    parameters : Tensor
+        w_i, (clients, P).
+    columns : numpy.ndarray
+        Coordinates of each client, int64 (clients, k).
+
+    Returns
+    -------
+    Tensor or None
+        (clients, k); None where another coordinate may be infinite or NaN.
+    """
+    if not isinstance(objective, SparseObjective) or objective.model.n_outputs > 1:
+        whole = objective.gradients(parameters)
+        return gathered(whole, columns) if math.isfinite(float(whole.sum())) else None
+    slopes = objective.shared_slopes(parameters)
+    if not math.isfinite(float(slopes.sum())):
+        return None
+    # With one output the parameters have the order of the design's columns.
+    at = places(columns, parameters.shape[1])
+    back = torch.from_numpy(objective.backward[at.ravel()] @ slopes.numpy()).view(columns.shape)
+    return back.add_(objective.regulariser.gradient(gathered(parameters, columns)))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,10 @@
 The values that may still be read are rows of the run's state, next to the client that sent them:
 ``slots`` models a client. They are changed in place, so that a round costs what its participants
 send, however many clients rest. Products are exact, as in ``mixer``: ranks change no number.
+
+Which values are mixed in a round of asynchronous gossip, with which weights.
+
+Who takes part in a round of asynchronous gossip, and which values each client mixes.
 """
 
 from __future__ import annotations
@@ -11,21 +15,230 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
-from mpifed.exchange.asynchrony.plans import FRESH, Plan
-from mpifed.exchange.base import Channel
+from mpifed.errors import RunError
+from mpifed.exchange.base import Channel, Ledger, bits_of
 from mpifed.exchange.compression import Compressor
-from mpifed.exchange.ledger import Ledger, bits_of
 from mpifed.exchange.mixer import Mixer, mix, mixer
 from mpifed.exchange.reduction import common_exponents, largest
-from mpifed.exchange.transfer import ahead, piece
+from mpifed.exchange.routes import ahead, piece
 from mpifed.federation.clients import Federation
-from mpifed.staging import host_memory, on_host
-from mpifed.state import client
+from mpifed.mpi.communicator import Communicator
+from mpifed.random import client_keys
+from mpifed.state import client, host_memory, on_host
+from topologies.links.events import Computations, Finished, Seconds, Versions, averaged_in_turn
+from topologies.links.timing import Links
+from topologies.parameters import TopologyError
+
+FRESH = -1
+"""The slot of a value that has been computed in the round itself."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The rows of a round as combinations of values.
+
+    Attributes
+    ----------
+    weights : scipy.sparse.csr_array
+        (rows, columns); rows sum to one. The first m columns are what the m participants have
+        computed, the first m rows what they begin their next computation with.
+    own : ndarray of int64, shape (rows,)
+        The column whose weight is one minus the others.
+    receiver : ndarray of int64, shape (rows,)
+        The node that has each row.
+    sender : ndarray of int64, shape (columns,)
+        The node that has each column.
+    slot : ndarray of int64, shape (columns,)
+        The slot that it is kept in, or ``FRESH``.
+    kept : ndarray of int64, shape (k,)
+        What is kept of the round: columns before mixing, or rows after it.
+    into : ndarray of int64, shape (k,)
+        The slots.
+    keeps_mixed : bool
+        Whether ``kept`` are rows.
+    messages : int
+        Messages that are sent.
+    staleness : ndarray of int64, shape (mixed,)
+        Of each value of another node that is mixed: computations that the node has ended since it
+        (``mixed_wait_free``). Of each participant: averages by others that have changed its value
+        while it computed (``mixed_in_pairs``).
+    """
+
+    weights: scipy.sparse.csr_array
+    own: np.ndarray
+    receiver: np.ndarray
+    sender: np.ndarray
+    slot: np.ndarray
+    kept: np.ndarray
+    into: np.ndarray
+    keeps_mixed: bool
+    messages: int
+    staleness: np.ndarray
+
+    @property
+    def participants(self) -> int:
+        """Their number, m."""
+        return int((self.slot == FRESH).sum())
+
+
+@dataclass(frozen=True)
+class Arcs:
+    """Who hears whom in a round.
+
+    Attributes
+    ----------
+    receiver, sender : ndarray of int64, shape (arcs,)
+        The arcs.
+    share : ndarray of float64, shape (arcs,)
+        Their weights.
+    travel : ndarray of float64, shape (arcs,)
+        Seconds from the sending to the arrival of a message.
+    reach : ndarray of float64, shape (n,)
+        Seconds until a message of a node has arrived everywhere.
+    heard : ndarray of int64, shape (n,)
+        How many hear a node.
+    """
+
+    receiver: np.ndarray
+    sender: np.ndarray
+    share: np.ndarray
+    travel: np.ndarray
+    reach: np.ndarray
+    heard: np.ndarray
+
+
+def arcs_of(weights: scipy.sparse.csr_array, links: Links, bits: float) -> Arcs:
+    """Return the arcs of a mixing matrix.
+
+    Parameters
+    ----------
+    weights : scipy.sparse.csr_array
+        W of the round over all nodes.
+    links : Links
+        The links.
+    bits : float
+        The size of a message.
+    """
+    every, n = weights.tocoo(), weights.shape[0]
+    used = (every.row != every.col) & (every.data != 0)
+    to, of = every.row[used].astype(np.int64), every.col[used].astype(np.int64)
+    travel, reach = links.travel(to, of, bits), np.zeros(n)
+    np.maximum.at(reach, of, travel)
+    return Arcs(to, of, every.data[used], travel, reach, np.bincount(of, minlength=n))
+
+
+def mixed_wait_free(
+    arcs: Arcs,
+    nodes: np.ndarray,
+    times: np.ndarray,
+    ended: np.ndarray,
+    last: np.ndarray,
+    versions: Versions,
+) -> Plan:
+    """Return what nodes mix of the latest versions that have arrived, and send theirs.
+
+    Parameters
+    ----------
+    arcs : Arcs
+        Who hears whom in the round.
+    nodes : ndarray of int64, shape (m,)
+        The participants, ascending.
+    times : ndarray of float64, shape (m,)
+        When their computations end.
+    ended : ndarray of int64, shape (n,)
+        How many computations each node has ended, those of the round included.
+    last : ndarray of float64, shape (n,)
+        When each node ends its computation of the round; -inf for those that end none.
+    versions : Versions
+        What is kept of earlier rounds; it has the new versions afterwards.
+    """
+    n, m = len(arcs.reach), len(nodes)
+    place = np.full(n, -1)
+    place[nodes] = np.arange(m)
+    numbers = ended[nodes]
+    into = versions.room(nodes, arcs.reach[nodes], times)
+    sends = into >= 0
+    mine = place[arcs.receiver] >= 0
+    to, of = arcs.receiver[mine], arcs.sender[mine]
+    share, travel = arcs.share[mine], arcs.travel[mine]
+    at, fresh = times[place[to]], place[of] >= 0
+    fresh[fresh] = sends[place[of[fresh]]] & (times[place[of[fresh]]] + travel[fresh] <= at[fresh])
+    slot = np.where(fresh, FRESH, versions.latest(of, travel, at))
+    known = fresh | (slot >= 0)
+    to, of, share, slot, fresh = to[known], of[known], share[known], slot[known], fresh[known]
+    newest = ended[of] - (last[of] > at[known])
+    staleness = newest - np.where(fresh, ended[of], versions.number[of, slot])
+    slots = versions.sent.shape[1]
+    used_slots, place_of_slot = np.unique(of[~fresh] * slots + slot[~fresh], return_inverse=True)
+    column = place[of]
+    column[~fresh] = m + place_of_slot
+    rows = np.concatenate([place[to], np.arange(m)])
+    columns = np.concatenate([column, np.arange(m)])
+    rest = 1 - np.bincount(place[to], share, minlength=m)
+    shape = (m, m + len(used_slots))
+    versions.send(nodes[sends], into[sends], times[sends], numbers[sends])
+    return Plan(
+        scipy.sparse.csr_array((np.concatenate([share, rest]), (rows, columns)), shape=shape),
+        np.arange(m),
+        nodes,
+        np.concatenate([nodes, used_slots // slots]),
+        np.concatenate([np.full(m, FRESH), used_slots % slots]),
+        np.flatnonzero(sends),
+        into[sends],
+        keeps_mixed=False,
+        messages=int(arcs.heard[nodes[sends]].sum()),
+        staleness=staleness,
+    )
+
+
+def mixed_in_pairs(nodes: np.ndarray, partners: np.ndarray, changed: np.ndarray) -> Plan:
+    """Return what nodes and partners have after averages that are made one after the other.
+
+    The first slot of each node keeps its value, which others may change while it computes.
+
+    Parameters
+    ----------
+    nodes : ndarray of int64, shape (m,)
+        The participants, in order of time.
+    partners : ndarray of int64, shape (m,)
+        With whom each averages; itself for nobody.
+    changed : ndarray of int64, shape (n,)
+        How often others have changed each node's value since it began to compute; what it is after
+        the round is written here.
+    """
+    staleness = np.zeros(len(nodes), np.int64)
+    for k, (i, j) in enumerate(zip(nodes, partners, strict=True)):
+        staleness[k], changed[i] = changed[i], 0
+        if j != i:
+            changed[j] += 1
+    m, touched = len(nodes), np.unique(np.concatenate([nodes, partners]))
+    t, order = len(touched), np.argsort(nodes)
+    values, own = averaged_in_turn(nodes, partners, touched)
+    # Participants come first, by number; then the values that are kept.
+    columns = np.concatenate([t + order, np.arange(t)])
+    weights = np.concatenate([own[order], values])[:, columns]
+    # What a participant has computed is in both of its rows; it may be all that is.
+    rest = m + np.arange(t)
+    rest[np.searchsorted(touched, nodes[order])] = np.arange(m)
+    return Plan(
+        scipy.sparse.csr_array(weights),
+        np.concatenate([np.arange(m), rest]),
+        np.concatenate([nodes[order], touched]),
+        np.concatenate([nodes[order], touched]),
+        np.concatenate([np.full(m, FRESH), np.zeros(t, np.int64)]),
+        m + np.arange(t),
+        np.zeros(t, np.int64),
+        keeps_mixed=True,
+        messages=2 * int((partners != nodes).sum()),
+        staleness=staleness,
+    )
 
 
 @dataclass(frozen=True)
@@ -238,3 +451,202 @@ class Crossing:
         ours, others = self.mixers
         parts = [(ours, mine)] if others is None else [(ours, mine), (others, arrived)]
         mix([part for part in parts if len(part[1])] or parts[:1], exponent, target)
+
+
+Mixes = Literal["wait_free", "pairwise"]
+
+
+@dataclass
+class Timetable:
+    """The events of a run, from round to round; the same on every rank.
+
+    Attributes
+    ----------
+    mixes : {'wait_free', 'pairwise'}
+        How clients mix.
+    links : Links
+        The links among the training clients.
+    bits : float
+        The size of a client's message.
+    seed : int
+        The seed of the run, for whom pairs are drawn.
+    computations : Computations
+        When computations end.
+    versions : Versions
+        Which values are kept, and since when.
+    round : int
+        The last round that has begun.
+    finished : Finished
+        Whose computations end in it.
+    present : ndarray of bool, shape (n_training,)
+        Who is there.
+    seconds : float
+        When the last of them ends.
+    staleness : ndarray of int64, shape (3,)
+        Over all values that have been mixed: the sum of ``Plan.staleness``, their number, and the
+        largest.
+    changed : ndarray of int64, shape (n_training,)
+        Averages by others since each client began to compute; none without pairs.
+    """
+
+    mixes: Mixes
+    links: Links
+    bits: float
+    seed: int
+    computations: Computations
+    versions: Versions
+    round: int = 0
+    finished: Finished = field(default_factory=lambda: Finished(np.zeros(0, np.int64), np.zeros(0)))
+    present: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    seconds: float = 0.0
+    staleness: np.ndarray = field(default_factory=lambda: np.zeros(3, np.int64))
+    changed: np.ndarray = field(init=False)
+    _arcs: tuple[scipy.sparse.csr_array, Arcs] | None = None
+    """The matrix of the last round, and its arcs."""
+
+    def __post_init__(self) -> None:
+        pairs = self.mixes == "pairwise"
+        self.changed = np.zeros(len(self.computations.ends) if pairs else 0, np.int64)
+
+    def begin(self, round: int, present: np.ndarray) -> Finished:
+        """Return whose computations end in a round, the last one or the one after it. Collective.
+
+        Parameters
+        ----------
+        round : int
+            The round, from 1.
+        present : ndarray of bool, shape (n_training,)
+            Who is there in the round. The computations of others are lost.
+
+        Raises
+        ------
+        RunError
+            If a computation takes no time.
+        """
+        if round == self.round + 1:
+            try:
+                self.finished = self.computations.round()
+            except TopologyError as error:
+                raise RunError(f"compute: {error}") from None
+            self.round = round
+            self.seconds = float(self.finished.times.max(initial=self.seconds))
+        assert round == self.round
+        self.present = present
+        return self.finished
+
+    def plan(self, weights_of_round: Callable[[], scipy.sparse.csr_array]) -> Plan:
+        """Return what the participants of the round mix, and book what they keep. Collective.
+
+        Parameters
+        ----------
+        weights_of_round : callable
+            Returns W^k over all training clients.
+        """
+        made = self._made(weights_of_round())
+        stale = made.staleness
+        total, number, largest = self.staleness
+        most = int(stale.max(initial=largest))
+        self.staleness = np.array([total + stale.sum(), number + len(stale), most], np.int64)
+        return made
+
+    def _made(self, weights: scipy.sparse.csr_array) -> Plan:
+        present, counts = self.present, self.computations.counts
+        taking_part = present[self.finished.nodes]
+        nodes, times = self.finished.nodes[taking_part], self.finished.times[taking_part]
+        if self.mixes == "pairwise":
+            partners = partners_of(weights, nodes, counts[nodes], self.seed)
+            partners = np.where(present[partners], partners, nodes)
+            return mixed_in_pairs(nodes, partners, self.changed)
+        order = np.argsort(nodes)
+        nodes, times = nodes[order], times[order]
+        last = np.full(len(counts), -np.inf)
+        last[self.finished.nodes] = self.finished.times
+        if self._arcs is None or self._arcs[0] is not weights:
+            self._arcs = weights, arcs_of(weights, self.links, self.bits)
+        return mixed_wait_free(self._arcs[1], nodes, times, counts, last, self.versions)
+
+    def stored(self) -> np.ndarray:
+        """Return all that changes from round to round, as numbers of at least 0."""
+        here = np.zeros((2, len(self.computations.ends)))
+        here[0, self.finished.nodes], here[1, self.finished.nodes] = 1, self.finished.times
+        going, kept = self.computations, self.versions
+        parts = (going.ends, going.after, going.counts, here, kept.sent, kept.number, self.changed)
+        first = [self.round, self.seconds, *self.staleness]
+        return np.concatenate([first, *(part.ravel() for part in parts)])
+
+    def restore(self, stored: np.ndarray) -> None:
+        """Continue from what ``stored`` returned.
+
+        Raises
+        ------
+        RunError
+            If it is of other clients.
+        """
+        if stored.shape != self.stored().shape:
+            raise RunError(
+                f"the checkpoint has {len(stored)} numbers of its events, where "
+                f"{len(self.stored())} are needed"
+            )
+        n, slots = self.versions.sent.shape
+        (self.round, self.seconds), rest = (int(stored[0]), float(stored[1])), stored[5:]
+        self.staleness = stored[2:5].astype(np.int64)
+        clocks, rest = rest[: 5 * n].reshape(5, n), rest[5 * n :]
+        kept = rest[: 2 * n * slots].reshape(2, n, slots)
+        self.changed = rest[2 * n * slots :].astype(np.int64)
+        going = self.computations
+        going.ends, going.after = clocks[0].copy(), clocks[1].copy()
+        going.counts = clocks[2].astype(np.int64)
+        nodes = np.flatnonzero(clocks[3])
+        order = np.lexsort((nodes, clocks[4, nodes]))
+        self.finished = Finished(nodes[order], clocks[4, nodes[order]])
+        self.versions = Versions(kept[0].copy(), kept[1].astype(np.int64))
+
+
+def from_rank_0(communicator: Communicator, seconds: Seconds) -> Seconds:
+    """Return the same function, computed by rank 0 alone: logarithms differ between processors."""
+    if communicator.size == 1:
+        return seconds
+
+    def broadcast(numbers: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        made = seconds(numbers, nodes) if communicator.rank == 0 else None
+        return communicator.broadcast(made)
+
+    return broadcast
+
+
+def partners_of(
+    weights: scipy.sparse.csr_array, nodes: np.ndarray, numbers: np.ndarray, seed: int
+) -> np.ndarray:
+    """Return with whom each of some nodes averages after a computation.
+
+    Parameters
+    ----------
+    weights : scipy.sparse.csr_array
+        W over all nodes; j is drawn with probability W[i, j] / (1 - W[i, i]).
+    nodes : ndarray of int64, shape (m,)
+        The nodes i.
+    numbers : ndarray of int64, shape (m,)
+        The computation, from 1.
+    seed : int
+        The seed of the run.
+
+    Returns
+    -------
+    ndarray of int64, shape (m,)
+        The partners; a node itself where it has no neighbour.
+    """
+    partners = nodes.copy()
+    keys = np.zeros(len(nodes), np.uint64)
+    for number in np.unique(numbers):
+        some = numbers == number
+        keys[some] = client_keys(seed, "partner", int(number), nodes[some])
+    draws = (keys >> np.uint64(11)) * 2.0**-53
+    for k, (i, draw) in enumerate(zip(nodes, draws, strict=True)):
+        row = slice(weights.indptr[i], weights.indptr[i + 1])
+        others, share = weights.indices[row], np.abs(weights.data[row])
+        share = np.cumsum(np.where(others == i, 0.0, share))
+        if len(share) and share[-1] > 0:
+            # A product that is rounded up to the sum would be beyond the last.
+            level = min(draw * share[-1], np.nextafter(share[-1], 0))
+            partners[k] = others[np.searchsorted(share, level, side="right")]
+    return partners

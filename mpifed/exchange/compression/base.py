@@ -8,12 +8,15 @@ Unbiased compressors (E C(v) = v) have an ``omega`` with E||C(v) - v||^2 <= omeg
 B(omega) of Horvath et al. (2019) and Gasanov et al. (2022). Every compressor has a ``contraction``:
 a delta in (0, 1] with E||C'(v) - v||^2 <= (1 - delta) ||v||^2, where C' = C / (1 + omega) if C is
 unbiased and C' = C if not (Koloskova et al. 2019, Assumption 1).
+
+What a biased compressor has kept back, which is sent later (Seide et al. 2014).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from mpifed.components.schema import shown
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
+from mpifed.state import client
 from topologies.places import within
 
 PURPOSE = "compression"
@@ -187,3 +191,16 @@ def chunks(clients: int, size: int) -> Iterator[slice]:
     """
     step = max(1, NUMBERS // max(size, 1))
     return (slice(lo, lo + step) for lo in range(0, clients, step))
+
+
+@dataclass(frozen=True)
+class ErrorFeedback:
+    """What a biased compressor has kept back of each client's messages.
+
+    Attributes
+    ----------
+    residual : Tensor
+        (clients, numbers), one row per client.
+    """
+
+    residual: Tensor = client()

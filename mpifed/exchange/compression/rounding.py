@@ -13,7 +13,7 @@ from torch import Tensor
 from mpifed.exchange.compression.base import PURPOSE, Compressor, chunks, random_bits
 from mpifed.exchange.reduction import largest_of_rows
 from mpifed.federation.clients import Draws
-from mpifed.staging import on_host
+from mpifed.state import on_host
 
 SCALE_BITS = 32
 """What a block's scale takes: a float32, whatever the rows are."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from mpifed.errors import InputError
 from mpifed.exchange.compression.base import PURPOSE, Compressor, chunks, random_bits
 from mpifed.federation.clients import Draws
-from mpifed.staging import on_host
+from mpifed.state import on_host
 
 INDEX_BITS = 32
 """What an explicit index takes: an int32."""

@@ -33,7 +33,7 @@ from torch import Tensor
 from mpifed.errors import InputError
 from mpifed.exchange.corrections.base import Correction, Neighbours
 from mpifed.exchange.nearby import Nearby
-from mpifed.staging import on_host
+from mpifed.state import on_host
 
 
 class ClippedGossip(Correction):

@@ -19,7 +19,7 @@ from torch import Tensor
 import topologies
 from mpifed.errors import InputError
 from mpifed.exchange.corrections.base import Correction, Neighbours
-from topologies.cliques import Cliques
+from topologies.schedules.cliques import Cliques
 
 
 class CliqueAveraging(Correction):

@@ -1,18 +1,56 @@
-"""What corrections ask of mixing matrices and of the rest of a configuration."""
+"""What corrections ask of mixing matrices and of the rest of a configuration.
+
+The least eigenvalue of symmetric mixing matrices, on which corrections set conditions.
+
+The largest step at which corrected gossip is stable where all clients have the same curvature.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.sparse
+import torch
 from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import eigsh
+from torch import Tensor
 
 import topologies
 from mpifed.components.registry import named
 from mpifed.errors import InputError
-from mpifed.exchange.corrections.base import Correction, Needs, build
-from mpifed.exchange.corrections.spectrum import least_eigenvalue
+from mpifed.exchange.corrections.base import Correction, Needs, Neighbours, build
 from mpifed.federation.clients import Federation
+
+DENSE = 1500
+"""Nodes up to which all eigenvalues are computed."""
+
+FEW = 8
+"""Matrices of a schedule without a period, or with a longer one, that are looked at."""
+
+
+def least_eigenvalue(schedule: topologies.Schedule) -> float:
+    """Return the least eigenvalue of the first few matrices of a symmetric schedule.
+
+    Where edges or nodes are lost from a W with non-negative weights, eigenvalues only rise.
+
+    Examples
+    --------
+    >>> ring = topologies.build_graph("ring", 4)
+    >>> round(least_eigenvalue(topologies.build_schedule(graph=ring, weights="uniform")), 9)
+    -0.333333333
+    """
+    rounds = min(schedule.period or FEW, FEW)
+    return min(_least(schedule.matrix(k)) for k in range(1, rounds + 1))
+
+
+def _least(matrix: topologies.MixingMatrix) -> float:
+    if matrix.n <= DENSE:
+        return float(np.linalg.eigvalsh(matrix.to_dense())[0])
+    start = np.random.default_rng(0).normal(size=matrix.n)
+    return float(eigsh(matrix.to_sparse(), 1, which="SA", v0=start, return_eigenvectors=False)[0])
+
 
 ORDER: tuple[Needs, ...] = ("positive", "doubly_stochastic", "symmetric", "static", "tree")
 
@@ -143,3 +181,49 @@ def is_tree(matrix: topologies.MixingMatrix) -> bool:
     if np.count_nonzero(matrix.weights) != matrix.n - 1:
         return False
     return int(connected_components(matrix.to_sparse(), directed=False)[0]) == 1
+
+
+SMALL, MOST, EIGENVALUES, HALVINGS = 1e-3, 8.0, 17, 40
+"""Steps between which eta L is looked for, how many lambda, how often the interval is halved."""
+
+
+def largest_step(correction: Correction, least: float) -> float:
+    """Return the least upper bound of eta L with which rounds are stable, 0 if there is none.
+
+    Parameters
+    ----------
+    correction : Correction
+        One whose rounds are linear in values and updates, and which needs no tree.
+    least : float
+        The least eigenvalue of W.
+
+    Examples
+    --------
+    >>> from mpifed.exchange.corrections import build
+    >>> round(largest_step(build("extra"), least=-0.2), 4)
+    1.1
+    """
+    eigenvalues = np.linspace(least, 1, EIGENVALUES)
+    if not all(_stable(correction, each, SMALL) for each in eigenvalues):
+        return 0.0
+    low, high = SMALL, MOST
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        stable = all(_stable(correction, each, middle) for each in eigenvalues)
+        low, high = (middle, high) if stable else (low, middle)
+    return low
+
+
+def _stable(correction: Correction, eigenvalue: float, step: float) -> bool:
+    columns = torch.eye(1 + correction.width(1), dtype=torch.float64)
+    x, kept = columns[:, :1], columns[:, 1:]
+    one = np.arange(len(columns))
+    scaled = partial(_scaled, eigenvalue)
+    neighbours = Neighbours(scaled, scaled, scipy.sparse.eye_array(len(one)), one)
+    moved = torch.cat(correction.step(x, (1 - step) * x, kept, neighbours), 1).T
+    # What rounds conserve has the eigenvalue 1.
+    return float(np.abs(np.linalg.eigvals(moved.numpy())).max()) <= 1 + 1e-6
+
+
+def _scaled(factor: float, rows: Tensor) -> Tensor:
+    return factor * rows

@@ -13,13 +13,13 @@ import numpy as np
 import yaml
 
 from mpifed.errors import InputError
-from mpifed.reading.results import read_clients, read_summary
-from mpifed.reading.text import is_count, is_number, read_text
+from mpifed.io.text import is_count, is_number, read_text
 from mpifed.report.charts import Drawn
 from mpifed.report.groups import Group
 from mpifed.report.page.markup import details, table, text
 from mpifed.report.page.results import named
 from mpifed.report.reading import Run
+from mpifed.results.results import read_clients, read_summary
 
 PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint")
 HEAD, TAIL = 20, 40

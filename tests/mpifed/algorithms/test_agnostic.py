@@ -9,7 +9,7 @@ import pytest
 from convex import Run, clients_of, two_quadratics
 from least_squares import LeastSquares
 
-from mpifed.algorithms.agnostic import Agnostic
+from mpifed.algorithms.global_model.agnostic import Agnostic
 
 ROOT = 3**0.5
 norm = np.linalg.norm

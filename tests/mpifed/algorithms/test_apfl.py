@@ -17,7 +17,7 @@ from personal_runs import (
     taking_part,
 )
 
-from mpifed.algorithms.apfl import APFL
+from mpifed.algorithms.personal.apfl import APFL
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws

@@ -10,9 +10,8 @@ import torch
 from convex import Run, clients_of, quadratics
 
 import mpifed
-from mpifed.algorithms.bipartition import bipartition
-from mpifed.algorithms.clustered import Clustered
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.clusters.clustered import Clustered, bipartition
+from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.components.tables import ALGORITHMS
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError

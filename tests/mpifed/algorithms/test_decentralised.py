@@ -19,9 +19,9 @@ from test_corrections import (
     matrix_of,
 )
 
-from mpifed.algorithms.d_admm import DADMM
-from mpifed.algorithms.kgt import KGT
-from mpifed.algorithms.scaffnew import Scaffnew
+from mpifed.algorithms.global_model.d_admm import DADMM
+from mpifed.algorithms.global_model.kgt import KGT
+from mpifed.algorithms.global_model.scaffnew import Scaffnew
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.local.options import LocalOptions

@@ -17,7 +17,7 @@ from personal_runs import (
     taking_part,
 )
 
-from mpifed.algorithms.ditto import Ditto
+from mpifed.algorithms.personal.ditto import Ditto
 from mpifed.federation.clients import Draws
 
 PULL = 2.0

@@ -10,13 +10,13 @@ from convex import Run, two_quadratics
 from documented_methods import after
 from numpy_mlp import BODY, HEAD, SIZES, descended, gradient, present, regressions
 
-from mpifed.algorithms.fedala import FedALA
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.personal.fedala import FedALA
 from mpifed.federation.clients import Clients, Draws
+from mpifed.local.minibatches import share_weights
 from mpifed.local.options import LocalOptions
-from mpifed.local.sampling import share_weights
 from mpifed.local.solver import LocalSGD
-from mpifed.models.derived import Between
+from mpifed.models.heads import Between
 from mpifed.models.mlp import mlp
 from mpifed.models.modules import module_model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from convex import Run, two_quadratics
 
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.global_model.fedavg import FedAvg
 
 
 @pytest.mark.parametrize(("epochs", "limit"), [(1, 3.0), (5, 2.680532285)])

@@ -12,8 +12,8 @@ from convex import Run, clients_of
 from documented_methods import after
 from torch import nn
 
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.fedbn import FedBN
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.shared_body.fedbn import FedBN
 from mpifed.errors import InputError
 from mpifed.federation.clients import participants
 from mpifed.local.options import LocalOptions

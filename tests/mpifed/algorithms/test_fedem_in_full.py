@@ -14,16 +14,19 @@ from test_fedem import client_data, likelihood, numpy_posterior, random_start
 
 from mpifed.algorithms.fedem import FedEM
 from mpifed.algorithms.fedem.expectation import entropies, fitted_mixture, log_likelihoods
-from mpifed.algorithms.fedem.maximisation import local_improvement
-from mpifed.algorithms.fedem.surrogate import PartialSurrogate, minimise_surrogates
-from mpifed.algorithms.pfedme import PFedMe
+from mpifed.algorithms.fedem.maximisation import (
+    PartialSurrogate,
+    WeightedRisks,
+    local_improvement,
+    minimise_surrogates,
+)
+from mpifed.algorithms.personal.pfedme import PFedMe
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.local.adjustments import Proximal
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
-from mpifed.local.weighted_optima import WeightedRisks
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
 

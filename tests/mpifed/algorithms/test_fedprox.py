@@ -9,7 +9,7 @@ from convex import Run, two_quadratics
 from least_squares import LeastSquares
 from test_algorithms import engine_of
 
-from mpifed.algorithms.fedprox import FedProx
+from mpifed.algorithms.global_model.fedprox import FedProx
 
 PARTIAL = {"name": "stragglers", "rate": 0.6, "late": "partial"}
 A, C = np.array([1.0, 3.0]), np.array([0.0, 4.0])

@@ -11,14 +11,13 @@ from documented_methods import after
 from numpy_mlp import present
 from torch import nn
 
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.fedrod import FedRoD
-from mpifed.algorithms.fedrod_hyper import FedRoDHyper
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.shared_body.fedrod import FedRoD, log_counts
+from mpifed.algorithms.shared_body.fedrod_hyper import FedRoDHyper
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.labels import log_counts
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
 from mpifed.models.linear import Linear, linear

@@ -8,8 +8,8 @@ import torch
 from convex import Run, clients_of, logistic, quadratics
 
 import mpifed
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.ifca import Ifca
+from mpifed.algorithms.clusters.ifca import Ifca
+from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws, participants

@@ -11,8 +11,9 @@ from commands import TINY, call
 from documented_methods import after
 from torch import nn
 
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.knn_per import KnnPer
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.personal.knn_per import KnnPer, Neighbours, nearest_columns, nearest_keys
+from mpifed.algorithms.personal.start import knn_per
 from mpifed.data.base import Description, Shards, Split
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
@@ -20,7 +21,6 @@ from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import best_weight
 from mpifed.local.solver import LocalSGD
-from mpifed.models import neighbours
 from mpifed.models.base import Model
 from mpifed.models.heads import last_layer, representation
 from mpifed.models.linear import Linear, linear
@@ -28,7 +28,6 @@ from mpifed.models.losses import CROSS_ENTROPY
 from mpifed.models.lstm import lstm
 from mpifed.models.mlp import Mlp, mlp
 from mpifed.models.modules import module_model
-from mpifed.models.neighbours import Neighbours, nearest_columns, nearest_keys
 from mpifed.mpi.communicator import Alone
 from mpifed.training.scores import score_clients
 
@@ -71,7 +70,7 @@ def test_blocks_change_no_bit(dtype, monkeypatch):
     row = torch.zeros(1, model.n_parameters, dtype=dtype)
     found = Neighbours(model, row, x, torch.arange(40) % 3)
     whole = found(points)
-    monkeypatch.setattr(neighbours, "DISTANCES", 80)
+    monkeypatch.setattr(knn_per, "DISTANCES", 80)
     assert torch.equal(found(points), whole)
     assert torch.equal(torch.cat([found(point[None]) for point in points]), whole)
 
@@ -90,7 +89,7 @@ KEYS = {
 def test_candidates_give_the_bits_of_all_distances(kind, dtype, monkeypatch):
     draw = torch.Generator().manual_seed(3)
     keys, points = (KEYS[kind](draw).to(dtype) for _ in range(2))
-    monkeypatch.setattr(neighbours, "COPIED", 999)  # several blocks
+    monkeypatch.setattr(knn_per, "COPIED", 999)  # several blocks
     whole = torch.cdist(points, keys, compute_mode="donot_use_mm_for_euclid_dist")
     columns = nearest_columns(whole, 7)
     distances, found = nearest_keys(points, keys, 7)
@@ -101,10 +100,10 @@ def test_candidates_give_the_bits_of_all_distances(kind, dtype, monkeypatch):
 def test_candidates_are_few_where_points_are_spread(monkeypatch):
     draw = torch.Generator().manual_seed(3)
     keys, points = (torch.randn(150, 9, generator=draw) for _ in range(2))
-    monkeypatch.setattr(neighbours, "COPIED", 1 << 30)  # one block
-    sizes, distances = [], neighbours._distances
+    monkeypatch.setattr(knn_per, "COPIED", 1 << 30)  # one block
+    sizes, distances = [], knn_per._distances
     monkeypatch.setattr(
-        neighbours,
+        knn_per,
         "_distances",
         lambda x, y: sizes.append(len(x) * y.shape[-2]) or distances(x, y),
     )

@@ -10,7 +10,7 @@ import torch
 from convex import Run, two_quadratics
 from personal_runs import COUNTS, LOCAL, ROUNDS, gradient, mean, ran, regression, taking_part
 
-from mpifed.algorithms.l2gd import L2GD, runs
+from mpifed.algorithms.personal.l2gd import L2GD, runs
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws

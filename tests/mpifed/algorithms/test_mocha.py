@@ -10,12 +10,10 @@ import torch
 from convex import Run, clients_of
 from sklearn.svm import LinearSVC
 
-from mpifed.algorithms.mocha import Mocha
-from mpifed.algorithms.task_relations import relations
+from mpifed.algorithms.personal.mocha import Mocha, ascend, relations
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws, participants
-from mpifed.local.dual_ascent import ascend
 from mpifed.models.linear import Linear, linear
 from mpifed.mpi.communicator import Alone
 from mpifed.random import shuffles

@@ -10,12 +10,12 @@ from documented_methods import FedRep as DocumentedFedRep
 from documented_methods import after
 from numpy_mlp import BODY, HEAD, descended, present, regressions
 
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.fedavg_ft import FedAvgFineTuned
-from mpifed.algorithms.fedbabu import FedBABU
-from mpifed.algorithms.fedper import FedPer
-from mpifed.algorithms.fedrep import FedRep
-from mpifed.algorithms.local import Local
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.global_model.fedavg_ft import FedAvgFineTuned
+from mpifed.algorithms.global_model.local import Local
+from mpifed.algorithms.shared_body.fedbabu import FedBABU
+from mpifed.algorithms.shared_body.fedper import FedPer
+from mpifed.algorithms.shared_body.fedrep import FedRep
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws

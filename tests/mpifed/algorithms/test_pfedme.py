@@ -16,7 +16,7 @@ from personal_runs import (
     taking_part,
 )
 
-from mpifed.algorithms.pfedme import PFedMe
+from mpifed.algorithms.personal.pfedme import PFedMe
 from mpifed.federation.clients import Draws
 
 PULL, ETA, LR = 2.0, 0.05, 0.1

@@ -8,10 +8,10 @@ from convex import Run, clients_of
 from test_fedem import numpy_posterior
 from test_local_sgd import logistic_gradient
 
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.fedavg_ft import FedAvgFineTuned
 from mpifed.algorithms.fedem import FedEM
-from mpifed.algorithms.local import Local
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.global_model.fedavg_ft import FedAvgFineTuned
+from mpifed.algorithms.global_model.local import Local
 from mpifed.federation.clients import participants
 from mpifed.models.linear import linear
 

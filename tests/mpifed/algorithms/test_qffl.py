@@ -7,8 +7,8 @@ import pytest
 from convex import Run, clients_of, two_quadratics
 from least_squares import LeastSquares
 
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.qffl import Qffl
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.global_model.qffl import Qffl
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])

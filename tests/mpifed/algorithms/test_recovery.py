@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mpifed
-from mpifed.data.synthetic import Synthetic
+from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 from mpifed.theory.recovery import recovery

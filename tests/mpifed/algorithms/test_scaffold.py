@@ -7,8 +7,8 @@ import pytest
 from convex import Run, two_quadratics
 from least_squares import LeastSquares
 
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.scaffold import Scaffold
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.global_model.scaffold import Scaffold
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.federation.participation import Uniform

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpifed.data.archives import contents, member, names
-from mpifed.data.npz import read
+from mpifed.data.sources.npz import read
 from mpifed.errors import InputError
 
 FILES = {"a/one.txt": b"first " * 50, "b.txt": b"second", "empty": b""}

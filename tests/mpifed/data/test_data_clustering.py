@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from mpifed.data import assignment, many_clusters
-from mpifed.data.assignment import assign
-from mpifed.data.clustering import equal_clusters, equal_sizes
-from mpifed.data.dictionary import Dictionary
+from mpifed.data import kmeans, partitions
+from mpifed.data.kmeans import assign, equal_clusters, equal_sizes
+from mpifed.data.sources.fedmm import Dictionary
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -104,15 +103,15 @@ def test_it_is_as_good_as_the_package():
 def test_many_clusters_are_parted_again_and_again_and_are_equal_too(n, k, monkeypatch):
     points = np.random.default_rng(0).normal(size=(n, 3))
     whole = equal_clusters(points, k, np.random.default_rng(1))
-    alike = many_clusters.equal_parts(points, k, np.random.default_rng(1))
+    alike = partitions.equal_parts(points, k, np.random.default_rng(1))
     assert np.array_equal(alike, whole.owner)
-    monkeypatch.setattr(many_clusters, "LARGE", 0)
-    parts = many_clusters.equal_parts(points, k, np.random.default_rng(1))
+    monkeypatch.setattr(partitions, "LARGE", 0)
+    parts = partitions.equal_parts(points, k, np.random.default_rng(1))
     assert sorted(np.bincount(parts, minlength=k)) == sorted(np.bincount(whole.owner, minlength=k))
     centres = np.array([points[parts == cluster].mean(0) for cluster in range(k)])
     inertia = ((points - centres[parts]) ** 2).sum()
     assert inertia <= 1.5 * whole.inertia + 1e-9
-    assert np.array_equal(parts, many_clusters.equal_parts(points, k, np.random.default_rng(1)))
+    assert np.array_equal(parts, partitions.equal_parts(points, k, np.random.default_rng(1)))
 
 
 @given(problems())
@@ -120,7 +119,7 @@ def test_many_clusters_are_parted_again_and_again_and_are_equal_too(n, k, monkey
 def test_the_ranking_is_that_of_the_whole_table(problem):
     """``_Ranking`` after changes of columns, against sorting."""
     values, _, _ = problem
-    ranking = assignment._Ranking(values.copy())
+    ranking = kmeans._Ranking(values.copy())
     rng = np.random.default_rng(len(values))
     for _ in range(5):
         cluster = int(rng.integers(values.shape[1]))

@@ -9,17 +9,15 @@ import torch
 
 from mpifed.data import making
 from mpifed.data.__main__ import main
-from mpifed.data.dictionary import Dictionary
-from mpifed.data.digits import Digits
-from mpifed.data.federated import FederatedFile
-from mpifed.data.gaussian_mixture import GaussianMixture
-from mpifed.data.idx import Idx
-from mpifed.data.libsvm import LibSvm
-from mpifed.data.poisson import Poisson
-from mpifed.data.ratings import Ratings
-from mpifed.data.sine import Sine
-from mpifed.data.synthetic import Synthetic
-from mpifed.data.tags import Tags
+from mpifed.data.sources.digits import Digits
+from mpifed.data.sources.federated import FederatedFile
+from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
+from mpifed.data.sources.libsvm import LibSvm
+from mpifed.data.sources.mnist import Idx
+from mpifed.data.sources.ratings import Ratings
+from mpifed.data.sources.sine import Sine
+from mpifed.data.sources.synthetic import Synthetic
+from mpifed.data.sources.tags import Tags
 from mpifed.mpi.communicator import LAUNCHER_SIZES, Alone
 
 

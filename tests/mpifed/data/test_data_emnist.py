@@ -11,7 +11,7 @@ import torch
 from loading import holds
 from published import emnist_files
 
-from mpifed.data.emnist import CHARACTERS, Emnist
+from mpifed.data.sources.mnist import CHARACTERS, Emnist
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from mpifed.data import delivery
 from mpifed.data.base import Description, Shards, Split
-from mpifed.data.federated import FederatedFile
-from mpifed.data.federated_format import SPLITS, Contents, read_contents
-from mpifed.data.federated_writer import write
+from mpifed.data.federated_file import SPLITS, Contents, read_contents, write
+from mpifed.data.sources.federated import FederatedFile
 from mpifed.errors import InputError, RunError
 from mpifed.mpi.communicator import Alone
 

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from scipy.stats import chi2, kstest, nbinom
 
 from mpifed.data import generated
-from mpifed.data.dictionary import Dictionary
-from mpifed.data.gaussian_mixture import GaussianMixture
-from mpifed.data.poisson import Poisson
-from mpifed.data.sine import Sine
-from mpifed.data.tags import Tags
+from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
+from mpifed.data.sources.sine import Sine
+from mpifed.data.sources.tags import Tags
 from mpifed.errors import InputError, RunError
 from mpifed.mpi.communicator import Alone
 

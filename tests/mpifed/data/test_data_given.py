@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import mpifed
 from mpifed.components.registry import find
-from mpifed.data.conversion import array_of
+from mpifed.data.from_python import array_of
 from mpifed.errors import InputError
 from mpifed.launch import main
 

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loading import all_rows, holds, labels_by_client
 
-from mpifed.data.characters import VOCABULARIES
-from mpifed.data.leaf import Femnist, Leaf
-from mpifed.data.leaf_format import _numbers
+from mpifed.data.sources.leaf import Femnist, Leaf, _numbers
+from mpifed.data.sources.shakespeare import VOCABULARIES
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.data import libsvm, pooled
-from mpifed.data.libsvm import LibSvm
+from mpifed.data import partitioned
+from mpifed.data.sources import libsvm
+from mpifed.data.sources.libsvm import LibSvm
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -154,7 +155,7 @@ def test_a_client_always_keeps_something_to_train_on(tmp_path: Path):
 def test_pieces_and_clients_asked_for_change_nothing(tmp_path: Path, monkeypatch):
     generated(tmp_path / "file", 90)
     whole = train_of(make(tmp_path / "file", 7), 7, torch.float32)
-    monkeypatch.setattr(pooled, "PIECE", 8)
+    monkeypatch.setattr(partitioned, "PIECE", 8)
     monkeypatch.setattr(libsvm, "PIECE", 8)
     some = make(tmp_path / "file", 7).load(np.array([1, 5]), torch.float32).train
     rows = np.concatenate([np.arange(*whole.offsets[c : c + 2]) for c in (1, 5)])

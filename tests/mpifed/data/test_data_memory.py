@@ -14,7 +14,7 @@ from test_data_pictures import drawings, hub, zipped
 from test_data_texts import play_of
 
 from mpifed.components.registry import find
-from mpifed.data import csv_file
+from mpifed.data.sources import csv_file
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

@@ -13,9 +13,9 @@ from published import write_cifar_10
 from test_data_texts import play_of
 
 from mpifed.data.__main__ import main
-from mpifed.data.federated import FederatedFile
-from mpifed.data.federated_format import read_contents
-from mpifed.data.shakespeare import Shakespeare
+from mpifed.data.federated_file import read_contents
+from mpifed.data.sources.federated import FederatedFile
+from mpifed.data.sources.shakespeare import Shakespeare
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

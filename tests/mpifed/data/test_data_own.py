@@ -18,10 +18,10 @@ from loading import all_rows, holds, labels_by_client, sorted_rows
 from torch.utils.data import Dataset, TensorDataset
 
 import mpifed
-from mpifed.data.arrays import _HELD, Arrays, digest_of
-from mpifed.data.columns import Columns
-from mpifed.data.csv_file import Csv
-from mpifed.data.npz import Npz
+from mpifed.data.from_python import _HELD, Arrays, digest_of
+from mpifed.data.sources.csv_file import Csv
+from mpifed.data.sources.npz import Npz
+from mpifed.data.tables import Columns
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

@@ -8,10 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mpifed.components.schema import options_of
-from mpifed.data.dealing import check_enough
-from mpifed.data.partition import (
+from mpifed.data.partitions import (
     PARTITIONS,
     Name,
+    check_enough,
     contiguous,
     counts_60_20_20,
     dirichlet,

@@ -20,8 +20,8 @@ from hypothesis.extra import numpy as arrays
 from loading import holds, labels_by_client
 from published import pickle_2, pickle_3, write_cifar_10, write_cifar_100
 
-from mpifed.data import pickles
-from mpifed.data.cifar import Cifar10, Cifar100
+from mpifed.data.sources import cifar
+from mpifed.data.sources.cifar import Cifar10, Cifar100
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -101,7 +101,7 @@ numbers = st.sampled_from(["u1", "i1", "<i4", ">i4", "<f4", ">f8", "?"]).map(np.
 def test_plain_pickles_come_back_as_they_were(data, kind, protocol):
     array = data.draw(arrays.arrays(kind, arrays.array_shapes(max_dims=3, max_side=4)))
     value = {"a": array, "b": [1, -7, 2.5, None, True, "text"], "c": (b"bytes", [2**40])}
-    found = pickles.load(pickle.dumps(value, protocol), "file")
+    found = cifar.load(pickle.dumps(value, protocol), "file")
     assert found["a"].dtype == array.dtype
     assert np.array_equal(found["a"], array, equal_nan=kind.kind == "f")
     assert found["b"] == value["b"] and found["c"] == value["c"]
@@ -156,7 +156,7 @@ def test_damaged_pickles_never_do_more_than_refuse(noise, at):
     whole = pickle_2({"labels": [1, 2], "data": np.arange(40, dtype=np.uint8).reshape(2, 20)})
     damaged = whole[: at % len(whole)] + noise + whole[at % len(whole) + len(noise) :]
     try:
-        pickles.load(damaged, "file")
+        cifar.load(damaged, "file")
     except InputError as refused:
         assert str(refused).startswith("'file' ")
 
@@ -227,5 +227,5 @@ def test_parts_that_are_missing_are_said(tmp_path: Path, monkeypatch: pytest.Mon
     (line,) = cifar_10(tmp_path, 2).remarks()
     assert "cifar10 has 200 pictures here, in data_batch_1, data_batch_2" in line
     assert "as published it has 60,000" in line
-    monkeypatch.setattr("mpifed.data.cifar.PUBLISHED", 200)
+    monkeypatch.setattr("mpifed.data.sources.cifar.PUBLISHED", 200)
     assert not cifar_10(tmp_path, 2).remarks()

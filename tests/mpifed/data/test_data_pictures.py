@@ -21,10 +21,10 @@ from loading import all_rows, holds, labels_by_client
 from PIL import Image
 from pyarrow import parquet
 
-from mpifed.data.characters import VOCABULARIES
-from mpifed.data.omniglot import Omniglot
-from mpifed.data.parquet import Parquet, read
-from mpifed.data.pictures import decoded, smaller
+from mpifed.data.images import decoded, smaller
+from mpifed.data.sources.omniglot import Omniglot
+from mpifed.data.sources.parquet import Parquet, read
+from mpifed.data.sources.shakespeare import VOCABULARIES
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.data import pooled
-from mpifed.data.digits import Digits
-from mpifed.data.idx import Idx
+from mpifed.data import partitioned
+from mpifed.data.sources.digits import Digits
+from mpifed.data.sources.mnist import Idx
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -66,8 +66,8 @@ def test_any_clients_get_the_same_samples(small_images, monkeypatch):
     check_any_subset_is_the_same(Digits(9, 3, Alone()), 9)
     check_any_subset_is_the_same(idx(small_images), 6)
     whole = idx(small_images).load(np.arange(6), torch.float32).train.x
-    monkeypatch.setattr(pooled, "PIECE", 7)
-    monkeypatch.setattr("mpifed.data.idx.PIECE", 7)
+    monkeypatch.setattr(partitioned, "PIECE", 7)
+    monkeypatch.setattr("mpifed.data.sources.mnist.PIECE", 7)
     assert torch.equal(idx(small_images).load(np.arange(6), torch.float32).train.x, whole)
 
 

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.data import published
-from mpifed.data.published import Setting
-from mpifed.data.synthetic import Synthetic
+from mpifed.data.sources import synthetic
+from mpifed.data.sources.synthetic import Setting, Synthetic
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -130,7 +129,7 @@ def test_the_stream_is_run_once_for_the_same_arguments(cache: Path, monkeypatch)
     released(4, **SMALL).load(np.arange(4), torch.float32)
     (path,) = cache.iterdir()
     assert cache.stat().st_mode & 0o777 == 0o700
-    monkeypatch.setattr(published, "samples", None)
+    monkeypatch.setattr(synthetic, "samples", None)
     released(4, **SMALL).load(np.arange(2), torch.float32)
     assert [*cache.iterdir()] == [path]
 
@@ -191,7 +190,7 @@ def test_a_cache_that_cannot_be_is_refused(tmp_path: Path, monkeypatch):
 
 
 def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch):
-    from mpifed.data.cache import cache_directory
+    from mpifed.data.sources.synthetic import cache_directory
 
     monkeypatch.delenv("MPIFED_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

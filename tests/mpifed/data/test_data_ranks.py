@@ -12,20 +12,16 @@ import torch
 
 from mpifed.data import delivery
 from mpifed.data.base import Shards
-from mpifed.data.dictionary import Dictionary
-from mpifed.data.digits import Digits
-from mpifed.data.federated import FederatedFile
-from mpifed.data.federated_format import Contents
-from mpifed.data.federated_writer import write
-from mpifed.data.gaussian_mixture import GaussianMixture
-from mpifed.data.idx import Idx
-from mpifed.data.libsvm import LibSvm
-from mpifed.data.poisson import Poisson
-from mpifed.data.ratings import Ratings
-from mpifed.data.sine import Sine
-from mpifed.data.synthetic import Synthetic
-from mpifed.data.tags import Tags
-from mpifed.data.tags_file import TagsFile
+from mpifed.data.federated_file import Contents, write
+from mpifed.data.sources.digits import Digits
+from mpifed.data.sources.federated import FederatedFile
+from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
+from mpifed.data.sources.libsvm import LibSvm
+from mpifed.data.sources.mnist import Idx
+from mpifed.data.sources.ratings import Ratings
+from mpifed.data.sources.sine import Sine
+from mpifed.data.sources.synthetic import Synthetic
+from mpifed.data.sources.tags import Tags, TagsFile
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone, Communicator, world
 
@@ -138,8 +134,8 @@ def test_idx_images(mpi_tmp_path: Path, write_idx, monkeypatch):
             images = random.integers(0, 256, (count, 4, 5))
             write_idx(mpi_tmp_path, part, images, random.integers(0, 3, count), (".gz", ".xz"))
     communicator.barrier()
-    monkeypatch.setattr("mpifed.data.idx.PIECE", 64)
-    monkeypatch.setattr("mpifed.data.pooled.PIECE", 64)
+    monkeypatch.setattr("mpifed.data.sources.mnist.PIECE", 64)
+    monkeypatch.setattr("mpifed.data.partitioned.PIECE", 64)
     check_ranks(lambda comm: Idx(N_CLIENTS, 0, comm, raw=str(mpi_tmp_path)), communicator)
 
 
@@ -175,8 +171,8 @@ def test_a_libsvm_file_that_only_rank_0_has(mpi_tmp_path: Path, monkeypatch, par
         lines = [f"{i % 2} 1:{i} 2:{random.normal()!r} 4:1" for i in range(101)]
         path.write_bytes(lzma.compress("\n".join(lines).encode()))
     communicator.barrier()
-    monkeypatch.setattr("mpifed.data.libsvm.PIECE", 16)
-    monkeypatch.setattr("mpifed.data.pooled.PIECE", 16)
+    monkeypatch.setattr("mpifed.data.sources.libsvm.PIECE", 16)
+    monkeypatch.setattr("mpifed.data.partitioned.PIECE", 16)
     options = {"partition": partition, "test_fraction": 0.3}
     whole = LibSvm(N_CLIENTS, 0, Alone(), path=str(path), **options)
     where = str(path) if communicator.rank == 0 else "/nowhere/at/all"

@@ -16,15 +16,15 @@ from test_data_texts import play_of
 
 import mpifed
 from mpifed.api import Request, execute
-from mpifed.data.arrays import Arrays
-from mpifed.data.cifar import Cifar10, Cifar100
-from mpifed.data.csv_file import Csv
-from mpifed.data.digits import Digits
-from mpifed.data.emnist import Emnist
-from mpifed.data.leaf import Femnist
-from mpifed.data.npz import Npz
-from mpifed.data.omniglot import Omniglot
-from mpifed.data.shakespeare import Shakespeare
+from mpifed.data.from_python import Arrays
+from mpifed.data.sources.cifar import Cifar10, Cifar100
+from mpifed.data.sources.csv_file import Csv
+from mpifed.data.sources.digits import Digits
+from mpifed.data.sources.leaf import Femnist
+from mpifed.data.sources.mnist import Emnist
+from mpifed.data.sources.npz import Npz
+from mpifed.data.sources.omniglot import Omniglot
+from mpifed.data.sources.shakespeare import Shakespeare
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone, Communicator, world
 

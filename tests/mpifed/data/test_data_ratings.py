@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.data.ratings import Ratings, at_random, matrix, most_rated, parse
+from mpifed.data.sources.ratings import Ratings, at_random, matrix, most_rated, parse
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

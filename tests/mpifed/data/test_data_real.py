@@ -10,11 +10,10 @@ import torch
 from loading import all_rows, labels_by_client
 from published import REAL
 
-from mpifed.data.cifar import Cifar10, Cifar100
-from mpifed.data.idx import Idx
-from mpifed.data.omniglot import Omniglot
-from mpifed.data.plays import speeches, texts_of_roles
-from mpifed.data.shakespeare import Shakespeare
+from mpifed.data.sources.cifar import Cifar10, Cifar100
+from mpifed.data.sources.mnist import Idx
+from mpifed.data.sources.omniglot import Omniglot
+from mpifed.data.sources.shakespeare import Shakespeare, speeches, texts_of_roles
 from mpifed.mpi.communicator import Alone
 
 

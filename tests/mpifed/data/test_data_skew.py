@@ -9,13 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from loading import all_rows, labels_by_client
 
-from mpifed.data.dealt import DealtDataset, Source
-from mpifed.data.digits import Digits
-from mpifed.data.natural import natural
-from mpifed.data.pachinko import _draw, pachinko
-from mpifed.data.pooled import Pool
-from mpifed.data.quantity import apportioned, quantity_skew
-from mpifed.data.rotation import angles, rotated
+from mpifed.data.images import angles, rotated
+from mpifed.data.partitioned import DealtDataset, Pool, Source
+from mpifed.data.partitions import _draw, apportioned, natural, pachinko, quantity_skew
+from mpifed.data.sources.digits import Digits
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from mpifed.data.synthetic import Synthetic
+from mpifed.data.sources.synthetic import Synthetic
 from mpifed.mpi.communicator import Alone
 
 BOTH = pytest.mark.parametrize("variant", ["paper", "corrected"])

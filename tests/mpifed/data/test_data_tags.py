@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfTransformer
 
-from mpifed.data.tag_layout import covering_first, layout
-from mpifed.data.tagged import parse, tf_idf
-from mpifed.data.tags import MOST_TAGS, Tags
-from mpifed.data.tags_file import TagsFile
+from mpifed.data.sources.tags import MOST_TAGS, Tags, TagsFile, covering_first, parse, tf_idf
+from mpifed.data.sources.tags import made_layout as layout
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

@@ -12,9 +12,9 @@ from loading import all_rows, labels_by_client
 
 import mpifed
 from mpifed.data.__main__ import main
-from mpifed.data.arrays import Arrays
-from mpifed.data.csv_file import Csv
-from mpifed.data.npz import Npz
+from mpifed.data.from_python import Arrays
+from mpifed.data.sources.csv_file import Csv
+from mpifed.data.sources.npz import Npz
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

@@ -12,9 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loading import all_rows
 
-from mpifed.data.characters import UNKNOWN, VOCABULARIES, codes
-from mpifed.data.plays import speeches, texts_of_roles
-from mpifed.data.shakespeare import Shakespeare
+from mpifed.data.sources.shakespeare import (
+    UNKNOWN,
+    VOCABULARIES,
+    Shakespeare,
+    codes,
+    speeches,
+    texts_of_roles,
+)
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

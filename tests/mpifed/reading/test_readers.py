@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint import integrity
 from mpifed.checkpoint.integrity import Damaged
-from mpifed.config.experiment_files import read_experiment
-from mpifed.data.federated_format import read_contents
+from mpifed.config.experiments import read_experiment
+from mpifed.data.federated_file import read_contents
 from mpifed.errors import LONGEST, InputError, in_words, one_line
-from mpifed.reading.configurations import check_stored, read_stored
-from mpifed.reading.results import ROUND, read_clients, read_metrics, read_summary
-from mpifed.reading.text import read_json
-from mpifed.reading.yaml_files import parse_value, read_yaml
+from mpifed.io.text import read_json
+from mpifed.io.yaml_files import parse_value, read_yaml
 from mpifed.report.reading import read_run
+from mpifed.results.configurations import check_stored, read_stored
+from mpifed.results.results import ROUND, read_clients, read_metrics, read_summary
 from mpifed.theory.stored import read_run as read_flix
 
 EXAMPLES = settings(

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structures import EXAMPLES, a_sentence
 
-from mpifed.data.tagged import parse
-from mpifed.data.tags_file import TagsFile
+from mpifed.data.sources.tags import TagsFile, parse
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structures import EXAMPLES, a_sentence
 
-from mpifed.data import libsvm, ratings
-from mpifed.data.idx import Idx
+from mpifed.data.sources import libsvm, ratings
+from mpifed.data.sources.mnist import Idx
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

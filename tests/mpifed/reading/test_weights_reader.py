@@ -12,9 +12,9 @@ import torch
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
+from mpifed.io.weights import load_weights, read_tensors
 from mpifed.models.mobilenet import mobilenet_v2
 from mpifed.models.resnet import resnet18
-from mpifed.reading.weights import load_weights, read_tensors
 
 
 def data(n_classes=10, channels=3):

@@ -23,8 +23,7 @@ from surrogate_problems import (
 
 from mpifed.errors import InputError
 from mpifed.models.linear import Linear
-from mpifed.surrogates.quadratic import QuadraticSurrogate
-from mpifed.surrogates.smooth_losses import model_loss
+from mpifed.surrogates.quadratic import QuadraticSurrogate, model_loss
 
 COUNTS = torch.tensor([0, 1, 1, 2, 3, 1, 0, 4, 3, 2], dtype=torch.float64)[:, None]
 PRIOR = {"shape": 2.0, "rate": 3.0, "penalty_rate": 0.5}

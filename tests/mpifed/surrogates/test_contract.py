@@ -8,8 +8,7 @@ import torch
 from commands import call
 
 from mpifed.errors import InputError
-from mpifed.surrogates.base import Surrogate
-from mpifed.surrogates.contract import as_surrogate, check_returns
+from mpifed.surrogates.base import Surrogate, as_surrogate, check_returns
 from mpifed.surrogates.remark_one import RemarkOne
 
 Z = torch.ones(4, 1, dtype=torch.float64)

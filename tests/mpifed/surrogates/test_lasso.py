@@ -12,14 +12,17 @@ from sklearn.decomposition import sparse_encode
 from sklearn.linear_model import Lasso
 
 from mpifed.errors import InputError, RunError
-from mpifed.surrogates.active_set import (
+from mpifed.surrogates.lasso import (
+    MOST_ITERATIONS,
+    Quadratic,
     block_pivots,
+    codes,
+    describe_samples,
     face_minimum,
+    quadratic,
     solve_side_by_side,
     subsystems,
 )
-from mpifed.surrogates.lasso import MOST_ITERATIONS, codes, describe_samples
-from mpifed.surrogates.lasso_problem import Quadratic, quadratic
 
 
 def problem(p, n_atoms, samples, seed=0, correlation=0.0):

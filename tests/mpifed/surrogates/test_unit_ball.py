@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from mpifed.errors import RunError
-from mpifed.surrogates.unit_ball import unit_ball_atoms
+from mpifed.surrogates.dictionary import unit_ball_atoms
 
 
 def atoms_of(s1, s2):

@@ -15,17 +15,17 @@ import torch
 
 from mpifed.errors import InputError
 from mpifed.models.icnn import dense_icnn
-from mpifed.random import stream
-from mpifed.transport.catalogue import find_benchmark
-from mpifed.transport.gaussian_benchmarks import (
+from mpifed.optimal_transport.benchmarks import (
+    find_benchmark,
     gaussian_benchmark,
     plane_gaussians,
     random_gaussians,
+    random_icnn_benchmark,
+    random_mixture,
+    read_potential,
 )
-from mpifed.transport.icnn_benchmarks import random_icnn_benchmark
-from mpifed.transport.metrics import cosine, l2_uvp
-from mpifed.transport.mixtures import random_mixture
-from mpifed.transport.potentials import read_potential
+from mpifed.optimal_transport.losses import cosine, l2_uvp
+from mpifed.random import stream
 
 REPOSITORY = Path(__file__).parents[3]
 

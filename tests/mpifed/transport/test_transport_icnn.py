@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mpifed.components.schema import check_options
 from mpifed.errors import InputError
 from mpifed.models.icnn import DenseICNN, dense_icnn
-from mpifed.transport.pretraining import identity_potential
+from mpifed.optimal_transport.losses import identity_potential
 
 MODELS = [DenseICNN(3, (7, 5, 4), 0.3), DenseICNN(2, (4,), 0.0), dense_icnn(5)]
 

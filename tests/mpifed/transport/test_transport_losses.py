@@ -10,11 +10,9 @@ import transport_reference
 from transport_driver import Setting, alternate
 
 from mpifed.models.icnn import DenseICNN, dense_icnn
-from mpifed.transport import losses
-from mpifed.transport.adam import Adam
-from mpifed.transport.gaussian_benchmarks import plane_gaussians
-from mpifed.transport.icnn_benchmarks import random_icnn_benchmark
-from mpifed.transport.losses import Objective
+from mpifed.optimal_transport import losses
+from mpifed.optimal_transport.benchmarks import plane_gaussians, random_icnn_benchmark
+from mpifed.optimal_transport.losses import Adam, Objective
 
 MODEL = DenseICNN(3, (7, 5, 4), 0.2)
 OBJECTIVES = [

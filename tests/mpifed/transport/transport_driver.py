@@ -6,12 +6,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from mpifed.optimal_transport.benchmarks import Benchmark
+from mpifed.optimal_transport.losses import (
+    SCORED,
+    Adam,
+    Objective,
+    conjugate_steps,
+    identity_potential,
+    l2_uvp,
+    omega_gradient,
+)
 from mpifed.random import stream
-from mpifed.transport.adam import Adam
-from mpifed.transport.benchmark import Benchmark
-from mpifed.transport.losses import Objective, conjugate_steps, omega_gradient
-from mpifed.transport.metrics import SCORED, l2_uvp
-from mpifed.transport.pretraining import identity_potential
 
 
 @dataclass(frozen=True)

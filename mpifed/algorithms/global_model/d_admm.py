@@ -1,0 +1,99 @@
+"""D-ADMM (Shi, Ling, Yuan, Wu and Yin 2014; Mateos, Bazerque and Giannakis 2010, DLM's exact form).
+
+    minimise sum_i f_i(x_i) subject to x_i = x_j on every edge {i, j}
+
+By the alternating direction method of multipliers, with the weights W[i, j] as those of edges,
+
+    x_i <- argmin f_i(x) + <alpha_i, x> + c ||x - (x_i + sum_j W[i, j] x_j) / 2||^2     (eq. 13)
+    alpha_i <- alpha_i + c (x_i - sum_j W[i, j] x_j)                                    (eq. 14)
+
+with alpha = 0 at first. A weight W[i, i] counts as an edge of i to itself, which is a proximal
+term. The alpha_i add up to zero; where nothing moves, alpha_i = -grad f_i(x).
+
+The minimiser is that of the local steps, which begin at the last x_i, so that the limit is exact
+however few they are, if they converge at all: local.lr below 2 / (L + 2 c). Any c > 0 converges,
+linearly where risks are strongly convex (Theorem 1), with W symmetric.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Gt
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.global_model.variates import refuse_correction
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.adjustments import Proximal, Shift
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.models.base import Model
+
+
+@dataclass(frozen=True)
+class DADMMState:
+    """The clients' models, where they are pulled to, and their multipliers."""
+
+    model: Tensor = state.shared()  # x, (clients, 1, P)
+    anchor: Tensor = state.client()  # (x_i + (W x)_i) / 2, (clients, 1, P)
+    multiplier: Tensor = state.client()  # alpha_i, (clients, 1, P)
+    optimizer: OptimizerState = state.client()
+
+
+class DADMM(Algorithm[Channel]):
+    """D-ADMM: clients minimise their risk with a pull to their neighbours, and multipliers.
+
+    Parameters
+    ----------
+    admm_c : float
+        Penalty c of disagreement.
+    """
+
+    learns = "one model"
+    sends = "its model"
+    aggregates = "sums"
+    exchanges = ("gossip",)
+    compressors = "none"
+    steps_locally = True
+
+    def __init__(
+        self, model: Model, local: LocalSGD, *, admm_c: Annotated[float, Gt(0)] = 1.0
+    ) -> None:
+        self.model, self.local, self.c = model, local, admm_c
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Return why these options do not fit together, or None."""
+        return refuse_correction(configuration)
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> DADMMState:
+        x = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        return DADMMState(x, x, torch.zeros_like(x), self.local.init(len(clients), 1, dtype))
+
+    def round(
+        self, state: DADMMState, clients: Clients, channel: Channel, draws: Draws
+    ) -> DADMMState:
+        terms = [Shift(state.multiplier), Proximal(state.anchor, 2 * self.c)]
+        start, optimizer = state.model, state.optimizer
+        x, optimizer = self.local(start, optimizer, clients, draws, adjustments=terms)  # eq. 13
+        mixed = channel.average(x, clients.equal_weights, before=state.model)
+        multiplier = state.multiplier + self.c * (x - mixed)  # eq. 14
+        return DADMMState(x, (x + mixed) / 2, multiplier, optimizer)
+
+    def deploy(self, state: DADMMState, clients: Clients, draws: Draws) -> Predictor:
+        return Predictor(self.local.own(state.model, state.optimizer))
+
+    def adapt(
+        self, state: DADMMState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """Unseen clients deploy the mean of all models."""
+        return Predictor(exchange.mean(state.model))
+
+    def payload(self) -> int:
+        return self.model.n_parameters

@@ -1,0 +1,334 @@
+"""MAML and Reptile (Finn et al. 2017, Nichol et al. 2018): a model that a few local steps adapt.
+
+With y_i(x) the point that client i reaches from x by k gradient steps,
+
+    MAML      x <- x - eta (1/n) sum_i (d y_i / d x)' grad f_i(y_i(x))      (Finn et al. 2017)
+    FOMAML    x <- x - eta (1/n) sum_i grad f_i(y_i(x))                     (its first-order part)
+    Reptile   x <- x + eta (1/n) sum_i (y_i(x) - x)                         (Nichol et al. 2018)
+
+These are the baselines of Gasanov et al. 2021, section 6.3. (Fo)MAML steps on the first part of a
+client's training samples, the support, and takes the outer gradient on the rest, the query; Reptile
+steps on all of them. A client deploys y_i(x), with steps on all its training samples.
+
+Support and query: two parts of a client's training samples, to adapt on and to evaluate on.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Algorithm, Predictor
+from mpifed.data.base import Split
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation.clients import Clients, Draws
+from mpifed.io.memory import check_memory
+from mpifed.local.linear_objective import Objectives
+from mpifed.local.objective import Objective, Regulariser
+from mpifed.local.solver import LocalSGD
+from mpifed.models.base import Model
+from mpifed.models.linear import Linear
+
+
+def support(split: Split, fraction: float) -> Split:
+    """Return the first ``fraction`` of every client's samples, rounded down, at least one.
+
+    A client's last sample is left for the query, unless it has no other or ``fraction`` is one.
+
+    Parameters
+    ----------
+    split : Split
+        Samples of the clients.
+    fraction : float
+        Share of the samples, in (0, 1].
+
+    Returns
+    -------
+    Split
+
+    Examples
+    --------
+    >>> split = Split(torch.zeros(6, 2), torch.zeros(6), np.array([0, 5, 6]))
+    >>> support(split, 0.8).counts, query(split, 0.8).counts
+    (array([4, 1]), array([1, 1]))
+    """
+    return _part(split, np.zeros_like(split.counts), _sizes(split.counts, fraction))
+
+
+def query(split: Split, fraction: float) -> Split:
+    """Return the samples that ``support`` leaves; all samples of a client where it leaves none.
+
+    Parameters
+    ----------
+    split : Split
+        Samples of the clients.
+    fraction : float
+        Share of the support, in (0, 1].
+
+    Returns
+    -------
+    Split
+    """
+    sizes = _sizes(split.counts, fraction)
+    return _part(split, np.where(sizes < split.counts, sizes, 0), split.counts)
+
+
+def _sizes(counts: np.ndarray, fraction: float) -> np.ndarray:
+    """Samples in the support of each client, int64."""
+    if fraction == 1:
+        return counts
+    # fraction * count may round to just below an integer that is meant.
+    sizes = np.floor(fraction * counts + 1e-9).astype(np.int64)
+    return np.minimum(np.maximum(np.clip(sizes, None, counts - 1), 1), counts)
+
+
+def _part(split: Split, first: np.ndarray, end: np.ndarray) -> Split:
+    """The samples ``first`` to ``end`` of every client, counted from its first one."""
+    if not first.any() and (end == split.counts).all():
+        return split
+    starts, sizes = split.offsets[:-1] + first, end - first
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    rows = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], sizes)
+    chosen = torch.from_numpy(rows)
+    return Split(split.x[chosen], split.y[chosen], offsets)
+
+
+Positive = Annotated[float, Gt(0)]
+Share = Annotated[float, Gt(0), Le(1)]
+
+
+@dataclass(frozen=True)
+class MetaState:
+    """The shared model.
+
+    Attributes
+    ----------
+    model : Tensor
+        x, (1, P); under gossip (clients, 1, P).
+    """
+
+    model: Tensor = state.shared()
+
+
+class MetaLearner(Algorithm[Channel]):
+    """What the three have in common; ``direction`` is what tells them apart.
+
+    Parameters
+    ----------
+    inner_steps : int
+        Number k of full gradient steps with which a client adapts the shared model.
+    inner_step : float
+        Size gamma of these steps.
+    outer_step : float
+        Size eta of the shared model's step.
+    l2 : float
+        The lambda of (lambda / 2) ||x||^2 in every f_i.
+    start : {'zeros', 'random'}, optional
+        First shared model. None is zeros for linear models and a random draw for networks.
+    """
+
+    averages_by = "clients"
+    columns = ("up_floats",)
+    local_options = ()
+    step_option = "algorithm.inner_step or outer_step"
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        inner_steps: Annotated[int, Ge(1)] = 5,
+        inner_step: Positive = 0.1,
+        outer_step: Positive = 0.1,
+        l2: Annotated[float, Ge(0)] = 0.0,
+        start: Literal["zeros", "random"] | None = None,
+    ) -> None:
+        check_memory(
+            4.0 * inner_steps * model.n_parameters,
+            f"algorithm.inner_steps is {inner_steps}, whose points for one client",
+        )
+        self.model = model
+        self.inner_steps, self.inner_step, self.outer_step = inner_steps, inner_step, outer_step
+        self.regulariser = Regulariser("l2", l2)
+        self.start = start or ("zeros" if isinstance(model, Linear) else "random")
+        self.whole = Objectives(model, self.regulariser)
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> MetaState:
+        first = torch.zeros(1, self.model.n_parameters, dtype=dtype, device=clients.device)
+        if self.start == "random":
+            first[0] = torch.from_numpy(self.model.init(draws.stream("model"))).to(dtype)
+        return MetaState(exchange.spread(first))
+
+    def round(
+        self, state: MetaState, clients: Clients, channel: Channel, draws: Draws
+    ) -> MetaState:
+        x = channel.broadcast(state.model)
+        moved = x - self.outer_step * self.direction(x[:, 0], clients)[:, None]
+        uniform = torch.ones(len(clients), dtype=torch.float64)
+        n = len(clients.federation.training)
+        return MetaState(channel.average(moved, uniform, before=state.model, whole=n))
+
+    @abstractmethod
+    def direction(self, x: Tensor, clients: Clients) -> Tensor:
+        """Return the update direction of each client, which is subtracted from x.
+
+        Parameters
+        ----------
+        x : Tensor
+            The model that each client received, (clients, P).
+        clients : Clients
+            The participants hosted here.
+
+        Returns
+        -------
+        Tensor
+            (clients, P).
+        """
+
+    def path(self, x: Tensor, objective: Objective) -> list[Tensor]:
+        """Return the points of the k inner steps, x first.
+
+        Parameters
+        ----------
+        x : Tensor
+            First points, (clients, P).
+        objective : Objective
+            f_i of these clients.
+
+        Returns
+        -------
+        list of Tensor
+            k + 1 tensors (clients, P).
+        """
+        points = [x]
+        for _ in range(self.inner_steps):
+            points.append(points[-1] - self.inner_step * objective.gradients(points[-1]))
+        return points
+
+    def deploy(self, state: MetaState, clients: Clients, draws: Draws) -> Predictor:
+        """Client i predicts with y_i(x), adapted on all its training samples."""
+        x = state.model if state.model.dim() == 2 else state.model[:, 0]
+        return self._adapted(x, clients)
+
+    def adapt(
+        self, state: MetaState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """A client that took no part in training adapts like any other."""
+        return self._adapted(exchange.mean(state.model), clients)
+
+    def _adapted(self, x: Tensor, clients: Clients) -> Predictor:
+        """y_i of ``x``, (1, P) or (clients, P)."""
+        rows = x.expand(len(clients), self.model.n_parameters)
+        return Predictor(self.path(rows, self.whole(clients))[-1][:, None])
+
+    def measure(
+        self, state: MetaState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        """``up_floats``, the numbers sent so far, counted as for FLIX."""
+        return {"up_floats": exchange.ledger.up_floats}
+
+    def payload(self) -> int:
+        return self.model.n_parameters
+
+
+class Fomaml(MetaLearner):
+    """First-order MAML: the gradient at the adapted model, taken for that of the shared one.
+
+    Parameters
+    ----------
+    support_fraction : float
+        Share of a client's training samples, the first ones, on which it adapts. The rest is the
+        query; 1 makes both the same, all of them.
+    **options
+        Those of ``MetaLearner``.
+    """
+
+    learns = "one model, adapted by a few steps"
+    sends = "its gradient at the adapted model"
+
+    def __init__(
+        self, model: Model, local: LocalSGD, *, support_fraction: Share = 0.8, **options: Any
+    ) -> None:
+        super().__init__(model, local, **options)
+        self.support, self.query = _halves(model, self.regulariser, support_fraction)
+
+    def direction(self, x: Tensor, clients: Clients) -> Tensor:
+        """Return grad f_i(y_i) on the query, with y_i adapted on the support."""
+        return self.query(clients).gradients(self.path(x, self.support(clients))[-1])
+
+
+class Maml(MetaLearner):
+    """Exact MAML, with the Hessians of all inner steps: for small models.
+
+    Parameters
+    ----------
+    support_fraction : float
+        Share of a client's training samples, the first ones, on which it adapts. The rest is the
+        query; 1 makes both the same, all of them.
+    **options
+        Those of ``MetaLearner``.
+    """
+
+    learns = "one model, adapted by a few steps"
+    sends = "the gradient of its adapted loss"
+
+    def __init__(
+        self, model: Model, local: LocalSGD, *, support_fraction: Share = 0.8, **options: Any
+    ) -> None:
+        super().__init__(model, local, **options)
+        self.support, self.query = _halves(model, self.regulariser, support_fraction)
+
+    def direction(self, x: Tensor, clients: Clients) -> Tensor:
+        """Return prod_j (I - gamma Hessian f_i(y_i^j)) grad f_i(y_i^k), the last step first."""
+        objective = self.support(clients)
+        points = self.path(x, objective)
+        found = self.query(clients).gradients(points[-1])
+        for point in reversed(points[:-1]):
+            found = found - self.inner_step * objective.hessian_products(point, found)
+        return found
+
+
+class Reptile(MetaLearner):
+    """Reptile: the shared model moves towards the mean of the adapted ones.
+
+    Parameters
+    ----------
+    reptile_normalised : bool
+        Whether the move is divided by k times the inner step, as in the published code of FLIX.
+        ``outer_step`` then is a step along a mean gradient.
+    **options
+        Those of ``MetaLearner``.
+    """
+
+    learns = "one model, adapted by a few steps"
+    sends = "its move"
+
+    def __init__(
+        self, model: Model, local: LocalSGD, *, reptile_normalised: bool = False, **options: Any
+    ) -> None:
+        super().__init__(model, local, **options)
+        self.scale = 1 / (self.inner_steps * self.inner_step) if reptile_normalised else 1.0
+
+    def direction(self, x: Tensor, clients: Clients) -> Tensor:
+        """Return x - y_i(x), scaled by ``reptile_normalised``."""
+        return (x - self.path(x, self.whole(clients))[-1]) * self.scale
+
+
+def _halves(
+    model: Model, regulariser: Regulariser, fraction: float
+) -> tuple[Objectives, Objectives]:
+    """The risks on support and on query."""
+    return (
+        Objectives(model, regulariser, partial(support, fraction=fraction)),
+        Objectives(model, regulariser, partial(query, fraction=fraction)),
+    )

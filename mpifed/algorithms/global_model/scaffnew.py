@@ -1,0 +1,111 @@
+"""Scaffnew, ProxSkip (Mishchenko, Malinovsky, Stich and Richtarik 2022, Algs. 2 and 5).
+
+    3    xhat_i <- x_i - gamma (g_i(x_i) - h_i)
+    4    with probability p, by one coin for all clients:
+    5        x_i <- mean of all xhat_j (a server), or ((I + W) / 2 xhat)_i (gossip)
+    8    h_i <- h_i + (p / gamma) (x_i - xhat_i)
+         otherwise x_i <- xhat_i, and h_i stays
+
+A round is the steps up to the next communication, so their number is geometric with mean 1 / p.
+The h_i add up to zero, and become the clients' gradients at the optimum. With p = 1 gossip is
+exact diffusion.
+
+Convergence (Theorem 3.6): gamma <= 1 / L, and the error falls by 1 - min(gamma mu, p^2) a step
+under a server; p = sqrt(gamma mu) is best. Under gossip p^2 is multiplied by the spectral gap of
+(I + W) / 2 (section 5.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Gt, Le
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.global_model.variates import refuse_correction, refuse_momentum
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.participation import is_unbiased
+from mpifed.local.adjustments import Shift
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.models.base import Model
+
+
+@dataclass(frozen=True)
+class ScaffnewState:
+    """The models and the control variates, which have no entries for buffers."""
+
+    model: Tensor = state.shared()  # x, (1, P); under gossip (clients, 1, P)
+    variate: Tensor = state.client()  # h_i, (clients, 1, trained)
+    optimizer: OptimizerState = state.client()
+
+
+class Scaffnew(Algorithm[Channel]):
+    """Scaffnew: a random number of corrected local steps between communications.
+
+    ``local.lr`` is gamma; ``local.epochs`` and ``local.steps`` are not read. Clients count alike.
+
+    Parameters
+    ----------
+    scaffnew_p : float
+        Probability p of a communication behind a step.
+    """
+
+    learns = "one model"
+    sends = "its model"
+    compressors = "none"
+
+    def __init__(
+        self, model: Model, local: LocalSGD, *, scaffnew_p: Annotated[float, Gt(0), Le(1)] = 0.1
+    ) -> None:
+        self.model, self.local, self.p = model, local, scaffnew_p
+        self.averages_by = "clients"
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Return why these options do not fit together, or None."""
+        over = configuration.exchange.options.get("average_over", "participants")
+        if over == "all" or is_unbiased(configuration.participation):
+            return (
+                "scaffnew's variates add up to zero only where a mean is one of those who take "
+                "part; allowed: exchange.average_over=participants, participation.weights="
+                "renormalised"
+            )
+        return refuse_momentum(configuration) or refuse_correction(configuration)
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> ScaffnewState:
+        x = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        h = x.new_zeros(len(clients), 1, self.local.n_trained)
+        return ScaffnewState(x, h, self.local.init(len(clients), 1, dtype))
+
+    def round(
+        self, state: ScaffnewState, clients: Clients, channel: Channel, draws: Draws
+    ) -> ScaffnewState:
+        x, h, trained = channel.broadcast(state.model), state.variate, self.local.n_trained
+        steps = int(draws.stream("coin").geometric(self.p))  # line 4
+        moved, optimizer = self.local(
+            x, state.optimizer, clients, draws, adjustments=[Shift(-h)], steps=steps
+        )  # line 3
+        mean = channel.average(moved, clients.equal_weights, before=state.model)
+        x = (moved + mean) / 2 if channel.shared_is_rows else mean  # line 5
+        gamma = self.local.total_rates(state.optimizer, clients, draws, steps=1)[:, None, None]
+        h = h + (self.p / gamma.to(h)) * (x - moved)[..., :trained]  # line 8
+        return ScaffnewState(x, h, optimizer)
+
+    def deploy(self, state: ScaffnewState, clients: Clients, draws: Draws) -> Predictor:
+        return Predictor(self.local.own(state.model, state.optimizer))
+
+    def adapt(
+        self, state: ScaffnewState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """Unseen clients deploy the global model."""
+        return Predictor(exchange.mean(state.model))
+
+    def payload(self) -> int:
+        return self.model.n_parameters

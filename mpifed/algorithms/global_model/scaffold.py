@@ -1,0 +1,137 @@
+"""SCAFFOLD (Karimireddy et al. 2020, Algorithm 1): local steps corrected by control variates.
+
+     5    the server sends x and c to the participants S
+     7    y_t <- x
+    10    K times y_t <- y_t - eta_l (g_t(y_t) - c_t + c)
+    12    c_t+ <- (I) grad f_t(x), or (II) c_t - c + (x - y_t) / (K eta_l)
+    13    clients send y_t - x and c_t+ - c_t
+    17    x <- x + eta_g mean over S of y_t - x;   c <- c + sum over S of p_t (c_t+ - c_t)
+
+With p_t = n_t / n, or 1 / T as in the paper, c = sum_t p_t c_t in every round. c_t is an estimate
+of the gradient of f_t, so that a step follows the gradient of f = sum_t p_t f_t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Gt
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.global_model.variates import refuse_momentum
+from mpifed.algorithms.server_messages import averaged_buffers
+from mpifed.errors import InputError
+from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.adjustments import Shift
+from mpifed.local.linear_objective import Objectives
+from mpifed.local.objective import Regulariser
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.models.base import Model
+
+
+@dataclass(frozen=True)
+class ScaffoldState:
+    """The global model and the control variates, which have no entries for its buffers."""
+
+    model: Tensor = state.server()  # x, (1, P)
+    variate: Tensor = state.server()  # c, (1, trained)
+    variates: Tensor = state.client()  # c_t, (clients, 1, trained)
+    optimizer: OptimizerState = state.client()
+
+
+class Scaffold(Algorithm[ServerChannel]):
+    """SCAFFOLD: local SGD along gradients that are corrected by control variates.
+
+    Parameters
+    ----------
+    server_lr : float
+        eta_g, by which the server multiplies the mean move.
+    variate_option : {'I', 'II'}
+        c_t+: the gradient of the client's whole risk at x, or the mean gradient of its steps.
+    client_weights : {'samples', 'uniform'}
+        The p_t: n_t / n, as in FedAvg, or 1 / T, as in the paper.
+    """
+
+    learns = "one model"
+    sends = "its move and that of its control variate"
+    aggregates = "sums"
+    exchanges = ("server",)
+    compressors = "none"
+    steps_locally = True
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        server_lr: Annotated[float, Gt(0)] = 1.0,
+        variate_option: Literal["I", "II"] = "II",
+        client_weights: Literal["samples", "uniform"] = "samples",
+    ) -> None:
+        if variate_option == "I" and not model.deterministic:
+            raise InputError(
+                "algorithm.variate_option is 'I', the gradient of a client's whole risk, which a "
+                "model with dropout or batch normalisation does not have; allowed: II"
+            )
+        self.model, self.local, self.server_lr = model, local, server_lr
+        self.by_samples = client_weights == "samples"
+        self.averages_by = "samples" if self.by_samples else "clients"
+        # What the local steps descend on, so that both options estimate the same gradient.
+        decay = Regulariser("l2", local.options.weight_decay)
+        self.risks = Objectives(model, decay) if variate_option == "I" else None
+
+    @staticmethod
+    def refuse(configuration: Any) -> str | None:
+        """Return why these options do not fit together, or None."""
+        return refuse_momentum(configuration)
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> ScaffoldState:
+        x = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        c = x.new_zeros(1, self.local.n_trained)
+        own = x.new_zeros(len(clients), *c.shape)
+        return ScaffoldState(x, c, own, self.local.init(len(clients), 1, dtype))
+
+    def round(
+        self, state: ScaffoldState, clients: Clients, channel: ServerChannel, draws: Draws
+    ) -> ScaffoldState:
+        x, c = channel.broadcast(state.model), channel.broadcast(state.variate)  # Alg. 1, line 5
+        terms = [Shift(c - state.variates)]
+        y, optimizer = self.local(x, state.optimizer, clients, draws, adjustments=terms)  # line 10
+        own = self.variates(state, x, y, clients, draws)  # line 12
+        moves, changes = channel.send(y - x), channel.send(own - state.variates)  # line 13
+        p = clients.weights if self.by_samples else clients.equal_weights
+        move = channel.mean(moves, p).to(x)
+        after = state.model + self.server_lr * move  # line 17
+        after = averaged_buffers(after, state.model + move, self.model.n_buffers)
+        # Absent clients keep their c_t, whatever the weights of the mean.
+        variate = state.variate + channel.sum(changes, p).to(x)  # line 17
+        return ScaffoldState(after, variate, own, optimizer)
+
+    def variates(
+        self, state: ScaffoldState, x: Tensor, y: Tensor, clients: Clients, draws: Draws
+    ) -> Tensor:
+        """Return c_t+ of clients that went from ``x`` to ``y``, (clients, 1, trained)."""
+        trained = self.local.n_trained
+        if self.risks is not None:  # option I
+            return self.risks(clients).gradients(x[:, 0])[:, None, :trained]
+        rates = self.local.total_rates(state.optimizer, clients, draws)[:, None, None].to(x)
+        return state.variates - state.variate + (x - y)[..., :trained] / rates  # option II
+
+    def deploy(self, state: ScaffoldState, clients: Clients, draws: Draws) -> Predictor:
+        return Predictor(self.local.own(state.model, state.optimizer))
+
+    def adapt(
+        self, state: ScaffoldState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """Unseen clients deploy the global model."""
+        return Predictor(state.model)
+
+    def payload(self) -> int:
+        return self.model.n_parameters + self.local.n_trained

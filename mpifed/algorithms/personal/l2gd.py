@@ -1,0 +1,150 @@
+"""L2GD (Hanzely and Richtarik 2020, Algorithm 1): personal models with a penalty on their spread.
+
+    F(x_1, ..., x_n) = (1/n) sum_i f_i(x_i) + (lambda / 2n) sum_i ||x_i - xbar||^2
+
+Gradient descent on one of the two terms, which a coin chooses; with eta = alpha / n, local.lr,
+
+    coin 0, probability 1 - p:  x_i <- x_i - eta / (1 - p) grad f_i(x_i)
+    coin 1, probability p:      x_i <- x_i - eta lambda / p (x_i - xbar)
+
+Steps of the second kind leave xbar where it is, so clients communicate only where a 1 follows a 0:
+a round is a run of zeros and the run of ones behind it. Ones before the first zero change nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.personal.start import Personal
+from mpifed.errors import InputError
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.adjustments import Proximal
+from mpifed.local.linear_objective import Objectives
+from mpifed.local.objective import Regulariser
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.models.base import Model
+
+
+def runs(draws: Draws, p: float) -> tuple[int, int]:
+    """Return how many zeros, and how many ones behind them, the coin shows in a round."""
+    stream = draws.stream("coin")
+    return int(stream.geometric(p)), int(stream.geometric(1 - p))
+
+
+@dataclass(frozen=True)
+class L2GDState:
+    """The mean at the last communication, the clients' models and their optimizers."""
+
+    model: Tensor = state.shared()  # xbar, (1, P)
+    models: Tensor = state.client()  # x_i, (clients, 1, P)
+    optimizer: OptimizerState = state.client()
+
+
+class L2GD(Personal):
+    """L2GD: personal models, with steps towards their mean where a coin says so.
+
+    ``local.lr`` is eta = alpha / n. It needs a server: the penalty pulls to the mean of all.
+
+    Parameters
+    ----------
+    l2gd_p : float
+        Probability p of a step towards the mean.
+    l2gd_lambda : float
+        Strength lambda of the penalty.
+    l2gd_gradients : {'full', 'minibatch'}
+        Whether steps on f_i are along its gradient, or those of the local solver.
+    """
+
+    learns = "one model a client, near their mean"
+    sends = "its model, where a step to the mean follows one of its own"
+    exchanges = ("server",)
+    steps_locally = False
+    _takes_risks, _instead = "algorithm.l2gd_gradients is 'full'", "minibatch"
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        l2gd_p: Annotated[float, Gt(0), Lt(1)] = 0.1,
+        l2gd_lambda: Annotated[float, Ge(0)] = 0.1,
+        l2gd_gradients: Literal["full", "minibatch"] = "full",
+    ) -> None:
+        if (share := local.options.lr * l2gd_lambda / l2gd_p) > 1:
+            what = "the share of the way to the mean that a step goes; it must be at most 1"
+            raise InputError(
+                f"algorithm.l2gd_lambda * local.lr / algorithm.l2gd_p is {share:g}, {what}"
+            )
+        if l2gd_gradients == "full" and "stacked" not in model.steppings:
+            raise InputError(
+                f"{self._takes_risks}, but rows of this model cannot be stacked (dropout, batch "
+                f"normalisation, branches, local.autocast); allowed: {self._instead}"
+            )
+        super().__init__(model, local)
+        self.p, self.strength, self.full = l2gd_p, l2gd_lambda, l2gd_gradients == "full"
+        self.local_options = ("lr", "lr_schedule") if self.full else None
+        self.objectives = Objectives(model, Regulariser())
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> L2GDState:
+        model, models = self.first_models(clients, exchange, draws, dtype)
+        return L2GDState(model, models, self.local.init(len(clients), 1, dtype))
+
+    def round(
+        self, state: L2GDState, clients: Clients, channel: Channel, draws: Draws
+    ) -> L2GDState:
+        zeros, ones = runs(draws, self.p)
+        rates = self._rates(state.optimizer, clients, draws)
+        x, optimizer = self._steps(state.models, state.optimizer, clients, draws, zeros)
+        mean = self.combined(x, clients, channel, state.model)
+        xbar = channel.broadcast(mean)
+        left = (1 - rates * self.strength / self.p) ** ones
+        return L2GDState(mean, xbar + left.to(x) * (x - xbar), optimizer)
+
+    def _rates(self, optimizer: OptimizerState, clients: Clients, draws: Draws) -> Tensor:
+        """eta of each client in this round, float64 (clients, 1, 1)."""
+        return self.local.total_rates(optimizer, clients, draws, steps=1)[:, None, None]
+
+    def _steps(
+        self,
+        x: Tensor,
+        optimizer: OptimizerState,
+        clients: Clients,
+        draws: Draws,
+        steps: int,
+        pulls: tuple[Proximal, ...] = (),
+    ) -> tuple[Tensor, OptimizerState]:
+        if not self.full:
+            scale = np.full(len(clients), 1 / (1 - self.p))
+            return self.local(
+                x, optimizer, clients, draws, steps=steps, step_scale=scale, adjustments=pulls
+            )
+        objective, every = self.objectives(clients), slice(None)
+        rates = (self._rates(optimizer, clients, draws) / (1 - self.p)).to(x)
+        for _ in range(steps):
+            gradient = objective.gradients(x[:, 0])[:, None]
+            for pull in pulls:
+                pull.add_to(gradient, x, every, every)
+            x = x - rates * gradient
+        return x, optimizer
+
+    def deploy(self, state: L2GDState, clients: Clients, draws: Draws) -> Predictor:
+        return Predictor(self.local.own(state.models, state.optimizer))
+
+    def adapt(
+        self, state: L2GDState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """Unseen clients take 1 / p steps on f_i(x) + (lambda / 2) ||x - xbar||^2 from xbar."""
+        xbar = self.copies(exchange.mean(state.model), len(clients))
+        fresh, pull = self.local.init(len(clients), 1, xbar.dtype), Proximal(xbar, self.strength)
+        return Predictor(self._steps(xbar, fresh, clients, draws, round(1 / self.p), (pull,))[0])

@@ -1,0 +1,374 @@
+"""MOCHA: federated multi-task learning of related linear models (Smith et al. 2017, Algorithm 1).
+
+    min over W, Omega of sum_t (1 / m_t) sum_j l(<w_t, x_tj>, y_tj) + (lambda / 2) tr(W Omega W')
+
+with Omega = Sigma^-1, Sigma positive semidefinite, tr Sigma = 1. With dual variables alpha_tj and
+b_t = (1 / m_t) sum_j alpha_tj x_tj, W = B Sigma / lambda (eq. 3). For fixed Sigma a round is
+
+     7    client t improves alpha_t on its part of the dual (eq. 4), for which it needs w_t and
+          rho Sigma_tt, with rho = max_t sum_t' |Sigma_tt'| / Sigma_tt
+     9    it sends the change of b_t
+    10    w_t <- (1 / lambda) sum_t' Sigma_tt' b_t'
+    11    between phases of such rounds Sigma <- (W'W)^(1/2) / tr (W'W)^(1/2)
+
+How the models of T clients are related: what the server of MOCHA computes (Smith et al. 2017).
+
+Stochastic dual coordinate ascent (SDCA; Shalev-Shwartz and Zhang 2013) for linear models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Algorithm, Predictor
+from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.exchange.measuring import computed_once, total
+from mpifed.federation.clients import Clients, Draws
+from mpifed.io.memory import check_memory
+from mpifed.local.linear_objective import columns_of, rows_of
+from mpifed.local.solver import LocalSGD
+from mpifed.models.linear import Linear
+from mpifed.random import shuffles
+from mpifed.sparse_rows import SparseRows
+from mpifed.watchdog import heartbeat
+
+LEAST_EIGENVALUE = 1e-7
+"""Smaller eigenvalues of W'W count as this, so that Sigma has an inverse."""
+
+
+def relations(models: Tensor) -> Tensor:
+    """Return the Sigma that is best for some models (Zhang and Yeung 2010).
+
+    Parameters
+    ----------
+    models : Tensor
+        w_t, (T, P).
+
+    Returns
+    -------
+    Tensor
+        (W'W)^(1/2) / tr (W'W)^(1/2), (T, T).
+
+    Examples
+    --------
+    >>> relations(torch.diag(torch.tensor([1.0, 3.0])))
+    tensor([[0.2500, 0.0000],
+            [0.0000, 0.7500]])
+    """
+    values, vectors = torch.linalg.eigh(models @ models.T)
+    roots = values.clamp(min=LEAST_EIGENVALUE).sqrt()
+    return (vectors * (roots / roots.sum())) @ vectors.T
+
+
+def separability(sigma: Tensor) -> float:
+    """Return rho = max_t sum_t' |Sigma_tt'| / Sigma_tt.
+
+    With it the clients' parts of the dual add up to a lower bound of the whole (Lemma 9).
+    """
+    return float((sigma.abs().sum(1) / sigma.diagonal()).max())
+
+
+def penalties(models: Tensor, b: Tensor, sigma: Tensor, strength: float) -> tuple[float, float]:
+    """Return the quadratic terms of the primal and of the dual objective.
+
+    Parameters
+    ----------
+    models, b : Tensor
+        w_t and b_t, (T, P).
+    sigma : Tensor
+        (T, T).
+    strength : float
+        lambda.
+
+    Returns
+    -------
+    tuple of float
+        (lambda / 2) tr(W Sigma^-1 W') and tr(B Sigma B') / (2 lambda); the same where
+        W = B Sigma / lambda.
+    """
+    of_models = (models * torch.linalg.solve(sigma, models)).sum() * strength / 2
+    of_duals = (b * (sigma @ b)).sum() / (2 * strength)
+    return float(of_models), float(of_duals)
+
+
+@dataclass(frozen=True)
+class DualLoss:
+    """A loss of outputs z, with what SDCA needs of its conjugate l*; all elementwise.
+
+    Attributes
+    ----------
+    value : callable
+        ``value(z, y)``: l(z).
+    gain : callable
+        ``gain(a, y)``: -l*(-a), which the dual objective has in place of the loss.
+    best : callable
+        ``best(a, z, y, curvature)``: the maximiser of gain(a') - a' z - (curvature / 2) (a' - a)^2
+        over a', where z is the output at a.
+    """
+
+    value: Callable[[Tensor, Tensor], Tensor]
+    gain: Callable[[Tensor, Tensor], Tensor]
+    best: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+HINGE = DualLoss(
+    value=lambda z, y: (1 - y * z).clamp(min=0),
+    gain=lambda a, y: a * y,
+    best=lambda a, z, y, curvature: y * ((1 - y * z) / curvature + y * a).clamp(0, 1),
+)
+"""max(0, 1 - y z) with y = -1 or 1; y a lies in [0, 1]."""
+
+HALF_SQUARED = DualLoss(
+    value=lambda z, y: (z - y).square() / 2,
+    gain=lambda a, y: a * y - a.square() / 2,
+    best=lambda a, z, y, curvature: a + (y - z - a) / (1 + curvature),
+)
+"""(z - y)^2 / 2."""
+
+
+def dual_loss_of(model: Linear) -> DualLoss:
+    """Return the loss that SDCA minimises for a model: hinge, or half the square of regressions."""
+    return HALF_SQUARED if model.loss.measure is None else HINGE
+
+
+def targets_of(model: Linear, y: Tensor) -> Tensor:
+    """Return the targets of each output, float64 (samples, outputs).
+
+    They are -1 or 1 for labels and tags; of more than two classes, each output has its own (one
+    against all).
+
+    Examples
+    --------
+    >>> targets_of(Linear(4, 1), torch.tensor([0, 1])).flatten()
+    tensor([-1.,  1.], dtype=torch.float64)
+    >>> targets_of(Linear(4, 3), torch.tensor([2]))
+    tensor([[-1., -1.,  1.]], dtype=torch.float64)
+    """
+    if model.loss.measure is None:
+        return y.double()
+    if y.dim() == 1:
+        outputs = model.n_outputs
+        y = y[:, None] if outputs == 1 else torch.nn.functional.one_hot(y, outputs)
+    return 2 * y.double() - 1
+
+
+def with_ones(model: Linear, x: Tensor) -> Tensor:
+    """Return inputs as rows of a design matrix, float64 (samples, columns)."""
+    flat = x.flatten(1).double()
+    return torch.cat([flat, flat.new_ones(len(flat), 1)], 1) if model.bias else flat
+
+
+def risks_and_gains(
+    model: Linear, loss: DualLoss, duals: Tensor, parameters: Tensor, clients: Clients
+) -> Tensor:
+    """Return each client's mean of the loss and of its dual gain.
+
+    Parameters
+    ----------
+    model, loss, duals, parameters, clients
+        As for ``ascend``.
+
+    Returns
+    -------
+    Tensor
+        float64 (clients, 2): (1 / m_t) sum_j l(<w_t, x_j>) and (1 / m_t) sum_j -l*(-a_j), each
+        added over outputs.
+    """
+    split, found = clients.shards.train, torch.zeros(len(clients), 2, dtype=torch.float64)
+    for i, row in enumerate(clients.rows):
+        heartbeat.step()
+        part = split.rows_of(row)
+        y = targets_of(model, split.y[part])
+        z = with_ones(model, split.x[part]) @ columns_of(model, parameters[i : i + 1])[0]
+        found[i, 0] = loss.value(z, y).sum() / len(y)
+        found[i, 1] = loss.gain(duals[i, :, : len(y)].T, y).sum() / len(y)
+    return found
+
+
+def ascend(
+    model: Linear,
+    loss: DualLoss,
+    duals: Tensor,
+    parameters: Tensor,
+    coupling: Tensor,
+    fraction: float,
+    clients: Clients,
+    draws: Draws,
+) -> tuple[Tensor, Tensor]:
+    """Make SDCA steps on a share of each client's samples, drawn without replacement.
+
+    Parameters
+    ----------
+    model : Linear
+        Whose rows ``parameters`` are.
+    loss : DualLoss
+        The loss l.
+    duals : Tensor
+        a, (clients, outputs, longest shard); zeros beyond a client's samples.
+    parameters : Tensor
+        w_t, float64 (clients, P).
+    coupling : Tensor
+        c, float64 (clients,).
+    fraction : float
+        Share of the samples that are visited; late clients visit a part of these.
+    clients : Clients
+        The participants hosted here.
+    draws : Draws
+        Random numbers of the round.
+
+    Returns
+    -------
+    tuple of Tensor
+        The new a, and db as rows of parameters, (clients, P).
+    """
+    if not len(clients):
+        return duals, parameters
+    split, m = clients.shards.train, clients.n_train
+    effort = np.ones(len(clients)) if clients.effort is None else clients.effort
+    steps = np.ceil(effort * fraction * m).astype(np.int64).clip(min=1)
+    visits = shuffles(draws.client_keys("coordinates", clients.ids), m)
+    order = np.argsort(-steps, kind="stable")  # those that still step are the first ones
+    first, begin = (np.cumsum(m) - m)[order], clients.starts[order]
+    at = torch.from_numpy(order)
+    a, v = duals[at], columns_of(model, parameters)[at].transpose(1, 2).contiguous()
+    db, counts = torch.zeros_like(v), torch.from_numpy(m).double()[at, None]
+    c, targets, rows = coupling[at, None], targets_of(model, split.y), torch.arange(len(at))
+    for step in range(int(steps.max())):
+        heartbeat.step()
+        k = int((steps > step).sum())
+        j, row = torch.from_numpy(visits[first[:k] + step]), rows[:k]
+        sample = torch.from_numpy(begin[:k]) + j
+        x, y = with_ones(model, split.x[sample]), targets[sample]
+        z = (v[:k] * x[:, None]).sum(-1)
+        curvature = c[:k] * x.square().sum(1, keepdim=True) / counts[:k]
+        before = a[row, :, j]
+        after = loss.best(before, z, y, curvature)
+        a[row, :, j] = after
+        change = ((after - before) / counts[:k])[..., None] * x[:, None]
+        db[:k] += change
+        v[:k] += c[:k, None] * change
+    back = torch.from_numpy(np.argsort(order))
+    return a[back], rows_of(model, db.transpose(1, 2))[back]
+
+
+@dataclass(frozen=True)
+class MochaState:
+    """Dual variables and the models that they give, all float64; T training clients."""
+
+    duals: Tensor = state.client()  # alpha, (clients, outputs, longest shard)
+    b: Tensor = state.server()  # b_t, (T, P)
+    sigma: Tensor = state.server()  # Sigma, (T, T)
+    models: Tensor = state.server()  # w_t, (T, P)
+
+
+class Mocha(Algorithm[ServerChannel]):
+    """MOCHA: a linear model for each client, and how the clients are related.
+
+    It learns support vector machines for classes and tags, each output against all others, and
+    least squares for regressions. A model's bias is regularised with the rest.
+
+    Parameters
+    ----------
+    mocha_lambda : float
+        lambda, which multiplies tr(W Omega W') / 2.
+    sdca_fraction : float
+        Share of its samples whose dual variables a client improves in a round.
+    sigma_every : int, optional
+        Rounds between two updates of Sigma; None keeps I / T.
+    mocha_variant : {'paper', 'published'}
+        Whether a new Sigma moves the models, so that W = B Sigma / lambda, or leaves them where
+        they are, as in the published code.
+    """
+
+    learns = "a linear model a client, and how clients are related"
+    sends = "the change of its b_t"
+    aggregates = "sums"
+    exchanges = ("server",)
+    compressors = "none"
+    devices = ("cpu",)
+    averages_by = None
+    steps_locally = True
+    local_options = ()
+    tasks = ("classification", "multi_label", "regression")
+    columns = ("primal", "dual", "gap")
+    step_option = "scale of the data"
+    model_type = Linear
+
+    def __init__(
+        self,
+        model: Linear,
+        local: LocalSGD,
+        *,
+        mocha_lambda: Annotated[float, Gt(0)] = 0.01,
+        sdca_fraction: Annotated[float, Gt(0), Le(1)] = 0.5,
+        sigma_every: Annotated[int, Ge(1)] | None = 100,
+        mocha_variant: Literal["paper", "published"] = "paper",
+    ) -> None:
+        self.model, self.strength = model, mocha_lambda
+        self.fraction, self.sigma_every = sdca_fraction, sigma_every
+        self.keeps_models = mocha_variant == "published"
+        self.loss = dual_loss_of(model)
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> MochaState:
+        federation, p = clients.federation, self.model.n_parameters
+        t = len(federation.training)
+        check_memory(8.0 * t * (2 * t + 3 * p), f"mocha relates {t} clients, which")
+        size = self.model.n_outputs, int(federation.n_train.max())
+        duals = torch.zeros(len(clients), *size, dtype=torch.float64)
+        b, sigma = duals.new_zeros(t, p), torch.eye(t, dtype=torch.float64) / t
+        return MochaState(duals, b, sigma, b)
+
+    def round(
+        self, state: MochaState, clients: Clients, channel: ServerChannel, draws: Draws
+    ) -> MochaState:
+        if self.sigma_every and draws.round > 1 and (draws.round - 1) % self.sigma_every == 0:
+            (sigma,) = channel.at_server(lambda: [relations(state.models)])  # line 11
+            state = self.mixed(replace(state, sigma=sigma), torch.zeros_like(state.b), channel)
+        place, p = clients.places, self.model.n_parameters
+        channel.broadcast(state.b.new_empty(p + 1))  # each client gets its own w_t, rho Sigma_tt
+        coupling = separability(state.sigma) * state.sigma.diagonal()[place] / self.strength
+        tasks = state.duals, state.models[place], coupling, self.fraction
+        duals, change = ascend(self.model, self.loss, *tasks, clients, draws)  # Alg. 1, line 7
+        columns = place[:, None] * p + np.arange(p)
+        sent = SparseRows(columns, channel.send(change), state.b.numel())  # line 9
+        moved = channel.sum(sent, torch.ones(len(clients), dtype=torch.float64)).view_as(state.b)
+        return self.mixed(replace(state, duals=duals, b=state.b + moved), moved, channel)
+
+    def mixed(self, state: MochaState, moved: Tensor, channel: ServerChannel) -> MochaState:
+        """Return the state with the models of its b, of which ``moved`` is new: line 10."""
+        before, b = (state.models, moved) if self.keeps_models else (0.0, state.b)
+        made = channel.at_server(lambda: [before + state.sigma @ b / self.strength])
+        return replace(state, models=made[0])
+
+    def deploy(self, state: MochaState, clients: Clients, draws: Draws) -> Predictor:
+        """Client t predicts with w_t."""
+        return Predictor(state.models[clients.places][:, None].to(clients.shards.train.x))
+
+    def learnt(self, state: MochaState, exchange: Exchange) -> dict[str, Tensor]:
+        """``sigma``, how clients are related, (T, T)."""
+        return {"sigma": state.sigma}
+
+    def measure(
+        self, state: MochaState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        """The primal and the dual objective, and their difference."""
+        own = state.models[clients.places]
+        means = risks_and_gains(self.model, self.loss, state.duals, own, clients)
+        risk, gain = total(clients, means).tolist()
+        terms = state.models, state.b, state.sigma, self.strength
+        of_models, of_duals = computed_once(clients, lambda: penalties(*terms))
+        primal, dual = risk + of_models, gain - of_duals
+        return {"primal": primal, "dual": dual, "gap": primal - dual}
+
+    def payload(self) -> int:
+        return self.model.n_parameters

@@ -1,0 +1,107 @@
+"""FedRep (Collins et al. 2021): a shared representation, and heads that stay with the clients.
+
+Algorithm 1, with the representation phi and the head h_i of client i:
+
+    Client i   h_i <- tau steps of gradients of f_i(h_i, phi), phi fixed
+               phi_i <- steps of gradients of f_i(h_i, phi), h_i fixed
+    Server     phi <- mean of phi_i over the participants
+
+The paper weighs clients alike, since they have equally many samples; here means are weighted by
+n_i / n, as everywhere. The steps of heads have minibatches and moments of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge
+
+from mpifed import state
+from mpifed.algorithms.base import StepScale
+from mpifed.algorithms.shared_body.fedper import FedPer
+from mpifed.algorithms.shared_body.parts import PartsState
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.models.base import Model
+
+
+@dataclass(frozen=True)
+class FedRepState(PartsState):
+    """The body, the clients' heads and the optimizers of both.
+
+    Attributes
+    ----------
+    of_head : OptimizerState
+        Moments of the phase that trains heads.
+    """
+
+    of_head: OptimizerState = state.client()
+
+
+class FedRep(FedPer):
+    """FedRep: each client trains its head, then the body with this head, and sends the body.
+
+    Parameters
+    ----------
+    head : list of str, optional
+        Layers or parameters that stay with the client. None is the model's last layer; an empty
+        list is FedAvg.
+    head_epochs : int
+        Epochs of the head in a round; those of the body are ``local.epochs``.
+    head_init : {'shared', 'per_client'}
+        Whether all heads begin alike, or each with a draw of its own.
+    unseen_epochs : int
+        Epochs in which an unseen client fits its head, with the body fixed.
+    gossip_step_scale : {'paper', 'normalised', 'none'}
+        How the learning rate depends on a client's share of the samples under gossip, as for
+        FedAvg: n_t / n, the same with mean one, or 1.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSGD,
+        *,
+        head: list[str] | None = None,
+        head_epochs: Annotated[int, Ge(1)] = 10,
+        head_init: Literal["shared", "per_client"] = "shared",
+        unseen_epochs: Annotated[int, Ge(1)] = 10,
+        gossip_step_scale: StepScale = "normalised",
+    ) -> None:
+        super().__init__(
+            model,
+            local,
+            head=head,
+            head_init=head_init,
+            unseen_epochs=unseen_epochs,
+            gossip_step_scale=gossip_step_scale,
+        )
+        # Running statistics that stay with a client are those of the body's steps.
+        self.head_solver = local.variant(
+            "head", "algorithm.head_epochs", epochs=head_epochs, steps=None, buffers="average"
+        )
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedRepState:
+        parts = super().init(clients, exchange, draws, dtype)
+        of_head = self.head_solver.init(len(clients), 1, dtype)
+        return FedRepState(parts.body, parts.heads, parts.optimizer, of_head)
+
+    def round(  # type: ignore[override]
+        self, state: FedRepState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedRepState:
+        start, scale = self.start(state, clients, channel)
+        tuned, of_head = start, state.of_head
+        if self.head.any():
+            tuned, of_head = self.head_solver(
+                start, of_head, clients, draws, step_scale=scale, mask=self.head
+            )
+        done, optimizer = self.local(
+            tuned, state.optimizer, clients, draws, step_scale=scale, mask=self.body
+        )
+        body = channel.average(done[..., self.body], clients.weights, before=state.body)
+        return FedRepState(body, done[..., self.head], optimizer, of_head)

@@ -1,0 +1,154 @@
+"""FedRoD (Chen and Chao 2022): a generic head with a balanced loss, a personal one beside it.
+
+With the representation f(x; theta), client m, whose samples of label c are n_mc, takes steps on two
+losses at once, with the cross-entropy CE:
+
+    theta, psi   along the gradient of CE(h(f; psi) + log n_m), the balanced softmax loss of the
+                 generic predictor
+    phi_m        along that of CE(h(f; psi) + h(f; phi_m)), theta and psi fixed: the empirical risk
+                 of the personal predictor, in its own head alone
+
+The server averages theta and psi; phi_m stays, and begins with zeros. Heads are linear, so that the
+personal predictor is one model with the head psi + phi_m.
+
+How often the labels occur at each client.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.base import Predictor, StepScale, step_scale
+from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.solver import LocalSGD
+from mpifed.models.base import Model
+from mpifed.models.heads import TwoHeads
+
+ABSENT = 1e-20
+"""Share of a label that a client lacks: its logit falls by 46, and its gradient vanishes."""
+
+
+def log_counts(clients: Clients, outputs: int, like: Tensor) -> Tensor:
+    """Return log n_mc of each client's training labels, up to a constant, (clients, 1, outputs).
+
+    For one output, the logit of label 1, it is log n_m1 - log n_m0.
+
+    Parameters
+    ----------
+    clients : Clients
+        The clients.
+    outputs : int
+        Outputs of the model.
+    like : Tensor
+        A tensor of the type and on the device of the result.
+    """
+    own = _counts(clients, max(outputs, 2))
+    logs = np.log(np.maximum(own / np.maximum(own.sum(1, keepdims=True), 1), ABSENT))
+    found = logs[:, 1:] - logs[:, :1] if outputs == 1 else logs
+    return torch.from_numpy(found[:, None]).to(like)
+
+
+def label_shares(clients: Clients, labels: int, like: Tensor) -> Tensor:
+    """Return each client's shares of labels among its training samples, (clients, 1, labels).
+
+    They are equal where a client has no samples.
+
+    Parameters
+    ----------
+    clients : Clients
+        The clients.
+    labels : int
+        Number of labels.
+    like : Tensor
+        A tensor of the type and on the device of the result.
+    """
+    own = _counts(clients, labels)
+    all_of_them = own.sum(1, keepdims=True)
+    found = np.where(all_of_them > 0, own / np.maximum(all_of_them, 1), 1 / labels)
+    return torch.from_numpy(found[:, None]).to(like)
+
+
+def _counts(clients: Clients, labels: int) -> np.ndarray:
+    """How often each client has each label, int64 (clients, labels)."""
+    train = clients.shards.train
+    owner = np.repeat(np.arange(len(train.counts)), train.counts)
+    y = train.y.cpu().numpy()
+    y = y.reshape(len(owner), math.prod(y.shape[1:]))
+    pairs = (owner[:, None] * labels + y).ravel()
+    counts = np.bincount(pairs, minlength=len(train.counts) * labels).reshape(-1, labels)
+    return counts[clients.rows]
+
+
+@dataclass(frozen=True)
+class FedRoDState(FedAvgState):
+    """The generic model, with the optimizers of all numbers, and the personal heads.
+
+    Attributes
+    ----------
+    heads : Tensor
+        phi, (clients, 1, head).
+    """
+
+    heads: Tensor = state.client()
+
+
+class FedRoD(FedAvg):
+    """FedRoD: a generic model trained on a balanced loss, and a personal head of each client.
+
+    Parameters
+    ----------
+    gossip_step_scale : {'paper', 'normalised', 'none'}
+        How the learning rate depends on a client's share of the samples under gossip, as for
+        FedAvg: n_t / n, the same with mean one, or 1.
+    """
+
+    learns = "one model, a head of each client to add to its own"
+    sends = "its generic model"
+    tasks = ("classification", "sequence")
+
+    def __init__(
+        self, model: Model, local: LocalSGD, *, gossip_step_scale: StepScale = "normalised"
+    ) -> None:
+        super().__init__(model, local, gossip_step_scale=gossip_step_scale)
+        self.two = TwoHeads(model)
+        self.both = local.variant(local.purpose, model=self.two)
+        self.mask = torch.arange(self.two.n_parameters) < self.two.trained + self.two.personal
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedRoDState:
+        model = super().init(clients, exchange, draws, dtype).model
+        heads = model.new_zeros(len(clients), 1, self.two.count)
+        return FedRoDState(model, self.both.init(len(clients), 1, dtype), heads)
+
+    def round(  # type: ignore[override]
+        self, state: FedRoDState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedRoDState:
+        received = channel.broadcast(state.model)
+        priors = log_counts(clients, self.two.outputs, received)
+        start = self.two.rows_of(received, state.heads, priors)
+        scale = step_scale(clients, channel, self.gossip_step_scale)
+        trained, optimizer = self.both(
+            start, state.optimizer, clients, draws, step_scale=scale, mask=self.mask
+        )
+        generic, heads, _, buffers = self.two.parts_of(trained)
+        generic = torch.cat([generic, buffers], -1)
+        model = channel.average(generic, clients.weights, before=state.model)
+        return FedRoDState(model, optimizer, heads)
+
+    def deploy(  # type: ignore[override]
+        self, state: FedRoDState, clients: Clients, draws: Draws
+    ) -> Predictor:
+        """The personal predictor, psi + phi_m; unseen clients deploy the generic one."""
+        own = self.local.own(state.model, state.optimizer)
+        rows = own.expand(len(clients), 1, self.model.n_parameters).clone()
+        rows[..., : self.two.trained][..., self.two.head] += state.heads
+        return Predictor(rows)

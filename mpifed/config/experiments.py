@@ -1,0 +1,352 @@
+"""Experiments as written: YAML files, and overrides on the command line.
+
+Everything here is plain nested mappings; ``config.resolve`` checks their values.
+
+File names from values that a user chose.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpifed.components.registry import find
+from mpifed.components.schema import options_of, shown
+from mpifed.errors import InputError, closest
+from mpifed.io.yaml_files import parse_value, read_yaml
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+
+DEFAULT_EXPERIMENT = "synthetic-fedem"
+READERS = {
+    **dict.fromkeys((".h5", ".hdf5"), "federated"),
+    **dict.fromkeys((".csv", ".csv.gz", ".csv.xz", ".csv.bz2"), "csv"),
+    ".npz": "npz",
+}
+"""The data set that reads a file, by the ending of its name."""
+
+YAML_FILES = (".yaml", ".yml")
+
+DEFAULTS = {
+    "data": "synthetic",
+    "model": "linear",
+    "algorithm": "fedem",
+    "exchange": "server",
+    "compression": "none",
+    "attack": "none",
+}
+"""The component of each section that names none."""
+
+
+def experiment_names() -> list[str]:
+    """Return the names of the shipped experiments, sorted."""
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
+
+
+def is_experiment(word: str) -> bool:
+    """Return whether a word of the command line is an experiment and not an override.
+
+    Parameters
+    ----------
+    word : str
+        The word. One with ``=`` is an experiment only if it names an existing YAML file.
+
+    Examples
+    --------
+    >>> is_experiment("synthetic-fedem"), is_experiment("rounds=10")
+    (True, False)
+    """
+    return "=" not in word or (word.endswith(YAML_FILES) and Path(word).is_file())
+
+
+def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Divide the words of a command into the experiment and the overrides.
+
+    Parameters
+    ----------
+    words : sequence of str
+        An experiment at most, and words ``key=value``, in any order.
+
+    Returns
+    -------
+    tuple of (str or None) and list of str
+        The experiment, and the overrides in their order.
+
+    Raises
+    ------
+    InputError
+        For two experiments.
+
+    Examples
+    --------
+    >>> split_words(["rounds=10", "synthetic-fedem"])
+    ('synthetic-fedem', ['rounds=10'])
+    """
+    experiments = [word for word in words if is_experiment(word)]
+    if len(experiments) > 1:
+        raise InputError(
+            f"Two experiments are named, {shown(experiments[0])} and {shown(experiments[1])}; "
+            "name one, and write overrides as key=value"
+        )
+    overrides = [word for word in words if word not in experiments]
+    return (experiments[0] if experiments else None), overrides
+
+
+PLAN = ("ranks", "ranks_per_node", "cores", "latency", "overhead", "bandwidth", "site")
+"""Keys of ``--plan``."""
+
+
+def split_plan(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values among the words after ``--plan``, and the other words.
+
+    Raises
+    ------
+    InputError
+        For a value that is not YAML, and where a key is given twice.
+
+    Examples
+    --------
+    >>> split_plan(["ranks=[1,16]", "latency=2.0e-6", "clients=300"])
+    ({'ranks': [1, 16], 'latency': 2e-06}, ['clients=300'])
+    """
+    found: dict[str, Any] = {}
+    others = []
+    for word in words:
+        key, equals, text = word.partition("=")
+        if equals and key in PLAN:
+            if key in found:
+                raise InputError(
+                    f"--plan gives {key} twice, {shown(str(found[key]))} and {shown(text)}; give "
+                    "it once"
+                )
+            found[key] = text if key == "site" else parse_value(text, key)
+        else:
+            others.append(word)
+    return found, others
+
+
+def read_experiment(name: str) -> dict[str, Any]:
+    """Read a shipped experiment, or a YAML file.
+
+    Parameters
+    ----------
+    name : str
+        Name of the experiment, or path of the file.
+
+    Returns
+    -------
+    dict
+        Its mapping; ``experiment`` is the name of the file where it is not set.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is not a YAML mapping of strings to plain data.
+    """
+    if name in experiment_names():
+        return copy.deepcopy(_shipped(EXPERIMENTS / f"{name}.yaml"))
+    path = Path(name)
+    if path.suffix not in YAML_FILES:
+        raise InputError(
+            f"Unknown experiment {shown(name)}; {closest(name, experiment_names())}, "
+            "or the path of a .yaml file"
+        )
+    return _mapping_in(path)
+
+
+@functools.cache
+def _shipped(path: Path) -> dict[str, Any]:
+    """A command reads its experiment several times, and one that is shipped stays the same."""
+    return _mapping_in(path)
+
+
+def _mapping_in(path: Path) -> dict[str, Any]:
+    mapping = read_yaml(path)
+    if not isinstance(mapping, dict) or not all(isinstance(key, str) for key in mapping):
+        raise InputError(f"{path} does not hold a mapping of keys to values")
+    mapping.setdefault("experiment", path.stem)
+    return mapping
+
+
+def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
+    """Return words ``key=value`` as a mapping of dotted keys to YAML values.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The words; the last one of a key counts.
+
+    Raises
+    ------
+    InputError
+        For a word of another form, or a value that is not YAML.
+
+    Examples
+    --------
+    >>> parse_overrides(["rounds=10", "model.hidden=[64, 32]"])
+    {'rounds': 10, 'model.hidden': [64, 32]}
+    """
+    overrides = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise InputError(
+                f"{shown(word)} is neither an experiment nor an override of the form key=value"
+            )
+        overrides[key] = parse_value(text, key)
+    return overrides
+
+
+def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping in which dotted keys are set.
+
+    A component named alone (``algorithm=fedavg``) takes its own defaults for its options, so names
+    are set before options, in whatever order they were typed. A mapping with a name takes the
+    section's place, and one without (``local={lr: 0.2}``) sets the options that it has.
+
+    Parameters
+    ----------
+    mapping : mapping
+        A configuration as written; not changed.
+    overrides : mapping
+        Values by dotted key.
+
+    Raises
+    ------
+    InputError
+        For a key within a value that has no options.
+
+    Examples
+    --------
+    >>> apply_overrides({"model": "mlp"}, {"model.hidden": [64], "rounds": 10})
+    {'model': {'name': 'mlp', 'hidden': [64]}, 'rounds': 10}
+    >>> apply_overrides({"local": {"lr": 0.1, "batch_size": 32}}, {"local": {"lr": 0.2}})
+    {'local': {'lr': 0.2, 'batch_size': 32}}
+    """
+    result = copy.deepcopy(dict(mapping))
+    overrides = dict(_option_by_option(overrides, result))
+    data = overrides.get("data.name", overrides.get("data", result.get("data")))
+    settings = [_setting(data, key, value) for key, value in overrides.items()]
+    for parts, value, key in sorted(settings, key=lambda setting: len(setting[0])):
+        _set(result, parts, value, key)
+    return result
+
+
+def _option_by_option(
+    overrides: Mapping[str, Any], mapping: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield overrides, and those that hold options alone option by option, dotted keys last."""
+    for key, value in sorted(overrides.items(), key=lambda override: override[0].count(".")):
+        there: Any = mapping
+        for part in key.split("."):
+            there = there.get(part) if isinstance(there, Mapping) else None
+        within = isinstance(there, Mapping) and ("name" in there or "." not in key)
+        only_options = isinstance(value, Mapping) and value and "name" not in value
+        if only_options and (within or (isinstance(there, str) and key in DEFAULTS)):
+            inner = {f"{key}.{option}": new for option, new in value.items()}
+            yield from _option_by_option(inner, mapping)
+        else:
+            yield key, value
+
+
+def _setting(data: Any, key: str, value: Any) -> tuple[list[str], Any, str]:
+    """Return an override as (place, value, key) without shorthands; ``data`` is the section."""
+    parts = key.split(".")
+    if parts[-1] == "name" and isinstance(value, str) and parts[0] in (*DEFAULTS, "participation"):
+        parts = parts[:-1]
+    if parts == ["data"]:
+        value = as_data_file(value)
+    elif parts == ["data", "path"] and not _takes_path(data):
+        # Alone, it selects the file, whatever data set the experiment names.
+        reader = reader_of(value) if isinstance(value, str) else None
+        parts, value = ["data"], {"name": reader or "federated", "path": value}
+    return parts, value, key
+
+
+def reader_of(path: str) -> str | None:
+    """Return the data set that reads a file of this name, or None.
+
+    Examples
+    --------
+    >>> reader_of("own.csv.xz"), reader_of("digits")
+    ('csv', None)
+    """
+    return next((name for ending, name in READERS.items() if path.endswith(ending)), None)
+
+
+def as_data_file(data: Any) -> Any:
+    """Return a file named as the section ``data`` as the data set that reads it, others as is."""
+    reader = reader_of(data) if isinstance(data, str) else None
+    return data if reader is None else {"name": reader, "path": data}
+
+
+def _takes_path(data: Any) -> bool:
+    """Return whether the data set named so far has an option ``path``; a user's own may."""
+    name = data.get("name", DEFAULTS["data"]) if isinstance(data, Mapping) else data
+    return (
+        isinstance(name, str)
+        and reader_of(name) is None
+        and (":" in name or "path" in options_of(find("data", name)))
+    )
+
+
+def _set(mapping: dict[str, Any], parts: list[str], value: Any, key: str) -> None:
+    place = mapping
+    for depth, part in enumerate(parts[:-1]):
+        inner = place.get(part)
+        if inner is None:
+            inner = {"name": DEFAULTS[part]} if depth == 0 and part in DEFAULTS else {}
+        elif isinstance(inner, str):
+            inner = {"name": inner}
+        elif part == "participation" and isinstance(inner, int | float):
+            inner = {"name": "uniform", "fraction": inner}
+        if not isinstance(inner, dict):
+            raise InputError(f"{key} cannot be set: {'.'.join(parts[: depth + 1])} has no options")
+        place[part] = inner
+        place = inner
+    last, current = parts[-1], place.get(parts[-1])
+    if isinstance(current, dict) and isinstance(value, str):
+        # The same component named again keeps the options that were given for it.
+        default = DEFAULTS.get(last) if len(parts) == 1 else None
+        if current.get("name", default) != value:
+            place[last] = {"name": value}
+    else:
+        place[last] = copy.deepcopy(value)
+
+
+LONGEST = 120
+
+
+def safe(text: str) -> str:
+    """Return a text as the name of one file.
+
+    A text that had to be changed or cut ends in 8 hexadecimal digits of its SHA-256, so that
+    different texts have different names.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+
+    Returns
+    -------
+    str
+        Letters, digits and ``. _ = , + -``, at most ``LONGEST`` characters.
+
+    Examples
+    --------
+    >>> safe("seed=1,local.lr=0.1")
+    'seed=1,local.lr=0.1'
+    >>> safe("data=../a b")
+    'data=..-a-b-373844b8'
+    """
+    name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", text).lstrip(".-")
+    if name == text and len(name) <= LONGEST:
+        return name
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST - 9]}-{digest}".lstrip("-")

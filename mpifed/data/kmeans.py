@@ -1,0 +1,306 @@
+"""Clusters of equal size: k-means with constrained cluster sizes (Bradley et al. 2000).
+
+k-means alternates between means and assignments. With prescribed sizes the assignment is a
+transportation problem (``assignment``). Its dual solution (a price per cluster) starts the next
+assignment, in which little is then left to move.
+
+Libraries lower the sum of squares by less than 1 %, and would add 180 MB to what experiments need;
+their version would decide who the clients are. ``scripts/bench clusters_ratings`` compares them.
+
+The cheapest assignment of points to clusters of given sizes: a transportation problem.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from mpifed.errors import InputError
+from mpifed.io.memory import check_memory
+
+MOST_SWEEPS = 20
+"""Passes over the clusters that bring prices close to those of an assignment, at most."""
+
+
+def assign(
+    costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cheapest assignment of points to clusters of given ``sizes``, and its prices.
+
+    ``costs`` is float64 (points, clusters); ``sizes``, int64 (clusters,), sums to the number of
+    points. ``prices``, (clusters,), is a first guess, or zeros. It decides how long this takes and
+    which of several cheapest assignments is found, nothing else. The result is the cluster of each
+    point, int64 (points,), and dual prices, float64 (clusters,), from the interior of the set of
+    all dual prices: points lie off the borders of cells wherever they can.
+    """
+    owner = (costs - _nearly_right(costs, sizes, prices)).argmin(axis=1)
+    counts = np.bincount(owner, minlength=len(sizes))
+    moves = _Moves(costs, owner)
+    while (counts > sizes).any():
+        chain = moves.cheapest_chain(counts > sizes, counts < sizes)
+        moves.hand_on(chain)
+        counts[chain[0]] -= 1
+        counts[chain[-1]] += 1
+    return owner, moves.dual_prices()
+
+
+def _nearly_right(costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray) -> np.ndarray:
+    """Prices that leave few points to move, by coordinate ascent: cheaper than ``hand_on``."""
+    prices, ranking = prices.copy(), None
+    for _ in range(MOST_SWEEPS):
+        if ranking is None:
+            counts = np.bincount((costs - prices).argmin(axis=1), minlength=len(sizes))
+        else:
+            counts = np.bincount(ranking.first, minlength=len(sizes))
+        if np.abs(counts - sizes).sum() <= len(sizes):
+            break
+        ranking = ranking or _Ranking(costs - prices)
+        for cluster in np.argsort(-np.abs(counts - sizes)):
+            size = int(sizes[cluster])
+            if not 0 < size < len(costs):
+                continue
+            margin = costs[:, cluster] - ranking.least_of_others(cluster)
+            prices[cluster] = np.partition(margin, (size - 1, size))[size - 1 : size + 1].mean()
+            ranking.replace(cluster, costs[:, cluster] - prices[cluster])
+    return prices
+
+
+class _Ranking:
+    """The two clusters of least ``values`` (points, clusters) for each point, as columns change."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+        self.first, self.second = np.empty((2, len(values)), np.int64)
+        self.least, self.next = np.empty((2, len(values)))
+        self._rank(np.arange(len(values)))
+
+    def _rank(self, points: np.ndarray) -> None:
+        rows, every = self.values[points], np.arange(len(points))
+        self.first[points] = first = rows.argmin(axis=1)
+        self.least[points] = rows[every, first]
+        rows[every, first] = np.inf
+        self.second[points] = second = rows.argmin(axis=1)
+        self.next[points] = rows[every, second]
+
+    def least_of_others(self, cluster: int) -> np.ndarray:
+        """The least value of each point without that of ``cluster``, (points,)."""
+        return np.where(self.first == cluster, self.next, self.least)
+
+    def replace(self, cluster: int, column: np.ndarray) -> None:
+        """``column`` (points,) becomes that of ``cluster``."""
+        self.values[:, cluster] = column
+        ranked = (self.first == cluster) | (self.second == cluster)
+        better = (column < self.next) | ((column == self.next) & (cluster < self.second))
+        self._rank(np.flatnonzero(ranked | better))
+
+
+class _Moves:
+    """Least cost ``price`` of moving a point between two clusters (square), and which ``point``."""
+
+    def __init__(self, costs: np.ndarray, owner: np.ndarray) -> None:
+        self.costs, self.owner = costs, owner
+        n_clusters = costs.shape[1]
+        self.price = np.full((n_clusters, n_clusters), np.inf)
+        self.point = np.full((n_clusters, n_clusters), -1)
+        # Differences smaller than this are rounding, and must not make a path go round in circles.
+        self.tolerance = 1e-12 * float(np.abs(costs).max(initial=0))
+        for cluster in range(n_clusters):
+            self._renew(cluster)
+
+    def _renew(self, cluster: int) -> None:
+        members = np.flatnonzero(self.owner == cluster)
+        if len(members) == 0:
+            self.price[cluster], self.point[cluster] = np.inf, -1
+            return
+        differences = self.costs[members] - self.costs[members, cluster, None]
+        best = differences.argmin(axis=0)
+        self.price[cluster] = differences[best, np.arange(len(best))]
+        self.point[cluster] = members[best]
+
+    def distances(self, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Bellman-Ford from ``sources`` (bool): cost to each cluster and the one before, or -1."""
+        every = np.arange(len(sources))
+        distance = np.where(sources, 0.0, np.inf)
+        before = np.full(len(sources), -1)
+        for _ in range(len(sources)):
+            through = distance[:, None] + self.price
+            best = through.argmin(axis=0)
+            found = through[best, every]
+            better = found < distance - self.tolerance
+            if not better.any():
+                break
+            distance[better], before[better] = found[better], best[better]
+        return distance, before
+
+    def dual_prices(self) -> np.ndarray:
+        """Prices by which no point gains by moving: the mean over clusters, to keep off borders."""
+        ways = self.price.copy()
+        np.fill_diagonal(ways, 0)
+        for via in range(len(ways)):
+            ways = np.minimum(ways, ways[:, via, None] + ways[via])
+        occupied = np.bincount(self.owner, minlength=len(ways)) > 0
+        return ways[occupied].mean(axis=0)
+
+    def cheapest_chain(self, sources: np.ndarray, targets: np.ndarray) -> list[int]:
+        """The clusters on the cheapest way from one of ``sources`` to one of ``targets``."""
+        distance, before = self.distances(sources)
+        chain = [int(np.where(targets, distance, np.inf).argmin())]
+        while before[chain[-1]] >= 0:
+            chain.append(int(before[chain[-1]]))
+        return chain[::-1]
+
+    def hand_on(self, chain: list[int]) -> None:
+        """Each cluster of ``chain`` hands its cheapest point to the next one."""
+        steps = list(itertools.pairwise(chain))
+        for point, target in [(self.point[a, b], b) for a, b in steps]:
+            self.owner[point] = target
+        for cluster in chain:
+            self._renew(cluster)
+
+
+Solver = Literal["own", "package"]
+STARTS = 4
+"""Times that k-means begins anew; the best result is kept."""
+
+MOST_STEPS = 100
+"""Steps of one k-means, if it has not settled before."""
+
+
+REPORTED = 1e8
+"""Points times squared clusters above which the log reports progress."""
+
+log = logging.getLogger("mpifed")
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Points in clusters whose sizes differ by at most one.
+
+    ``owner`` is the cluster of each point, int64 (points,). ``centres`` are the means, float64
+    (clusters, dimension). ``prices``, float64 (clusters,), are dual to the sizes: every point is in
+    the cluster of least |x - c|^2 - price, so that clusters are cells of a power diagram (with
+    ``package``, as far as it has converged). ``inertia`` is the sum of squared distances.
+    """
+
+    owner: np.ndarray
+    centres: np.ndarray
+    prices: np.ndarray
+    inertia: float
+
+    def cell(self, points: np.ndarray) -> np.ndarray:
+        """Return the cluster in whose cell each of ``points`` (n, dimension) lies: int64 (n,)."""
+        return (_costs(points, self.centres) - self.prices).argmin(axis=1)
+
+
+def equal_clusters(
+    points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
+) -> Clusters:
+    """Return the k-means of ``points``, float64 (n, dimension), into clusters of equal size.
+
+    ``own`` begins ``STARTS`` times by k-means++ and keeps the best; where ``n_clusters`` does not
+    divide n, the clusters that draw most points at first are larger. ``package`` is the optional
+    package k-means-constrained (Levy-Kramer). Raises ``InputError`` for fewer points than clusters,
+    and if the package is asked for but missing.
+    """
+    if len(points) < n_clusters:
+        raise InputError(
+            f"clients is {n_clusters}, but {len(points)} samples are enough for at most "
+            f"{len(points)} clusters"
+        )
+    check_memory(
+        16.0 * len(points) * n_clusters,
+        f"clients is {n_clusters}, which for k-means of {len(points)} samples",
+    )
+    if solver == "package":
+        return _by_package(points, n_clusters, rng)
+    return _best_of_starts(points, n_clusters, rng)
+
+
+def _best_of_starts(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
+    found: list[Clusters] = []
+    for start in range(STARTS):
+        if len(points) * n_clusters**2 > REPORTED:
+            what = f"k-means of {len(points)} samples into {n_clusters} clusters of equal size"
+            log.info(f"{what}: start {start + 1} of {STARTS}, of at most {MOST_STEPS} steps each")
+        found.append(kmeans(points, n_clusters, rng))
+    return min(found, key=lambda clusters: clusters.inertia)
+
+
+def kmeans(
+    points: np.ndarray,
+    n_clusters: int,
+    rng: np.random.Generator,
+    sizes: np.ndarray | None = None,
+    steps: int = MOST_STEPS,
+) -> Clusters:
+    """Return the k-means from one start, into clusters of ``sizes`` or else of equal ones."""
+    costs = _costs(points, _seeds(points, n_clusters, rng))
+    if sizes is None:
+        sizes = equal_sizes(np.bincount(costs.argmin(axis=1), minlength=n_clusters))
+    owner, prices = assign(costs, sizes, np.zeros(n_clusters))
+    for _ in range(steps):
+        centres = _means(points, owner, n_clusters)
+        moved, prices = assign(_costs(points, centres), sizes, prices)
+        settled, owner = np.array_equal(moved, owner), moved
+        if settled:
+            break
+    return Clusters(owner, centres, prices, _inertia(points, centres, owner))
+
+
+def _inertia(points: np.ndarray, centres: np.ndarray, owner: np.ndarray) -> float:
+    return float(((points - centres[owner]) ** 2).sum())
+
+
+def _by_package(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
+    try:
+        from k_means_constrained import KMeansConstrained
+    except ImportError as error:
+        raise InputError(
+            "data.kmeans_solver is 'package', but k-means-constrained cannot be imported "
+            f"({error}): pip install k-means-constrained; allowed without it: own"
+        ) from None
+    smallest, larger = divmod(len(points), n_clusters)
+    model: Any = KMeansConstrained(
+        n_clusters, smallest, smallest + (larger > 0), random_state=int(rng.integers(2**31))
+    )
+    owner = np.asarray(model.fit_predict(points), np.int64)
+    centres = _means(points, owner, n_clusters)
+    sizes = np.bincount(owner, minlength=n_clusters)
+    _, prices = assign(_costs(points, centres), sizes, np.zeros(n_clusters))
+    return Clusters(owner, centres, prices, _inertia(points, centres, owner))
+
+
+def equal_sizes(counts: np.ndarray) -> np.ndarray:
+    """Return sizes with the sum of ``counts``, at most one apart; the larger where it is large."""
+    smallest, larger = divmod(int(counts.sum()), len(counts))
+    sizes = np.full(len(counts), smallest)
+    sizes[np.argsort(-counts, kind="stable")[:larger]] += 1
+    return sizes
+
+
+def _costs(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Squared distances but for |x|^2, on which no choice of a cluster depends."""
+    return (centres**2).sum(axis=1) - 2 * points @ centres.T
+
+
+def _means(points: np.ndarray, owner: np.ndarray, n_clusters: int) -> np.ndarray:
+    order = np.argsort(owner, kind="stable")
+    starts = np.searchsorted(owner[order], np.arange(n_clusters))
+    sums = np.add.reduceat(points[order], starts, axis=0)
+    return sums / np.bincount(owner, minlength=n_clusters)[:, None]
+
+
+def _seeds(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.ndarray:
+    """k-means++ (Arthur and Vassilvitskii 2007): centres far from each other, out of the points."""
+    chosen = [int(rng.integers(len(points)))]
+    distance = np.full(len(points), np.inf)
+    for _ in range(n_clusters - 1):
+        distance = np.minimum(distance, ((points - points[chosen[-1]]) ** 2).sum(axis=1))
+        total = distance.sum()
+        weights = distance / total if total > 0 else None
+        chosen.append(int(rng.choice(len(points), p=weights)))
+    return points[chosen]

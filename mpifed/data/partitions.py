@@ -1,0 +1,750 @@
+"""Ways to deal the samples of one data set to clients.
+
+A partition is a function of (labels, n_clients, rng), labels int64 (samples,), whose keyword-only
+parameters are its options. It returns the sample numbers of each client, int64, ascending. For any
+labels it terminates, gives every sample to exactly one client and each client ``min_samples`` or
+more, or raises ``InputError`` where that is impossible. ``PARTITIONS`` names them. ``OTHERS`` takes
+something else instead of labels: ``kmeans`` samples, ``natural`` the source of each sample (of
+which it may leave some out), ``pachinko`` coarse and fine labels. ``contiguous``, ``iid`` and
+``quantity_skew`` only count labels.
+
+What partitions share: types of their options, counts of samples, and samples by counts.
+
+Shards of few labels: the partition ``pathological`` (McMahan et al. 2017, sec. 3).
+
+Pachinko allocation: labels in two stages, coarse then fine (the partition ``pachinko``).
+
+Clients of unequal size: the partition ``quantity_skew``.
+
+Every client one source of the data: a writer, a role, a drawer (the partition ``natural``).
+
+Any number of clusters of equal size: many are found by parting the points recursively.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+
+from mpifed.components.schema import options_of
+from mpifed.data.kmeans import Solver, equal_clusters
+from mpifed.data.kmeans import kmeans as kmeans_of_kmeans
+from mpifed.errors import InputError, closest
+from mpifed.random import stream
+
+Alpha = Annotated[float, Ge(1e-6), Le(1e9)]
+"""A symmetric Dirichlet parameter that double precision can draw with."""
+
+MinSamples = Annotated[int, Ge(2)]
+
+Fraction = Annotated[float, Gt(0), Le(1)]
+"""Share of all samples that is used."""
+
+FEWEST = 5
+"""Samples of a client by default: the fewest of which 60/20/20 leaves 3, 1 and 1."""
+
+
+def share_of(n_samples: int, fraction: float, seed: int) -> np.ndarray:
+    """Return which samples are used where ``fraction`` of them is, int64, ascending.
+
+    Parameters
+    ----------
+    n_samples : int
+        All samples.
+    fraction : float
+        Share that is used, in (0, 1]; rounded to one sample at least.
+    seed : int
+        Seed of the draw.
+    """
+    count = max(1, int(np.floor(fraction * n_samples + 0.5)))
+    return np.sort(stream(seed, "fraction").permutation(n_samples)[:count])
+
+
+def check_enough(n_samples: int, n_clients: int, min_samples: int) -> None:
+    """Raise ``InputError`` if there are fewer than ``min_samples`` for each client."""
+    if n_samples < n_clients * min_samples:
+        most = n_samples // min_samples
+        enough = f"enough for at most {most} client{'s' * (most != 1)} of {min_samples} samples"
+        if not most:
+            enough = f"fewer than the {min_samples} of one client; give more, or set a lower number"
+        raise InputError(
+            f"clients is {n_clients}, but {n_samples} samples are {enough} (data.min_samples)"
+        )
+
+
+def fill_up(counts: np.ndarray, min_samples: int) -> None:
+    """Move samples in ``counts`` (clients, labels) until no client is below ``min_samples``."""
+    totals = counts.sum(axis=1)
+    donors = [(-int(total), client) for client, total in enumerate(totals) if total > min_samples]
+    heapq.heapify(donors)
+    for client in np.flatnonzero(totals < min_samples):
+        while totals[client] < min_samples:
+            _, donor = heapq.heappop(donors)
+            label = counts[donor].argmax()
+            counts[donor, label] -= 1
+            counts[client, label] += 1
+            totals[donor] -= 1
+            totals[client] += 1
+            if totals[donor] > min_samples:
+                heapq.heappush(donors, (-int(totals[donor]), donor))
+
+
+def deal(
+    labels: np.ndarray, classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Give clients random samples of each label, as many as ``counts`` (clients, labels) says."""
+    n_clients = len(counts)
+    owner = np.empty(len(labels), np.int64)
+    for column, label in enumerate(classes):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        owner[members] = np.repeat(np.arange(n_clients), counts[:, column])
+    return grouped(owner, n_clients)
+
+
+def grouped(owner: np.ndarray, n_clients: int) -> list[np.ndarray]:
+    """Return the samples of each client, int64, ascending, of ``owner`` (samples,)."""
+    sizes = np.bincount(owner, minlength=n_clients)
+    return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
+
+
+Classes = Annotated[int, Ge(1)]
+
+
+def pathological(
+    labels: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    *,
+    min_samples: MinSamples = FEWEST,
+    classes_per_client: Classes = 2,
+) -> list[np.ndarray]:
+    """Deal exactly ``classes_per_client`` labels to each client (McMahan et al. 2017, sec. 3).
+
+    There, data sorted by label are cut into equal shards, of which every client gets some; a shard
+    may hold two labels. Here shards end where labels end: every label is cut into a number of
+    shards about proportional to its size, and a client gets shards of different labels.
+    """
+    classes, sizes = np.unique(labels, return_counts=True)
+    smallest = -(-min_samples // classes_per_client)
+    shards = _shards_of(classes, sizes, n_clients, classes_per_client, smallest)
+    holds = _hand_out(shards, n_clients, classes_per_client, rng)
+    counts = np.zeros(holds.shape, np.int64)
+    for label, (size, cut) in enumerate(zip(sizes, shards, strict=True)):
+        counts[holds[:, label], label] = size // cut + (np.arange(cut) < size % cut)
+    return deal(labels, classes, counts, rng)
+
+
+def _shards_of(
+    classes: np.ndarray, sizes: np.ndarray, n_clients: int, each: int, smallest: int
+) -> np.ndarray:
+    """Shards of each label: ``n_clients * each`` in all, none below ``smallest`` samples.
+
+    They are given out one by one to the label whose shards are the largest so far (the method of
+    d'Hondt), so that they become about equally large.
+    """
+    if each > len(classes):
+        raise InputError(
+            f"data.classes_per_client is {each}, but the data have only {len(classes)} labels"
+        )
+    if n_clients * each < len(classes):
+        raise InputError(
+            f"data.classes_per_client is {each}, with which {n_clients} clients cannot hold all "
+            f"{len(classes)} labels; it must be at least {-(-len(classes) // n_clients)}"
+        )
+    most = np.minimum(sizes // smallest, n_clients)
+    if most.min() < 1:
+        short = most.argmin()
+        raise InputError(
+            f"data.partition is 'pathological', but label {classes[short]} has only {sizes[short]} "
+            f"samples; data.min_samples and data.classes_per_client ask for {smallest}"
+        )
+    if most.sum() < n_clients * each:
+        raise InputError(
+            f"clients is {n_clients}, but the data give at most {most.sum() // each} clients of "
+            f"{each} labels with {smallest} samples (data.classes_per_client, data.min_samples)"
+        )
+    shards = np.ones(len(classes), np.int64)
+    queue = [(-size / 2, label) for label, size in enumerate(sizes) if most[label] > 1]
+    heapq.heapify(queue)
+    for _ in range(n_clients * each - len(classes)):
+        _, label = heapq.heappop(queue)
+        shards[label] += 1
+        if shards[label] < most[label]:
+            heapq.heappush(queue, (-sizes[label] / (shards[label] + 1), label))
+    return shards
+
+
+def _hand_out(
+    shards: np.ndarray, n_clients: int, each: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Which client gets a shard of which label: bool (clients, labels), ``each`` True a row.
+
+    Client by client, ``each`` labels are drawn with the number of their shards left as weights. A
+    label with as many shards left as there are clients must be taken; then the rest can always be
+    handed out, and there are never more than ``each`` such labels.
+    """
+    left = shards.copy()
+    holds = np.zeros((n_clients, len(shards)), bool)
+    for client in range(n_clients):
+        with np.errstate(divide="ignore"):
+            # The smallest of exponential times are a weighted sample without replacement.
+            times = rng.exponential(size=len(left)) / left
+        times[left == n_clients - client] = -1
+        taken = np.argsort(times, kind="stable")[:each]
+        holds[client, taken] = True
+        left[taken] -= 1
+    return holds
+
+
+def pachinko(
+    pairs: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    *,
+    min_samples: MinSamples = FEWEST,
+    pachinko_alpha: Alpha = 0.4,
+    pachinko_beta: Alpha = 10.0,
+) -> list[np.ndarray]:
+    """Deal by Pachinko allocation (Reddi et al. 2021, App. C.1; Marfoq et al. 2021, App. I.1.1).
+
+    A client draws weights of the coarse labels ~ Dir(alpha) and, within each coarse label, of its
+    fine labels ~ Dir(beta). Its samples come one by one: a coarse label, then a fine label, then a
+    sample of that label that nobody has. A fine label without samples left is removed and the
+    weights beside it are renormalised; so is a coarse label whose fine labels are all removed.
+    Clients draw in their order and get equally many samples, or one more.
+
+    Parameters
+    ----------
+    pairs : ndarray
+        Coarse and fine label of each sample, int64 (samples, 2).
+    n_clients : int
+        Number of clients.
+    rng : Generator
+        Draws weights, labels and samples.
+    min_samples : int
+        Fewest samples of a client.
+    pachinko_alpha : float
+        Concentration over coarse labels: the larger, the more alike clients are.
+    pachinko_beta : float
+        Concentration over the fine labels of a coarse one.
+
+    Returns
+    -------
+    list of ndarray
+        The samples of each client, int64, ascending.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than ``n_clients * min_samples`` samples.
+    """
+    check_enough(len(pairs), n_clients, min_samples)
+    leaves, leaf_of, left = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
+    _, branch = np.unique(leaves[:, 0], return_inverse=True)
+    counts = np.zeros((n_clients, len(leaves)), np.int64)
+    for client in range(n_clients):
+        quota = len(pairs) // n_clients + (client < len(pairs) % n_clients)
+        coarse = _log_gamma(branch.max() + 1, pachinko_alpha, rng)
+        fine = _log_gamma(len(leaves), pachinko_beta, rng)
+        counts[client] = _draw(quota, coarse, fine, branch, left, rng)
+        left -= counts[client]
+    return deal(leaf_of.reshape(-1), np.arange(len(leaves)), counts, rng)
+
+
+def _log_gamma(size: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """Logarithms of Gamma(alpha, 1) draws, which normalised are ~ Dir(alpha); float64 (size,).
+
+    Gamma(alpha) is Gamma(alpha + 1) U^(1 / alpha). A small alpha would make most of the draws 0,
+    and nothing to renormalise when the others are removed.
+    """
+    larger = np.log(rng.standard_gamma(alpha + 1, size))
+    return larger + np.log1p(-rng.random(size)) / alpha
+
+
+def _draw(
+    quota: int,
+    coarse: np.ndarray,
+    fine: np.ndarray,
+    branch: np.ndarray,
+    left: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """How many samples of each leaf one client draws, of those ``left``; int64 (leaves,)."""
+    taken = np.zeros(len(branch), np.int64)
+    while (missing := quota - taken.sum()) > 0:
+        weights = _leaf_weights(coarse, fine, branch, left > taken)
+        drawn = rng.choice(len(branch), missing, p=weights)
+        # Draws are valid up to the one that takes the last sample of a leaf.
+        seen = np.zeros(len(drawn), np.int64)
+        for leaf in np.unique(drawn):
+            at = drawn == leaf
+            seen[at] = np.arange(1, at.sum() + 1)
+        last = np.flatnonzero(seen == (left - taken)[drawn])
+        valid = drawn[: last[0] + 1] if len(last) else drawn
+        taken += np.bincount(valid, minlength=len(branch))
+    return taken
+
+
+def _leaf_weights(
+    coarse: np.ndarray, fine: np.ndarray, branch: np.ndarray, open_leaves: np.ndarray
+) -> np.ndarray:
+    """Probability of each leaf, given those that have samples left; float64 (leaves,)."""
+    is_open = np.bincount(branch, open_leaves, len(coarse)) > 0
+    outer = _softmax(np.where(is_open, coarse, -np.inf), np.zeros(len(coarse), np.int64))
+    product = outer[branch] * _softmax(np.where(open_leaves, fine, -np.inf), branch)
+    return product / product.sum()
+
+
+def _softmax(logs: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """exp(``logs``) over its sum in each group; 0 in groups that are -inf throughout."""
+    largest = np.full(group.max() + 1, -np.inf)
+    np.maximum.at(largest, group, logs)
+    weights = np.exp(logs - np.where(np.isfinite(largest), largest, 0)[group])
+    totals = np.bincount(group, weights)
+    return weights / np.where(totals == 0, 1, totals)[group]
+
+
+Law = Literal["dirichlet", "lognormal", "power_law"]
+Spread = Annotated[float, Ge(0), Le(20)]
+
+
+def quantity_skew(
+    labels: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    *,
+    min_samples: MinSamples = FEWEST,
+    quantity_law: Law = "dirichlet",
+    quantity_alpha: Alpha = 0.5,
+    quantity_sigma: Spread = 1.0,
+    quantity_exponent: Spread = 1.0,
+) -> list[np.ndarray]:
+    """Deal all samples at random to clients of unequal size (Li et al. 2022, sec. IV.C).
+
+    Every client gets ``min_samples``. The rest is shared in proportion to q: Dir(alpha) of Li et
+    al. 2022 ("Federated learning on non-IID data silos"), exp(sigma z) with z standard normal, or
+    rank^-exponent, as in Li et al. 2020 ("Federated optimization in heterogeneous networks").
+
+    Parameters
+    ----------
+    labels : ndarray
+        One entry for each sample, which are only counted.
+    n_clients : int
+        Number of clients.
+    rng : Generator
+        Draws q, and who gets which sample.
+    min_samples : int
+        Fewest samples of a client.
+    quantity_law : {'dirichlet', 'lognormal', 'power_law'}
+        The law of q.
+    quantity_alpha : float
+        Concentration of ``dirichlet``: the larger, the more equal the clients.
+    quantity_sigma : float
+        Standard deviation of the logarithm under ``lognormal``; 0 makes equal clients.
+    quantity_exponent : float
+        Exponent of ``power_law``; 0 makes equal clients.
+
+    Returns
+    -------
+    list of ndarray
+        The samples of each client, int64, ascending.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than ``n_clients * min_samples`` samples.
+    """
+    check_enough(len(labels), n_clients, min_samples)
+    if quantity_law == "dirichlet":
+        shares = rng.dirichlet(np.full(n_clients, quantity_alpha))
+    elif quantity_law == "lognormal":
+        shares = np.exp(quantity_sigma * rng.standard_normal(n_clients))
+    else:
+        shares = rng.permutation(np.arange(1.0, n_clients + 1) ** -quantity_exponent)
+    sizes = min_samples + apportioned(len(labels) - n_clients * min_samples, shares)
+    owner = np.empty(len(labels), np.int64)
+    owner[rng.permutation(len(labels))] = np.repeat(np.arange(n_clients), sizes)
+    return grouped(owner, n_clients)
+
+
+def apportioned(total: int, shares: np.ndarray) -> np.ndarray:
+    """Return whole numbers in proportion to ``shares``, int64, whose sum is ``total``.
+
+    Each is the exact quotient rounded down, and what is left goes to the largest remainders.
+
+    Parameters
+    ----------
+    total : int
+        What is shared out, at least 0.
+    shares : ndarray
+        At least 0, with a positive sum.
+
+    Examples
+    --------
+    >>> apportioned(10, np.array([1.0, 1.0, 2.0]))
+    array([3, 2, 5])
+    """
+    exact = total * (shares / shares.sum())
+    whole = np.floor(exact).astype(np.int64)
+    rest = np.argsort(whole - exact, kind="stable")[: total - whole.sum()]
+    whole[rest] += 1
+    return whole
+
+
+Choose = Literal["random", "first", "largest"]
+
+
+def natural(
+    owner: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    *,
+    min_samples: MinSamples = FEWEST,
+    choose: Choose = "random",
+) -> list[np.ndarray]:
+    """Give each client all samples of one source.
+
+    Sources below ``min_samples`` are left out, and so are those that are not chosen where there are
+    more than clients. Clients have the order of their sources.
+
+    Parameters
+    ----------
+    owner : ndarray
+        The source of each sample, int64 (samples,), at least 0.
+    n_clients : int
+        Number of clients.
+    rng : Generator
+        Draws the sources.
+    min_samples : int
+        Fewest samples of a source that is taken.
+    choose : {'random', 'first', 'largest'}
+        Which sources are taken.
+
+    Returns
+    -------
+    list of ndarray
+        The samples of each client, int64, ascending.
+
+    Raises
+    ------
+    InputError
+        If there are fewer sources than clients.
+
+    Examples
+    --------
+    >>> owner = np.array([4, 7, 4, 4, 9, 7])
+    >>> [own.tolist() for own in natural(owner, 2, np.random.default_rng(0), min_samples=2)]
+    [[0, 2, 3], [1, 5]]
+    """
+    sources = chosen(np.bincount(owner), n_clients, rng, min_samples, choose)
+    by_source = np.argsort(owner, kind="stable")
+    starts = np.searchsorted(owner[by_source], sources)
+    ends = np.searchsorted(owner[by_source], sources, side="right")
+    return [by_source[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def chosen(
+    sizes: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    min_samples: int,
+    choose: Choose,
+) -> np.ndarray:
+    """Return the sources that become clients, int64 (n_clients,), ascending.
+
+    Parameters
+    ----------
+    sizes : ndarray
+        Samples of each source, int64 (sources,).
+    n_clients, rng, min_samples, choose
+        As for ``natural``.
+
+    Raises
+    ------
+    InputError
+        If fewer sources than clients have ``min_samples``.
+    """
+    enough = np.flatnonzero(sizes >= min_samples)
+    if len(enough) < n_clients:
+        raise InputError(
+            f"clients is {n_clients}, but only {len(enough)} sources of the data (writers, roles, "
+            f"...) have at least {min_samples} samples (data.min_samples)"
+        )
+    if choose == "random":
+        enough = rng.permutation(enough)
+    elif choose == "largest":
+        enough = enough[np.argsort(-sizes[enough], kind="stable")]
+    return np.sort(enough[:n_clients])
+
+
+LARGE = 2.1e9
+"""Points times squared clusters above which clusters are parted recursively."""
+
+BRANCHES = 4
+"""Into how many parts at a time."""
+
+STEPS = 10
+"""Steps of k-means for each parting, if it has not settled before."""
+
+log = logging.getLogger("mpifed")
+
+
+def equal_parts(
+    points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
+) -> np.ndarray:
+    """Return the cluster of each point, int64 (n,), where clusters have equal size.
+
+    Up to ``LARGE``, or with ``package``, these are the clusters of ``equal_clusters``; above, they
+    are found by recursive parting.
+
+    Parameters
+    ----------
+    points : ndarray
+        float64 (n, dimension).
+    n_clusters : int
+        Number of clusters; their sizes differ by at most one.
+    rng : Generator
+        Draws the first centres.
+    solver : {'own', 'package'}
+        As in ``equal_clusters``.
+
+    Raises
+    ------
+    InputError
+        As in ``equal_clusters``.
+    """
+    few = len(points) * n_clusters**2 <= LARGE or len(points) < n_clusters
+    if solver == "package" or few:
+        return equal_clusters(points, n_clusters, rng, solver).owner
+    log.info(
+        f"k-means of {len(points)} samples into {n_clusters} clusters of equal size, which are "
+        f"many: {BRANCHES} first, each of them into {BRANCHES} again, and so on"
+    )
+    smallest, larger = divmod(len(points), n_clusters)
+    owner = np.empty(len(points), np.int64)
+    sizes = smallest + (np.arange(n_clusters) < larger)
+    _part(points, np.arange(len(points)), np.arange(n_clusters), sizes, rng, owner)
+    return owner
+
+
+def _part(
+    points: np.ndarray,
+    members: np.ndarray,
+    clusters: np.ndarray,
+    sizes: np.ndarray,
+    rng: np.random.Generator,
+    owner: np.ndarray,
+) -> None:
+    """Writes to ``owner`` which of ``clusters`` each of ``members`` belongs to.
+
+    ``sizes`` are those of all clusters.
+    """
+    if len(clusters) == 1:
+        owner[members] = clusters[0]
+        return
+    parts = np.array_split(clusters, min(BRANCHES, len(clusters)))
+    wanted = np.array([sizes[part].sum() for part in parts])
+    groups = kmeans_of_kmeans(points[members], len(parts), rng, wanted, STEPS).owner
+    for group, part in enumerate(parts):
+        _part(points, members[groups == group], part, sizes, rng, owner)
+
+
+__all__ = [
+    "FEWEST",
+    "OTHERS",
+    "PARTITIONS",
+    "Alpha",
+    "Classes",
+    "ContiguousRule",
+    "MinSamples",
+    "Name",
+    "contiguous",
+    "counts_60_20_20",
+    "deal_by",
+    "dirichlet",
+    "iid",
+    "kmeans",
+    "natural",
+    "pachinko",
+    "partition",
+    "partition_points",
+    "pathological",
+    "quantity_skew",
+    "split_60_20_20",
+]
+
+Name = Literal["contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
+ContiguousRule = Literal["floor", "array_split"]
+
+
+def iid(
+    labels: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    *,
+    min_samples: MinSamples = FEWEST,
+) -> list[np.ndarray]:
+    """Deal all samples in random order; sizes differ by at most one."""
+    check_enough(len(labels), n_clients, min_samples)
+    owner = np.empty(len(labels), np.int64)
+    owner[rng.permutation(len(labels))] = np.arange(len(labels)) % n_clients
+    return grouped(owner, n_clients)
+
+
+def dirichlet(
+    labels: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    *,
+    min_samples: MinSamples = FEWEST,
+    dirichlet_alpha: Alpha = 0.4,
+) -> list[np.ndarray]:
+    """Deal by Dirichlet allocation (Marfoq et al. 2021, App. I.1.1, after Wang et al. 2020).
+
+    The samples of each label go to the clients with probabilities ~ Dir(alpha), drawn anew for
+    every label: the smaller alpha, the more the clients differ, in labels and in size. The paper
+    draws again until every client has enough. Here, clients below ``min_samples`` are filled up one
+    sample at a time from the client that has most, out of its most frequent label.
+    """
+    check_enough(len(labels), n_clients, min_samples)
+    classes, sizes = np.unique(labels, return_counts=True)
+    alpha = np.full(n_clients, dirichlet_alpha)
+    counts = np.stack([rng.multinomial(size, rng.dirichlet(alpha)) for size in sizes], axis=1)
+    fill_up(counts, min_samples)
+    return deal(labels, classes, counts, rng)
+
+
+def contiguous(
+    labels: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    *,
+    min_samples: MinSamples = FEWEST,
+    contiguous_rule: ContiguousRule = "floor",
+) -> list[np.ndarray]:
+    """Deal runs of consecutive samples, in the order of the source (Gasanov et al. 2022, sec. 6).
+
+    ``floor`` is the paper's rule: of r samples client i of n gets floor(i r / n) up to
+    floor((i + 1) r / n), that excluded, i = 0 .. n - 1. ``array_split`` is the published code's:
+    the first r mod n clients get one more than the others.
+
+    >>> [len(own) for own in contiguous(np.zeros(17), 3, np.random.default_rng(0))]
+    [5, 6, 6]
+    """
+    check_enough(len(labels), n_clients, min_samples)
+    every = np.arange(len(labels))
+    if contiguous_rule == "array_split":
+        return np.array_split(every, n_clients)
+    return np.split(every, [client * len(labels) // n_clients for client in range(1, n_clients)])
+
+
+def kmeans(
+    points: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    *,
+    min_samples: MinSamples = FEWEST,
+    kmeans_solver: Solver = "own",
+) -> list[np.ndarray]:
+    """Deal clusters of equal size (Dieuleveut et al. 2025, sec. 6): clients as unlike as can be.
+
+    ``points`` is float64 (samples, dimension); sizes differ by at most one. See ``clustering``.
+    """
+    check_enough(len(points), n_clients, min_samples)
+    points = points.reshape(len(points), -1).astype(np.float64)
+    return grouped(equal_parts(points, n_clients, rng, kmeans_solver), n_clients)
+
+
+PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {
+    "contiguous": contiguous,
+    "dirichlet": dirichlet,
+    "iid": iid,
+    "pathological": pathological,
+    "quantity_skew": quantity_skew,
+}
+
+OTHERS: dict[str, Callable[..., list[np.ndarray]]] = {
+    "kmeans": kmeans,
+    "natural": natural,
+    "pachinko": pachinko,
+}
+
+
+def partition(
+    name: str,
+    labels: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    options: Mapping[str, Any],
+) -> list[np.ndarray]:
+    """Return the partition called ``name``, with those of ``options`` that it takes."""
+    if name not in PARTITIONS:
+        raise InputError(f"data.partition is '{name}'; {closest(name, PARTITIONS)}")
+    return _with_own_options(PARTITIONS[name], labels, n_clients, rng, options)
+
+
+def deal_by(
+    name: str,
+    given: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    options: Mapping[str, Any],
+) -> list[np.ndarray]:
+    """Return the partition called ``name`` of what it deals by, with the options that it takes.
+
+    Parameters
+    ----------
+    name : str
+        A key of ``PARTITIONS`` or ``OTHERS``.
+    given : ndarray
+        Labels, or what ``OTHERS`` take instead; the first axis is samples.
+    n_clients : int
+        Number of clients.
+    rng : Generator
+        For all draws.
+    options : mapping
+        Options of any partitions; those that this one does not take are ignored.
+    """
+    return _with_own_options({**PARTITIONS, **OTHERS}[name], given, n_clients, rng, options)
+
+
+def partition_points(
+    points: np.ndarray, n_clients: int, rng: np.random.Generator, options: Mapping[str, Any]
+) -> list[np.ndarray]:
+    """Return the partition ``kmeans`` of ``points``, with those of ``options`` that it takes."""
+    return _with_own_options(kmeans, points, n_clients, rng, options)
+
+
+def _with_own_options(
+    function: Callable[..., list[np.ndarray]],
+    samples: np.ndarray,
+    n_clients: int,
+    rng: np.random.Generator,
+    options: Mapping[str, Any],
+) -> list[np.ndarray]:
+    taken = {option: options[option] for option in options_of(function) if option in options}
+    return function(samples, n_clients, rng, **taken)
+
+
+def counts_60_20_20(n_samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return training, validation and test samples out of ``n_samples`` (at least 2), any shape.
+
+    A fifth, rounded, for validation, the same for test but at least one, the rest for training.
+    """
+    fifth = (2 * np.asarray(n_samples, np.int64) + 5) // 10
+    n_test = np.maximum(fifth, 1)
+    return n_samples - fifth - n_test, fifth, n_test
+
+
+def split_60_20_20(
+    indices: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return one client's samples in random order, cut into training, validation and test."""
+    n_train, n_val, _ = counts_60_20_20(np.int64(len(indices)))
+    train, val, test = np.split(rng.permutation(indices), [n_train, n_train + n_val])
+    return train, val, test

@@ -1,0 +1,345 @@
+"""Sparse combinations of atoms: the dictionary problems of Dieuleveut et al. 2025, sec. 6.
+
+Counts with a random effect: the Poisson example of Dieuleveut et al. 2025, sec. 3.
+
+A Gaussian mixture, dealt alike or by where its points lie (Dieuleveut et al. 2025, sec. 3).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le
+
+from mpifed.data.base import Dataset, Description, Shards, Split, SplitName
+from mpifed.data.delivery import agreed
+from mpifed.data.generated import (
+    alike,
+    drawn_until,
+    make_shards,
+    no_targets,
+    split_made,
+    unlabelled,
+)
+from mpifed.data.kmeans import Clusters, Solver, equal_clusters
+from mpifed.errors import InputError
+from mpifed.io.memory import check_memory
+from mpifed.mpi.communicator import Communicator
+from mpifed.random import stream
+
+SAMPLES = {"homogeneous": 250, "heterogeneous": 5000}
+BATCH = 1024
+"""Samples drawn at once while looking for those of a cluster."""
+
+
+class Dictionary(Dataset):
+    """Z = theta h with sparse codes h, unlabelled (Dieuleveut et al. 2025, sec. 6).
+
+    The dictionary theta (``dim``, ``atoms``) has entries N(0, 1); a code has
+    round(``sparsity`` ``atoms``) entries N(0, 1) at random places, at least one, and zeros
+    elsewhere. All is made in float64; there are no test samples.
+
+    Parameters
+    ----------
+    variant : {'homogeneous', 'heterogeneous'}
+        Whether every client holds a copy of the same samples, or these are cut by k-means into
+        clusters whose sizes differ by at most one, one for each client.
+    samples : int, optional
+        Number of samples. None is 250 (homogeneous) or 5000.
+    dim : int
+        Length of a sample, which the paper does not give.
+    atoms : int
+        Number of columns of theta.
+    sparsity : float
+        Share of a code that is not zero.
+    kmeans_solver : {'own', 'package'}
+        Solver of k-means: mpifed's own, or the package k-means-constrained.
+    seed : int, optional
+        Seed of the data set. None is the run's.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        variant: Literal["homogeneous", "heterogeneous"] = "heterogeneous",
+        samples: Annotated[int, Ge(1)] | None = None,
+        dim: Annotated[int, Ge(1)] = 20,
+        atoms: Annotated[int, Ge(1)] = 15,
+        sparsity: Annotated[float, Gt(0), Le(1)] = 0.2,
+        kmeans_solver: Solver = "own",
+        seed: Annotated[int, Ge(0)] | None = None,
+    ) -> None:
+        self.seed: int = run_seed if seed is None else seed
+        total = SAMPLES[variant] if samples is None else samples
+        # A dictionary; samples, and while they are drawn, a code, a draw and a place for each atom.
+        check_memory(
+            8.0 * dim * atoms + total * (8.0 * dim + 24.0 * atoms),
+            f"data.samples is {total}, which with {atoms} atoms in {dim} dimensions",
+        )
+        self.non_zeros = max(1, round(sparsity * atoms))
+        self.theta = stream(self.seed, "dictionary/theta").normal(size=(dim, atoms))
+        self.samples = self._draw(stream(self.seed, "dictionary/samples"), total)
+        self.clusters: Clusters | None = None
+        counts = np.full(n_clients, total)
+        if variant == "heterogeneous":
+            if total < n_clients:
+                raise InputError(
+                    f"clients is {n_clients}, but data.samples {total} are enough for at most "
+                    f"{total} clients"
+                )
+            self.clusters = agreed(
+                communicator,
+                lambda: equal_clusters(
+                    self.samples, n_clients, stream(self.seed, "partition"), kmeans_solver
+                ),
+            )
+            counts = np.bincount(self.clusters.owner, minlength=n_clients)
+        none = np.zeros(n_clients, np.int64)
+        self.description = Description(
+            f"dictionary-{variant}", (dim,), 0, counts, none, none, task="unlabelled"
+        )
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """Return the shards of ``client_ids``."""
+        return make_shards(self.description, client_ids, dtype, self._make)
+
+    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        """Return one split of ``client_ids``; see ``Dataset``."""
+        return split_made(self.description, name, client_ids, dtype, self._make)
+
+    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
+        """Return ``count`` new samples of each client; see ``Dataset``.
+
+        For ``heterogeneous`` these are samples in the client's cell of the power diagram of the
+        clusters: its centre has the least squared distance minus price (``clustering.Clusters``).
+        """
+        rows = [self._fresh(round, int(client), count) for client in client_ids]
+        return unlabelled(rows, len(self.theta))
+
+    def _fresh(self, round: int, client: int, count: int) -> np.ndarray:
+        rng = stream(self.seed, "fresh", round, client)
+        clusters = self.clusters
+        if clusters is None:
+            return self._draw(rng, count)
+        return drawn_until(
+            count,
+            lambda: self._draw(rng, BATCH),
+            lambda x: clusters.cell(x) == client,
+            f"client {client}",
+        )
+
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+        own = slice(None) if self.clusters is None else self.clusters.owner == client
+        return self.samples[own], no_targets(self.samples[own])
+
+    def _draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """``n`` samples, float64 (n, dim)."""
+        atoms = self.theta.shape[1]
+        places = rng.random((n, atoms)).argsort(axis=1)[:, : self.non_zeros]
+        codes = np.zeros((n, atoms))
+        np.put_along_axis(codes, places, rng.normal(size=(n, self.non_zeros)), axis=1)
+        return codes @ self.theta.T
+
+
+class Poisson(Dataset):
+    """Poisson counts with a random effect, Z | h ~ Poisson(exp(theta + h)), unlabelled.
+
+    exp(h) ~ Gamma(``shape``, rate ``rate``), so that Z is negative binomial with mean
+    exp(theta) ``shape`` / ``rate``. Client i has theta_i ~ N(``theta``, ``spread`` ^2), drawn by
+    the seed. x has shape (1,).
+
+    Parameters
+    ----------
+    theta : float
+        Mean of the clients' theta_i.
+    spread : float
+        Standard deviation of the clients' theta_i; 0 makes all clients alike.
+    shape : float
+        Shape of the Gamma distribution of exp(h).
+    rate : float
+        Rate of that distribution.
+    n_train : int
+        Training samples of each client.
+    n_test : int
+        Test samples of each client.
+    seed : int, optional
+        Seed of the data set. None is the run's.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        theta: float = 0.0,
+        spread: Annotated[float, Ge(0)] = 0.5,
+        shape: Annotated[float, Gt(0)] = 2.0,
+        rate: Annotated[float, Gt(0)] = 3.0,
+        n_train: Annotated[int, Ge(1)] = 250,
+        n_test: Annotated[int, Ge(0)] = 0,
+        seed: Annotated[int, Ge(0)] | None = None,
+    ) -> None:
+        self.seed: int = run_seed if seed is None else seed
+        self.shape, self.rate = shape, rate
+        # One stream in client order: client i is the same for any number of clients above i.
+        self.thetas = theta + spread * stream(self.seed, "poisson/thetas").normal(size=n_clients)
+        counts = (n_train, 0, n_test)
+        self.description = alike("poisson", (1,), 0, n_clients, counts, "unlabelled")
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """Return the shards of ``client_ids``."""
+        return make_shards(self.description, client_ids, dtype, self._make)
+
+    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        """Return one split of ``client_ids``; see ``Dataset``."""
+        return split_made(self.description, name, client_ids, dtype, self._make)
+
+    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
+        """Return ``count`` new samples of each client; see ``Dataset``."""
+        rows = [
+            self._draw(stream(self.seed, "fresh", round, int(client)), int(client), count)
+            for client in client_ids
+        ]
+        return unlabelled(rows, 1)
+
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+        x = self._draw(stream(self.seed, f"poisson/{split}", client=client), client, n)
+        return x, no_targets(x)
+
+    def _draw(self, rng: np.random.Generator, client: int, n: int) -> np.ndarray:
+        effects = rng.gamma(self.shape, 1 / self.rate, n)
+        with np.errstate(over="ignore", invalid="ignore"):
+            means = np.exp(self.thetas[client]) * effects
+        try:
+            return rng.poisson(means)[:, None].astype(np.float64)
+        except ValueError as error:
+            raise InputError(
+                "data.theta, data.spread, data.shape and data.rate give client "
+                f"{client} a Poisson mean of {means.max():g}, from which nothing can be drawn "
+                f"({error})"
+            ) from error
+
+
+MIXTURE_BATCH = 256
+"""Points drawn at once while looking for those of a client."""
+
+
+class GaussianMixture(Dataset):
+    """A mixture of ``n_components`` Gaussians of unit covariance in ``dimension``, unlabelled.
+
+    The seed draws means ~ N(0, ``separation`` ^2) in every coordinate; components are equally
+    likely. With ``sharding: sorted`` the training points of all clients are put in the order of
+    their first coordinate and cut, so that client i has the i-th slice of the space; test points
+    are those of the slice.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of Gaussians.
+    dimension : int
+        Length of a sample.
+    separation : float
+        Standard deviation of each coordinate of the means.
+    sharding : {'iid', 'sorted'}
+        Whether every client draws from the whole mixture, or has a slice of the space.
+    n_train : int
+        Training samples of each client.
+    n_test : int
+        Test samples of each client.
+    seed : int, optional
+        Seed of the data set. None is the run's.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        n_components: Annotated[int, Ge(1)] = 3,
+        dimension: Annotated[int, Ge(1)] = 2,
+        separation: Annotated[float, Ge(0)] = 3.0,
+        sharding: Literal["iid", "sorted"] = "iid",
+        n_train: Annotated[int, Ge(1)] = 150,
+        n_test: Annotated[int, Ge(0)] = 0,
+        seed: Annotated[int, Ge(0)] | None = None,
+    ) -> None:
+        self.seed: int = run_seed if seed is None else seed
+        check_memory(
+            8.0 * n_components * dimension,
+            f"data.n_components is {n_components}, which in {dimension} dimensions",
+        )
+        means = stream(self.seed, "gaussian_mixture/means")
+        with np.errstate(over="ignore"):
+            self.means = separation * means.normal(size=(n_components, dimension))
+            squares = np.square(self.means)
+        if not np.isfinite(squares).all():
+            raise InputError(f"data.separation is {separation:g}, which makes infinite squares")
+        counts = (n_train, 0, n_test)
+        self.description = alike(
+            "gaussian_mixture", (dimension,), 0, n_clients, counts, "unlabelled"
+        )
+        self._sorted: np.ndarray | None = None
+        self._ends = np.array([-np.inf, *[np.inf] * n_clients])
+        if sharding == "sorted":
+            # All points, and the same in order.
+            check_memory(
+                16.0 * n_clients * n_train * dimension,
+                f"data.sharding is sorted, which for {n_clients} clients of {n_train} samples in "
+                f"{dimension} dimensions",
+            )
+            whole = [self._draw(self._stream("train", c), n_train) for c in range(n_clients)]
+            points = np.concatenate(whole)
+            self._sorted = points[np.argsort(points[:, 0], kind="stable")]
+            # Slices begin halfway between the last point of one client and the first of the next.
+            cuts = n_train * np.arange(1, n_clients)
+            first = self._sorted[:, 0]
+            self._ends[1:-1] = (first[cuts - 1] + first[cuts]) / 2
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """Return the shards of ``client_ids``."""
+        return make_shards(self.description, client_ids, dtype, self._make)
+
+    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        """Return one split of ``client_ids``; see ``Dataset``."""
+        return split_made(self.description, name, client_ids, dtype, self._make)
+
+    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
+        """Return ``count`` new samples of each client, in its slice; see ``Dataset``."""
+        rows = [
+            self._slice(stream(self.seed, "fresh", round, int(client)), int(client), count)
+            for client in client_ids
+        ]
+        return unlabelled(rows, self.means.shape[1])
+
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+        if split == "train" and self._sorted is not None:
+            x = self._sorted[client * n : (client + 1) * n]
+        else:
+            x = self._slice(self._stream(split, client), client, n)
+        return x, no_targets(x)
+
+    def _stream(self, split: str, client: int) -> np.random.Generator:
+        return stream(self.seed, f"gaussian_mixture/{split}", client=client)
+
+    def _slice(self, rng: np.random.Generator, client: int, n: int) -> np.ndarray:
+        """``n`` points of the mixture in the client's slice, by drawing until there are enough."""
+        if self._sorted is None:
+            return self._draw(rng, n)
+        low, high = self._ends[client], self._ends[client + 1]
+        return drawn_until(
+            n,
+            lambda: self._draw(rng, MIXTURE_BATCH),
+            lambda x: (x[:, 0] > low) & (x[:, 0] <= high),
+            f"client {client}",
+        )
+
+    def _draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        component = rng.integers(len(self.means), size=n)
+        return self.means[component] + rng.normal(size=(n, self.means.shape[1]))

@@ -1,0 +1,402 @@
+"""Shakespeare's plays as plain text: every role a client, whose next character is to be told.
+
+Plays as plain text: who speaks which lines, in the two layouts in which they are published.
+
+Texts as numbers: vocabularies of characters.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import string
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le
+
+from mpifed.data.archives import bare_name, located, opened
+from mpifed.data.base import Dataset, Shards, Split
+from mpifed.data.delivery import agreed
+from mpifed.data.partitioned import PIECE, Consecutive, Pool, describe, load_pooled
+from mpifed.data.partitions import FEWEST, Choose, Fraction, MinSamples, chosen, share_of
+from mpifed.errors import InputError
+from mpifed.mpi.communicator import Communicator
+from mpifed.random import stream
+
+Layout = Literal["headed", "indented"]
+
+HEAD = re.compile(r"([A-Za-z][^:]{0,60}):\s*")
+INDENTED = re.compile(r"  ([A-Za-z][A-Za-z' ]{0,60})\. (.*)")
+FLUSH = re.compile(r"([A-Z][A-Z' ]{1,60})\. (.*)")
+AUTHOR = "by William Shakespeare"
+ACTS = ("ACT ", "SCENE ")
+STAGE = "<"
+"""What notes of the publisher begin with."""
+
+
+@dataclass(frozen=True)
+class Speech:
+    """What one role says at once.
+
+    Attributes
+    ----------
+    play : int
+        Number of the play in the text, from 0 on.
+    role : str
+        Name of the role, in capitals.
+    lines : tuple of str
+        The lines, without indentation.
+    """
+
+    play: int
+    role: str
+    lines: tuple[str, ...]
+
+
+def speeches(text: str, layout: Layout | None = None) -> list[Speech]:
+    r"""Return the speeches in a text, in their order.
+
+    Parameters
+    ----------
+    text : str
+        Plays.
+    layout : {'headed', 'indented'}, optional
+        How they are set. None is the layout in which more speeches are found.
+
+    Examples
+    --------
+    >>> [speech.role for speech in speeches("First Witch:\nWhen shall we?\n\nAll:\nSoon.\n")]
+    ['FIRST WITCH', 'ALL']
+    >>> speeches("  ORSINO. If music be\n    the food of love\n")[0].lines
+    ('If music be', 'the food of love')
+    """
+    lines = text.splitlines()
+    if layout is not None:
+        return _READERS[layout](lines)
+    found = [read(lines) for read in _READERS.values()]
+    return max(found, key=len)
+
+
+def texts_of_roles(found: Iterable[Speech]) -> dict[tuple[int, str], str]:
+    """Return all that each role of each play says, one line after the other, single spaces between.
+
+    Parameters
+    ----------
+    found : iterable of Speech
+        The speeches.
+
+    Returns
+    -------
+    dict
+        Texts by (play, role), in the order in which roles first speak.
+    """
+    lines: dict[tuple[int, str], list[str]] = {}
+    for speech in found:
+        lines.setdefault((speech.play, speech.role), []).extend(speech.lines)
+    return {role: re.sub(" +", " ", " ".join(said)).strip() for role, said in lines.items()}
+
+
+def _headed(lines: Sequence[str]) -> list[Speech]:
+    found: list[Speech] = []
+    said: list[str] = []
+    role = before = ""
+    for line in [*lines, ""]:
+        head = HEAD.fullmatch(line)
+        if head and not before.strip():
+            role, said = head[1], []
+        elif line.strip():
+            said.append(line.strip())
+        else:
+            if role:
+                found.append(Speech(0, role.upper(), tuple(said)))
+            role, said = "", []
+        before = line
+    return found
+
+
+def _indented(lines: Sequence[str]) -> list[Speech]:
+    starts = [0, *(number for number, line in enumerate(lines) if AUTHOR in line), len(lines)]
+    found = []
+    for play, (start, end) in enumerate(pairwise(starts)):
+        indented, flush = (list(_of_play(play, lines[start:end], way)) for way in (False, True))
+        found += indented if len(indented) >= len(flush) else flush
+    return found
+
+
+def _of_play(play: int, lines: Iterable[str], flush: bool) -> Iterator[Speech]:
+    """The speeches of one play, where it is indented or not (``flush``)."""
+    pattern = FLUSH if flush else INDENTED
+    role = ""
+    said: list[str] = []
+    for line in [*lines, ""]:
+        begins = pattern.fullmatch(line.rstrip())
+        continues = bool(line.strip()) and (flush or line.startswith("    "))
+        if begins is None and role and continues and not line.startswith(STAGE):
+            said.append(line.strip())
+            continue
+        if role:
+            yield Speech(play, role.upper(), tuple(said))
+        role, said = "", []
+        if begins is not None and not begins[1].upper().startswith(ACTS):
+            role, said = begins[1], [begins[2].strip()]
+
+
+_READERS = {"headed": _headed, "indented": _indented}
+
+
+Vocabulary = Literal["printable", "leaf"]
+
+VOCABULARIES: dict[str, str] = {
+    "printable": string.printable,
+    "leaf": "\n !\"&'(),-."
+    + string.digits
+    + ":;>?"
+    + string.ascii_uppercase
+    + "[]"
+    + string.ascii_lowercase
+    + "}",
+}
+"""``printable``: 100 ASCII characters, in Python's order, as in the published code of Marfoq et al.
+2021. ``leaf``: the 80 of LEAF's Shakespeare (Caldas et al. 2018) and of the paper."""
+
+UNKNOWN = 255
+"""Marks a character that a vocabulary does not have."""
+
+
+def codes(text: str, vocabulary: str) -> np.ndarray:
+    """Return the place of each character of ``text`` in ``vocabulary``, uint8 (characters,).
+
+    Characters that it does not have are ``UNKNOWN``.
+
+    Examples
+    --------
+    >>> codes("cab?", "abc").tolist()
+    [2, 0, 1, 255]
+    """
+    if len(vocabulary) > UNKNOWN:
+        raise InputError(f"a vocabulary has {len(vocabulary)} characters; at most {UNKNOWN}")
+    known = np.array([ord(character) for character in vocabulary], np.int64)
+    table = np.full(known.max() + 2, UNKNOWN, np.uint8)
+    table[known] = np.arange(len(known))
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
+    return table[np.minimum(points, len(table) - 1)]
+
+
+HELD = 24.0
+"""Bytes of memory for each byte of the text: its lines, speeches and roles."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Samples cut out of one text.
+
+    Attributes
+    ----------
+    characters : ndarray
+        The text, uint8.
+    starts : ndarray
+        Where the input of each sample begins, int64 (samples,); its target follows the input.
+    length : int
+        Characters of an input.
+    """
+
+    characters: np.ndarray
+    starts: np.ndarray
+    length: int
+
+    def targets(self) -> np.ndarray:
+        """Return the character after each input, uint8 (samples,)."""
+        return self.characters[self.starts + self.length]
+
+    def count_targets(self, trained: np.ndarray, every: bool, n_classes: int) -> np.ndarray:
+        """Return how often each character is a target of the samples ``trained``, int64."""
+        first = 1 if every else self.length
+        begins = self.starts[trained]
+        size = len(self.characters) + 1
+        times = np.bincount(begins + first, minlength=size)
+        times -= np.bincount(begins + self.length + 1, minlength=size)
+        covered = np.cumsum(times)[:-1]
+        counts = np.bincount(self.characters, covered, n_classes)
+        return counts.astype(np.int64)
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """Yield the inputs, ``PIECE`` at a time, uint8 (k, length)."""
+        within = np.arange(self.length)
+        for start in range(0, len(self.starts), PIECE):
+            yield self.characters[self.starts[start : start + PIECE, None] + within]
+
+
+class Shakespeare(Dataset):
+    """Shakespeare by speaking role: 80 characters, whose next ones are to be predicted.
+
+    What a role says in a play is one text, whose lines are joined by spaces. Its first 60 % are for
+    training, the next 20 % for validation, the rest for testing (McMahan et al. 2017 and Marfoq et
+    al. 2021 cut in this order too); windows do not reach from one part into the other. A sample is
+    the characters' places in the vocabulary, (sequence_length,); its label is that of the
+    character which follows, or of the one which follows each of them. ``class_names`` of the
+    description are the characters and ``label_counts`` how often each is a training label, from
+    which a loss can weigh them (Marfoq et al. 2021, App. I.1.4).
+
+    Parameters
+    ----------
+    path : str, optional
+        The text, plain or with .gz, .xz or .bz2, or the name of one in the directory ``raw``. None
+        is the only file there.
+    raw : str, optional
+        Directory of the text. None is ``$MPIFED_DATA/shakespeare``.
+    layout : {'auto', 'headed', 'indented'}
+        How speeches are set: ``ROLE:`` on a line above them, or ``  ROLE. text`` as in Project
+        Gutenberg's edition. ``auto`` takes the layout in which more speeches are found.
+    vocabulary : {'printable', 'leaf'}
+        The 100 printable ASCII characters, as in the published code of Marfoq et al. 2021, or the
+        80 of LEAF, as in their paper. Other characters are left out of the text.
+    sequence_length : int
+        Characters of an input: 80 in the published code, 200 in the paper.
+    stride : int
+        Characters from the beginning of one sample to that of the next.
+    targets : {'next', 'every'}
+        What is predicted: the character after the whole input (task ``classification``), as in the
+        paper and LEAF, or the one after each position (task ``sequence``), as in the published
+        code.
+    fraction : float
+        Share of all samples that is used, drawn by the seed.
+    min_samples : int
+        Fewest samples of a role that is taken; each part must have one.
+    choose : {'random', 'first', 'largest'}
+        Which roles are taken where there are more than clients.
+    seed : int, optional
+        Seed of the data set. None is the run's.
+    """
+
+    is_uint8 = True
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        path: str | None = None,
+        raw: str | None = None,
+        layout: Literal["auto", "headed", "indented"] = "auto",
+        vocabulary: Vocabulary = "printable",
+        sequence_length: Annotated[int, Ge(1), Le(100_000)] = 80,
+        stride: Annotated[int, Ge(1)] = 1,
+        targets: Literal["next", "every"] = "next",
+        fraction: Fraction = 1.0,
+        min_samples: MinSamples = FEWEST,
+        choose: Choose = "random",
+        seed: Annotated[int, Ge(0)] | None = None,
+    ) -> None:
+        self.seed: int = run_seed if seed is None else seed
+        self._communicator = communicator
+        self._windows: Windows | None = None
+        every = targets == "every"
+
+        def read() -> tuple[Pool, Consecutive, np.ndarray]:
+            place = located(path, "shakespeare", raw)
+            found = speeches(_text(place), None if layout == "auto" else layout)
+            texts = list(texts_of_roles(found).values())
+            tokens = _encoded(place, texts, VOCABULARIES[vocabulary])
+            parts = np.array([_parts(len(own), sequence_length, stride) for own in tokens])
+            kept = _kept(parts[:, :, 1].reshape(-1), fraction, self.seed)
+            sizes = np.array([len(own) for own in kept]).reshape(-1, 3)
+            usable = np.where(sizes.min(axis=1, initial=1 << 62) > 0, sizes.sum(axis=1), 0)
+            rng = stream(self.seed, "partition")
+            roles = chosen(usable, n_clients, rng, min_samples, choose)
+            texts_taken = [tokens[role] for role in roles]
+            places = [kept[3 * role + part] for role in roles for part in range(3)]
+            self._windows = _windows(texts_taken, parts[roles], places, sequence_length, stride)
+            name = f"shakespeare-{bare_name(place).removesuffix('.txt')}"
+            labels = self._windows.targets()
+            characters = tuple(VOCABULARIES[vocabulary])
+            pool = Pool(
+                name, labels, len(characters), (sequence_length,), "uint8", class_names=characters
+            )
+            dealt = Consecutive(sizes[roles])
+            trained = np.repeat(np.tile([True, False, False], n_clients), dealt.sizes.reshape(-1))
+            return pool, dealt, self._windows.count_targets(trained, every, len(characters))
+
+        self._pool, self._dealt, counts = agreed(communicator, read)
+        about = replace(describe(self._pool, self._dealt), label_counts=counts)
+        self.description = replace(about, task="sequence") if every else about
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """Return the shards of ``client_ids``. Collective."""
+        shards = load_pooled(
+            self._pool, self._dealt, self._pieces, client_ids, dtype, self._communicator
+        )
+        if self.description.task == "classification":
+            return shards
+        train, val, test = map(_at_every_position, (shards.train, shards.val, shards.test))
+        return replace(shards, train=train, val=val, test=test)
+
+    def _pieces(self) -> Iterator[np.ndarray]:
+        assert self._windows is not None
+        yield from self._windows.pieces()
+
+
+def _at_every_position(split: Split) -> Split:
+    """The character after each of an input's, int64 (samples, length)."""
+    y = torch.cat([split.x[:, 1:].to(torch.int64), split.y[:, None]], dim=1)
+    return replace(split, y=y)
+
+
+def _text(place: Path) -> str:
+    with opened(place, held=HELD) as file:
+        content = file.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"data.path is '{place}', which is not text in UTF-8 (byte {error.start})"
+        ) from None
+
+
+def _encoded(place: Path, texts: list[str], vocabulary: str) -> list[np.ndarray]:
+    """The characters of each role's text, uint8, without those that the vocabulary lacks."""
+    if not texts:
+        raise InputError(
+            f"data.path is '{place}', in which no role speaks; speeches begin with 'ROLE:' on a "
+            "line after an empty one, or with '  ROLE. ' after two spaces (data.layout)"
+        )
+    tokens = [codes(text, vocabulary) for text in texts]
+    lacking = sum(int((own == UNKNOWN).sum()) for own in tokens)
+    if lacking:
+        log.warning("'%s': %d characters beyond the vocabulary are left out", place, lacking)
+    return [own[own != UNKNOWN] for own in tokens]
+
+
+def _parts(n: int, length: int, stride: int) -> list[tuple[int, int]]:
+    """First character and number of samples of the training, validation and test part."""
+    ends = [0, 3 * n // 5, 4 * n // 5, n]
+    return [
+        (start, max(0, (end - start - length - 1) // stride + 1)) for start, end in pairwise(ends)
+    ]
+
+
+def _kept(sizes: np.ndarray, fraction: float, seed: int) -> list[np.ndarray]:
+    """The numbers of those samples of each part that are used, ascending; ``sizes`` (parts,)."""
+    if fraction == 1:
+        return [np.arange(size) for size in sizes]
+    ends = np.cumsum(sizes)
+    kept = share_of(int(sizes.sum()), fraction, seed)
+    of_parts = np.split(kept, np.searchsorted(kept, ends[:-1]))
+    return [own - first for own, first in zip(of_parts, ends - sizes, strict=True)]
+
+
+def _windows(
+    tokens: list[np.ndarray], parts: np.ndarray, kept: list[np.ndarray], length: int, stride: int
+) -> Windows:
+    """Samples of these texts, whose ``parts`` (texts, 3, 2) ``_parts`` gives, those ``kept``."""
+    first = np.repeat(np.cumsum([0, *map(len, tokens)])[:-1], 3) + parts[:, :, 0].reshape(-1)
+    starts = [begin + stride * own for begin, own in zip(first, kept, strict=True)]
+    return Windows(np.concatenate(tokens), np.concatenate(starts), length)

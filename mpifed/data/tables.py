@@ -1,0 +1,446 @@
+"""Users' own samples: inputs, targets and clients as arrays, checked and described.
+
+Targets of a user's own samples: which task they are of, and labels as numbers from 0 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from mpifed.data.base import Task
+from mpifed.data.partitioned import PIECE, GroupedDataset, GroupedName, Parts, Pool, Source
+from mpifed.errors import InputError, one_line
+from mpifed.mpi.communicator import Communicator
+
+MOST_LABELS = 1 << 20
+"""Labels are counted from 0 on, so that a large one is more likely a mistake."""
+
+MOST_EXACT = 2.0**53
+"""Above it not all whole numbers are numbers of double precision."""
+
+SHOWN = 5
+"""Labels that a line of the log shows."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Targets as ``Split.y`` holds them.
+
+    Attributes
+    ----------
+    task : str
+        See ``Description``.
+    values : ndarray
+        (samples,) for labels, (samples, L) for sequences, else (samples, n_classes).
+    n_classes : int
+        Labels, tags or target columns.
+    class_names : tuple of str
+        Names of the labels, or empty.
+    remarks : tuple of str
+        Lines for the log: what was guessed, and which labels never occur.
+    """
+
+    task: Task
+    values: np.ndarray
+    n_classes: int
+    class_names: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def read_targets(
+    said: str,
+    y: np.ndarray | None,
+    task: Task | None,
+    x_shape: tuple[int, ...],
+    names: tuple[str, ...] = (),
+) -> Targets:
+    """Return checked targets.
+
+    The task is guessed by values, whatever their type: whole numbers and texts are labels, columns
+    of 0 and 1 are tags, other numbers are regressed on. Columns with one 1 in each row are refused
+    then, since they are labels as often as tags.
+
+    Parameters
+    ----------
+    said : str
+        The beginning of messages, as ``data.path is 'file.npz', where``.
+    y : ndarray or None
+        (samples,) or (samples, targets), numbers or texts; None for unlabelled data.
+    task : str or None
+        What is to be learnt; None guesses.
+    x_shape : tuple of int
+        Shape of the inputs, (samples, ...).
+    names : tuple of str
+        Names of the labels 0, 1, ...
+
+    Raises
+    ------
+    InputError
+        If the targets do not fit the task, or the task is to be named.
+    """
+    if task is None:
+        task, reason = _guessed(said, y)
+        found = _of_task(said, y, task, x_shape, names)
+        return Targets(
+            task, found.values, found.n_classes, found.class_names,
+            (_guess_in_words(found, reason), *found.remarks),
+        )  # fmt: skip
+    return _of_task(said, y, task, x_shape, names)
+
+
+def _guessed(said: str, y: np.ndarray | None) -> tuple[Task, str]:
+    """The task, and why."""
+    if y is None:
+        return "unlabelled", "there are no targets"
+    if y.ndim != 2 or y.shape[1] == 1:
+        if y.dtype.kind not in "biuf":
+            return "classification", "targets are texts"
+        if _is_whole(y):
+            return "classification", "targets are whole numbers"
+        return "regression", "targets are not all whole numbers"
+    columns = f"{y.shape[1]} columns"
+    if y.dtype.kind not in "biuf" or not np.isin(y, (0, 1)).all():
+        return "regression", f"targets have {columns} that are not all 0 or 1"
+    if _is_one_hot(y):
+        raise InputError(
+            f"{said} targets are {columns} with one 1 in each row: "
+            "data.task=classification reads them as labels, data.task=multi_label as tags"
+        )
+    return "multi_label", f"targets are 0 or 1 in {columns}"
+
+
+def _guess_in_words(found: Targets, reason: str) -> str:
+    said = f"data.task={found.task}, since {reason}"
+    if found.task != "classification":
+        return said
+    what = f"{found.n_classes} labels"
+    if found.class_names:
+        shown = ", ".join(one_line(name, 20) for name in found.class_names[:SHOWN])
+        what += f" in their order ({shown}{', ...' * (found.n_classes > SHOWN)})"
+    other = "" if "texts" in reason else "; data.task=regression predicts numbers"
+    return f"{said}: {what}{other}"
+
+
+def _of_task(
+    said: str, y: np.ndarray | None, task: Task, x_shape: tuple[int, ...], names: tuple[str, ...]
+) -> Targets:
+    if task == "unlabelled":
+        return Targets(task, np.zeros((x_shape[0], 0)), 0)
+    if y is None:
+        raise InputError(f"{said} there are no targets, but data.task is '{task}'")
+    if task == "classification":
+        return _labels(said, y, names)
+    if task == "sequence":
+        return _labels_at_positions(said, y, x_shape, names)
+    if y.dtype.kind not in "biuf":
+        raise InputError(f"{said} targets hold {one_line(str(y.dtype), 40)}, not numbers ({task})")
+    y = y.reshape(len(y), -1) if y.ndim == 1 else y
+    if y.ndim != 2 or y.shape[1] < 1:
+        raise InputError(f"{said} targets have the shape {y.shape}, not (samples, targets)")
+    if task == "multi_label":
+        if not np.isin(y, (0, 1)).all():
+            raise InputError(f"{said} a target is neither 0 nor 1, but data.task is 'multi_label'")
+        return Targets(task, y.astype(np.uint8), y.shape[1], names)
+    if not np.isfinite(y).all():
+        raise InputError(f"{said} a target is not finite")
+    return Targets(task, y.astype(np.float64), y.shape[1])
+
+
+def _labels(said: str, y: np.ndarray, names: tuple[str, ...]) -> Targets:
+    """Whole numbers from 0 on stay; other numbers and texts become the place in their order."""
+    y = y.reshape(-1) if y.shape == (len(y), 1) else y
+    if y.ndim == 2 and y.dtype.kind in "biuf" and _is_one_hot(y):
+        y = y.argmax(axis=1)
+    if y.ndim != 1:
+        raise InputError(
+            f"{said} labels have the shape {y.shape}, not (samples,), and are not one-hot"
+        )
+    if y.dtype.kind == "f" and _is_whole(y):
+        y = y.astype(np.int64)
+    if y.dtype.kind in "biu" and y.min() >= 0:
+        n_classes = max(int(y.max()) + 1, len(names))
+        if n_classes > MOST_LABELS:
+            raise InputError(
+                f"{said} a label is {n_classes - 1}; labels are numbers from 0 on, at most "
+                f"{MOST_LABELS - 1}; data.task=regression reads numbers that are no labels"
+            )
+        n_classes = max(n_classes, 2)
+        y = y.astype(np.int64)
+        own = names if len(names) == n_classes else ()
+        return Targets("classification", y, n_classes, own, _absent(y, n_classes))
+    values, places = numbered(said, y, "label")
+    n_classes = max(len(values), 2)
+    texts = tuple(map(str, values.tolist()))
+    return Targets("classification", places, n_classes, texts, _absent(places, n_classes))
+
+
+def _absent(labels: np.ndarray, n_classes: int) -> tuple[str, ...]:
+    absent = np.flatnonzero(np.bincount(labels.reshape(-1), minlength=n_classes) == 0)
+    if not len(absent):
+        return ()
+    shown = ", ".join(map(str, absent[:SHOWN])) + ", ..." * (len(absent) > SHOWN)
+    verb = "never occurs" if len(absent) == 1 else "never occur"
+    return (
+        f"{len(absent)} of the {n_classes} labels {verb} ({shown}), but models have an output for "
+        "each",
+    )
+
+
+def _labels_at_positions(
+    said: str, y: np.ndarray, x_shape: tuple[int, ...], names: tuple[str, ...]
+) -> Targets:
+    if y.dtype.kind not in "biu" or y.shape != x_shape[:2] or y.min() < 0 or y.max() > MOST_LABELS:
+        raise InputError(
+            f"{said} targets are {one_line(str(y.dtype), 40)} of shape {y.shape}; data.task "
+            f"'sequence' asks for whole numbers from 0 on of shape {x_shape[:2]}"
+        )
+    n_classes = max(int(y.max()) + 1, len(names), 2)
+    own = names if len(names) == n_classes else ()
+    y = y.astype(np.int64)
+    return Targets("sequence", y, n_classes, own, _absent(y, n_classes))
+
+
+def numbered(said: str, values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct values in their order, and the place of each among them, int64.
+
+    Parameters
+    ----------
+    said : str
+        The beginning of messages.
+    values : ndarray
+        Whole numbers or texts, (samples,).
+    what : str
+        What each of them is, for messages.
+
+    Raises
+    ------
+    InputError
+        If they are anything else.
+    """
+    if values.dtype.kind == "O" and all(isinstance(value, str) for value in values.tolist()):
+        values = values.astype(str)
+    is_whole = values.dtype.kind in "biuU" or (values.dtype.kind == "f" and _is_whole(values))
+    if values.ndim != 1 or not is_whole:
+        raise InputError(
+            f"{said} each {what} must be a whole number or a text, in one row; they are "
+            f"{one_line(str(values.dtype), 40)} of shape {values.shape}"
+        )
+    distinct, places = np.unique(values, return_inverse=True)
+    return distinct, places.reshape(-1).astype(np.int64)
+
+
+def marks(said: str, values: np.ndarray) -> np.ndarray:
+    """Return marks of test samples, 0 or 1 (samples,), as bool; ``InputError`` for others."""
+    if values.ndim != 1 or values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
+        raise InputError(f"{said} marks of test samples must be 0 or 1, one for each sample")
+    return values.astype(bool)
+
+
+def _is_whole(values: np.ndarray) -> bool:
+    if values.dtype.kind != "f":
+        return True
+    wide = values.astype(np.float64, copy=False)
+    return bool(np.all(wide == np.floor(wide)) and np.all(np.abs(wide) < MOST_EXACT))
+
+
+def _is_one_hot(y: np.ndarray) -> bool:
+    """Whether each row of columns has one 1 and zeros beside it."""
+    return bool(np.isin(y, (0, 1)).all() and np.all((y != 0).sum(axis=1) == 1))
+
+
+OwnTask = Literal["auto", "classification", "sequence", "multi_label", "regression", "unlabelled"]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Samples, one a row.
+
+    Attributes
+    ----------
+    x : ndarray
+        Inputs, numbers (samples, ...).
+    y : ndarray or None
+        Targets: (samples,) or (samples, targets).
+    client : ndarray or None
+        Whose each sample is, whole numbers or texts (samples,).
+    is_test : ndarray or None
+        Whether each sample is for testing, true or false or 0 or 1 (samples,).
+    class_names : tuple of str
+        Names of the labels.
+    divisor : int or None
+        What x is divided by unless an option says so; None where the source does not tell.
+    """
+
+    x: np.ndarray
+    y: np.ndarray | None = None
+    client: np.ndarray | None = None
+    is_test: np.ndarray | None = None
+    class_names: tuple[str, ...] = ()
+    divisor: int | None = None
+
+
+class OwnDataset(GroupedDataset):
+    """Samples of a user's own, as inputs, targets and clients.
+
+    Parameters
+    ----------
+    task : {'auto', 'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
+        What is to be learnt. ``sequence`` is a label at each position of x. ``auto`` is unlabelled
+        without targets, classification for whole numbers and texts, multi_label for several columns
+        of 0 and 1, regression for the rest; columns with one 1 in each row are refused.
+    divisor : int, optional
+        A sample is x over this number, as 255 for pictures of bytes. None is 255 for pictures in
+        parquet files, else 1.
+    partition : str, optional
+        How samples are dealt to the clients. None is natural where each sample has a client, else
+        iid.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or tested on those that are marked. None is published where
+        an option marks test samples, else 60_20_20.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        read: Callable[[], tuple[str, str, Columns]],
+        *,
+        task: OwnTask = "auto",
+        divisor: Annotated[int, Ge(1), Le(1 << 31)] | None = None,
+        partition: GroupedName | None = None,
+        split: Parts | None = None,
+        **options: Any,
+    ) -> None:
+        def find() -> Source:
+            said, name, columns = read()
+            if columns.client is None and partition == "natural":
+                raise InputError(
+                    "data.partition is 'natural', but no client of each sample is given "
+                    "(data.client)"
+                )
+            source = source_of(said, name, columns, task, divisor)
+            unread = tuple(_unread(columns, partition, split))
+            return replace(source, remarks=(*source.remarks, *unread))
+
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(n_clients, run_seed, communicator, find, **options)
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """Fill in partition and split, by whether samples have clients and marks for testing."""
+        partition = "natural" if options.get("client") else "iid"
+        split = "published" if options.get("test") else "60_20_20"
+        found = {"partition": options.get("partition"), "split": options.get("split")}
+        own = {"partition": partition, "split": split}
+        return {**options, **{name: found[name] or own[name] for name in own}}
+
+
+def _unread(columns: Columns, partition: str | None, split: str | None) -> Iterator[str]:
+    """Lines for the log about columns that the options make no use of."""
+    if columns.client is not None and partition != "natural":
+        yield (
+            f"data.partition={partition} deals samples without regard to the clients that are "
+            "given; data.partition=natural deals by them"
+        )
+    if columns.is_test is not None and split != "published":
+        yield (
+            f"data.split={split} mixes samples marked for testing with the others; "
+            "data.split=published tests on them"
+        )
+
+
+def source_of(
+    said: str, name: str, columns: Columns, task: OwnTask, divisor: int | None = None
+) -> Source:
+    """Return checked columns as a source.
+
+    Parameters
+    ----------
+    said : str
+        The beginning of messages, as ``data.path is 'file.npz', where``.
+    name : str
+        Name of the data set.
+    columns : Columns
+        The samples.
+    task : str
+        What is to be learnt.
+    divisor : int, optional
+        A sample is x over this number. None is that of the columns, else 1.
+
+    Raises
+    ------
+    InputError
+        If shapes or types do not fit, or a value is not finite.
+    """
+    x = _inputs(said, columns.x)
+    for column, what in (
+        (columns.y, "targets"),
+        (columns.client, "clients"),
+        (columns.is_test, "marks of test samples"),
+    ):
+        if column is not None and (column.ndim < 1 or len(column) != len(x)):
+            raise InputError(
+                f"{said} x has {len(x)} samples, but {what} have the shape {column.shape}"
+            )
+    found = read_targets(
+        said, columns.y, None if task == "auto" else task, x.shape, columns.class_names
+    )
+    scale = divisor or columns.divisor
+    pool = Pool(
+        name,
+        found.values,
+        found.n_classes,
+        x.shape[1:],
+        x.dtype.name,
+        scale or 1,
+        found.task,
+        found.class_names,
+    )
+    owner = is_test = None
+    if columns.client is not None:
+        owner = numbered(said, columns.client, "client")[1]
+    if columns.is_test is not None:
+        is_test = marks(said, columns.is_test)
+    remarks = found.remarks if scale is not None else (*found.remarks, *_not_divided(x))
+    return Source(pool, lambda: _pieces(x), owner, is_test=is_test, remarks=remarks)
+
+
+def _not_divided(x: np.ndarray) -> Iterator[str]:
+    if x.dtype == np.uint8 and x.max() > 1:
+        yield (
+            f"x holds bytes up to {x.max()}, which models see as they are; data.divisor=255 makes "
+            "numbers in [0, 1] of pictures, data.divisor=1 says that this is meant"
+        )
+
+
+def _pieces(x: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(x), PIECE):
+        yield np.ascontiguousarray(x[start : start + PIECE])
+
+
+def _inputs(said: str, x: np.ndarray) -> np.ndarray:
+    """x in a type that is stored: bytes, float32 or float64."""
+    if x.dtype.kind not in "biuf":
+        raise InputError(
+            f"{said} x holds {one_line(str(x.dtype), 40)}, not numbers that can be read: integers, "
+            "floating-point numbers of up to 64 bits"
+        )
+    if x.ndim < 2 or x.size == 0:
+        raise InputError(
+            f"{said} x has the shape {x.shape}; it must be (samples, features) or (samples, ...), "
+            "with a sample at least"
+        )
+    if x.dtype.kind == "f":
+        x = x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)
+        finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
+        if not finite.all():
+            raise InputError(f"{said} x of sample {finite.argmin()} has a value that is not finite")
+        return x
+    return x if x.dtype == np.uint8 else x.astype(np.float64)

@@ -1,0 +1,741 @@
+"""Pairs of distributions (P, Q) with a known optimal transport map.
+
+Q is the image of P under the gradient of a convex function, which by Brenier's theorem is the
+optimal map for the squared distance. There are three constructions (``catalogue``): Gaussians (the
+map is affine), a fixed random convex network, and the trained potentials Mix3toMix10 of Korotin et
+al. 2021 ("Do neural optimal transport solvers work?"). Samples are a function of the generator
+passed in; they are computed in float64 and rounded, so that float32 and float64 runs see the same
+data.
+
+Mixtures of Gaussians, to draw samples from.
+
+Benchmarks of two Gaussians, whose optimal map is affine and in closed form.
+
+The published trained potentials of the Wasserstein-2 benchmark, read from their files.
+
+Benchmarks whose map is the gradient of convex networks: random ones, and the published ones.
+
+The benchmarks by name.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import os
+import pickle
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from mpifed.data.archives import opened
+from mpifed.errors import InputError, one_line
+from mpifed.io.memory import check_memory
+from mpifed.models.icnn import DenseICNN, dense_icnn
+from mpifed.random import stream
+from topologies.inputs import read_bytes
+
+STD = 0.4
+"""Spread of a component before the mixture is scaled."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of Gaussians with equal weights.
+
+    A sample of component c is centres[c] + roots[c] xi with xi ~ N(0, I).
+
+    Attributes
+    ----------
+    centres : Tensor of float64, shape (k, d)
+        The means.
+    roots : Tensor of float64, shape (k, d, d)
+        Roots of the covariances.
+    """
+
+    centres: Tensor
+    roots: Tensor
+
+    @property
+    def dimension(self) -> int:
+        """The number of coordinates."""
+        return self.centres.shape[1]
+
+    def sample(self, generator: np.random.Generator, count: int) -> Tensor:
+        """Return samples of the mixture.
+
+        Parameters
+        ----------
+        generator : numpy.random.Generator
+            The generator.
+        count : int
+            The number of samples.
+
+        Returns
+        -------
+        Tensor of float64, shape (count, d)
+            The samples.
+        """
+        component = torch.from_numpy(generator.integers(0, len(self.centres), count))
+        noise = torch.from_numpy(generator.standard_normal((count, self.dimension)))
+        samples = self.centres[component]
+        for c, root in enumerate(self.roots):
+            mine = component == c
+            samples[mine] += noise[mine] @ root.T
+        return samples
+
+    def covariance(self) -> np.ndarray:
+        """Return the covariance of the mixture, float64 (d, d)."""
+        centred = self.centres - self.centres.mean(0)
+        spread = (self.roots @ self.roots.transpose(1, 2)).mean(0)
+        return (centred.T @ centred / len(centred) + spread).numpy()
+
+
+def gaussian(mean: np.ndarray, covariance: np.ndarray) -> Mixture:
+    """Return N(mean, covariance) as a mixture of one component.
+
+    Parameters
+    ----------
+    mean : ndarray, shape (d,)
+        The mean.
+    covariance : ndarray, shape (d, d)
+        The covariance.
+
+    Returns
+    -------
+    Mixture
+        The Gaussian.
+
+    Raises
+    ------
+    InputError
+        If the covariance is not symmetric and positive definite.
+
+    Examples
+    --------
+    >>> gaussian(np.zeros(2), np.diag([1.0, 4.0])).covariance()
+    array([[1., 0.],
+           [0., 4.]])
+    """
+    root = torch.from_numpy(symmetric_root(covariance))
+    return Mixture(torch.from_numpy(np.asarray(mean, np.float64))[None], root[None])
+
+
+def random_mixture(
+    dimension: int, components: int, random: np.random.Generator | np.random.RandomState
+) -> Mixture:
+    """Return a random mixture of the Wasserstein-2 benchmark (Korotin et al. 2021).
+
+    Along every axis the centres are a random order of 0, 1, .. minus their mean; the roots are
+    0.4 times random matrices with rows of length one. Everything is scaled so that the variance of
+    a coordinate is one on average. With numpy's legacy generator the draws are those of the
+    published code.
+
+    Parameters
+    ----------
+    dimension : int
+        The number of coordinates.
+    components : int
+        The number of components.
+    random : numpy.random.Generator | numpy.random.RandomState
+        The generator.
+
+    Returns
+    -------
+    Mixture
+        The mixture.
+    """
+    centres = (
+        np.stack(
+            [random.choice(components, components, replace=False) for _ in range(dimension)], 1
+        )
+        - (components - 1) / 2
+    )
+    rows = random.normal(size=(components, dimension, dimension))
+    rows /= np.linalg.norm(rows, axis=2, keepdims=True)
+    scale = math.sqrt(np.square(centres).sum(1).mean() / dimension + STD**2)
+    return Mixture(torch.from_numpy(centres / scale), torch.from_numpy(rows * (STD / scale)))
+
+
+def symmetric_root(matrix: np.ndarray) -> np.ndarray:
+    """Return the positive definite square root of a positive definite matrix.
+
+    Parameters
+    ----------
+    matrix : ndarray, shape (d, d)
+        The matrix.
+
+    Returns
+    -------
+    ndarray of float64, shape (d, d)
+        The root.
+
+    Raises
+    ------
+    InputError
+        If ``matrix`` is not symmetric and positive definite.
+
+    Examples
+    --------
+    >>> symmetric_root(np.diag([4.0, 9.0]))
+    array([[2., 0.],
+           [0., 3.]])
+    """
+    matrix = np.asarray(matrix, np.float64)
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    tolerance = 1e-10 * float(np.abs(matrix).max())
+    if not np.allclose(matrix, matrix.T, rtol=0, atol=tolerance) or values[0] <= tolerance:
+        raise InputError(f"a covariance is {matrix.tolist()}; it must be positive definite")
+    return (vectors * np.sqrt(values)) @ vectors.T
+
+
+Variance = Literal["trace", "l1"]
+Map = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """P, the optimal map to Q, and moments of Q; exact for Gaussians, otherwise estimated.
+
+    Attributes
+    ----------
+    name : str
+        Which benchmark it is.
+    source : Mixture
+        P.
+    true_map : Map
+        The map, from points (B, dimension) of any dtype to the same.
+    target_mean : ndarray, shape (dimension,)
+        The mean of Q.
+    target_covariance : ndarray, shape (dimension, dimension)
+        The covariance of Q.
+    cost : float
+        E ||X - m(X)||^2, that is W2^2 without a factor 1/2.
+    variance : Variance
+        Which number Var(Q) is.
+    """
+
+    name: str
+    source: Mixture
+    true_map: Map
+    target_mean: np.ndarray
+    target_covariance: np.ndarray
+    cost: float
+    variance: Variance = "trace"
+
+    @property
+    def dimension(self) -> int:
+        """The number of coordinates."""
+        return self.source.dimension
+
+    @property
+    def target_variance(self) -> float:
+        """Var(Q), by which L2-UVP divides.
+
+        The trace of the covariance as in the published code, or, ``l1``, as in the text of
+        Dieuleveut et al. 2025, section 7.2, the sum of its absolute entries.
+        """
+        if self.variance == "l1":
+            return float(np.abs(self.target_covariance).sum())
+        return float(np.trace(self.target_covariance))
+
+    def sample_source(
+        self, generator: np.random.Generator, count: int, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """Return samples of P.
+
+        Parameters
+        ----------
+        generator : numpy.random.Generator
+            The generator.
+        count : int
+            The number of samples.
+        dtype : torch.dtype, default torch.float32
+            The type of the result.
+
+        Returns
+        -------
+        Tensor, shape (count, dimension)
+            The samples.
+        """
+        return self.source.sample(generator, count).to(dtype)
+
+    def sample_target(
+        self, generator: np.random.Generator, count: int, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """Return samples of Q.
+
+        Parameters
+        ----------
+        generator : numpy.random.Generator
+            The generator.
+        count : int
+            The number of samples.
+        dtype : torch.dtype, default torch.float32
+            The type of the result.
+
+        Returns
+        -------
+        Tensor, shape (count, dimension)
+            The samples.
+        """
+        return self.true_map(self.source.sample(generator, count)).to(dtype)
+
+
+def check_targets(batch_size: int, dimension: int) -> None:
+    """Refuse minibatches of the target that memory cannot hold.
+
+    Parameters
+    ----------
+    batch_size : int
+        Samples of a minibatch; the target has as many as are asked for.
+    dimension : int
+        The number of coordinates.
+
+    Raises
+    ------
+    InputError
+        If the samples do not fit.
+    """
+    check_memory(
+        16.0 * batch_size * dimension,
+        f"local.batch_size is {batch_size}, which in {dimension} dimensions",
+    )
+
+
+def gaussian_benchmark(
+    source_mean: np.ndarray,
+    source_covariance: np.ndarray,
+    target_mean: np.ndarray,
+    target_covariance: np.ndarray,
+) -> Benchmark:
+    """Return the benchmark of two Gaussians.
+
+    The map is x -> m_Q + A (x - m_P), A = S_P^-1/2 (S_P^1/2 S_Q S_P^1/2)^1/2 S_P^-1/2 (Dowson and
+    Landau 1982).
+
+    Parameters
+    ----------
+    source_mean : ndarray, shape (d,)
+        m_P.
+    source_covariance : ndarray, shape (d, d)
+        S_P, symmetric and positive definite.
+    target_mean : ndarray, shape (d,)
+        m_Q.
+    target_covariance : ndarray, shape (d, d)
+        S_Q, symmetric and positive definite.
+
+    Returns
+    -------
+    Benchmark
+        The benchmark, with exact moments and cost.
+
+    Raises
+    ------
+    InputError
+        If a covariance is not positive definite.
+
+    Examples
+    --------
+    >>> shifted = gaussian_benchmark(np.zeros(1), np.eye(1), np.array([3.0]), 4 * np.eye(1))
+    >>> shifted.cost
+    10.0
+    """
+    source = gaussian(source_mean, source_covariance)
+    gaussian(target_mean, target_covariance)
+    root = source.roots[0].numpy()
+    inverse = np.linalg.inv(root)
+    crossed = symmetric_root(root @ target_covariance @ root)
+    matrix = inverse @ crossed @ inverse
+    shift = target_mean - matrix @ source_mean
+    affine = _affine(matrix, shift)
+    distance = np.sum((source_mean - target_mean) ** 2)
+    spread = np.trace(source_covariance) + np.trace(target_covariance) - 2 * np.trace(crossed)
+    return Benchmark(
+        "gaussian", source, affine, target_mean, target_covariance, float(distance + spread)
+    )
+
+
+def plane_gaussians() -> Benchmark:
+    """Return the benchmark from N(0, diag(1, 4)) to N((1, -1), [[2, 1], [1, 2]])."""
+    return gaussian_benchmark(
+        np.zeros(2), np.diag([1.0, 4.0]), np.array([1.0, -1.0]), np.array([[2.0, 1.0], [1.0, 2.0]])
+    )
+
+
+def random_gaussians(dimension: int, seed: int) -> Benchmark:
+    """Return two Gaussians with eigenvalues in [1/2, 2], random axes, and means from N(0, I).
+
+    Parameters
+    ----------
+    dimension : int
+        The number of coordinates.
+    seed : int
+        The seed of all draws.
+
+    Returns
+    -------
+    Benchmark
+        The benchmark, with exact moments and cost.
+    """
+    random = stream(seed, "transport/gaussians")
+    means, covariances = [], []
+    for _ in range(2):
+        axes = np.linalg.qr(random.normal(size=(dimension, dimension)))[0]
+        covariances.append(axes @ np.diag(np.exp2(random.uniform(-1, 1, dimension))) @ axes.T)
+        means.append(random.normal(size=dimension))
+    return gaussian_benchmark(means[0], covariances[0], means[1], covariances[1])
+
+
+def _affine(matrix: np.ndarray, shift: np.ndarray) -> Map:
+    def mapped(x: Tensor) -> Tensor:
+        return x @ torch.from_numpy(matrix).to(x).T + torch.from_numpy(shift).to(x)
+
+    return mapped
+
+
+FOLDER = "w2-benchmark"
+LARGEST = 1 << 26
+"""Bytes beyond which a file of potentials is refused."""
+
+
+def potentials_path(raw: str | None) -> Path:
+    """Return where the potentials are: ``raw``, or the directory w2-benchmark in MPIFED_DATA.
+
+    Parameters
+    ----------
+    raw : str | None
+        The directory or archive, if it is given.
+
+    Returns
+    -------
+    Path
+        An existing path.
+
+    Raises
+    ------
+    InputError
+        If neither is given or the path does not exist.
+    """
+    if raw is not None:
+        path = Path(raw).expanduser()
+        if not path.exists():
+            raise InputError(f"data.raw is '{path}', but there is no such file or directory")
+        return path
+    home = os.environ.get("MPIFED_DATA")
+    if not home:
+        raise InputError(
+            "data.raw is empty and MPIFED_DATA is not set; one of them must say where the trained "
+            "potentials are"
+        )
+    path = Path(home) / FOLDER
+    if not path.is_dir():
+        raise InputError(f"MPIFED_DATA is '{home}', but there is no directory '{path}'")
+    return path
+
+
+def read_potential(path: Path, name: str, model: DenseICNN) -> Tensor:
+    """Return the parameters in a file of potentials.
+
+    Parameters
+    ----------
+    path : Path
+        A directory with the file or with one archive, or an archive.
+    name : str
+        The name of the file.
+    model : DenseICNN
+        The network of the potential.
+
+    Returns
+    -------
+    Tensor of float64, shape (n_parameters,)
+        The flat parameters.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or damaged, has more than tensors, or is not of ``model``'s shape.
+    """
+    where = f"'{name}' in '{path}'"
+    try:
+        content = _content(path, name)
+        _check_unpacked(content, name)
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except (OSError, EOFError, tarfile.TarError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{where} cannot be read: {reason}") from error
+    except pickle.UnpicklingError as error:
+        raise InputError(f"{where} is not a file of weights alone, and is not read") from error
+    except InputError:
+        raise
+    except Exception as error:
+        # What torch's reader meets in a damaged file it raises as it comes.
+        raise InputError(f"{where} is damaged: {one_line(str(error), 200)}") from error
+    return _flat(state, model, where)
+
+
+def _content(path: Path, name: str) -> bytes:
+    if path.is_dir():
+        if (path / name).is_file():
+            return read_bytes(path / name, LARGEST)
+        archives = sorted(p for p in path.iterdir() if ".tar" in p.suffixes)
+        if len(archives) != 1:
+            raise InputError(f"'{path}' has neither a file '{name}' nor one .tar archive")
+        path = archives[0]
+    ending = {".tgz": ".gz", ".txz": ".xz"}.get(path.suffix)
+    # As a stream, so that what it decompresses on the way to the member is bounded.
+    with opened(path, ending=ending) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            if member.isfile() and Path(member.name).name == name:
+                _check_size(member.size, name)
+                found = archive.extractfile(member)
+                assert found is not None  # a regular file has a content
+                return found.read()
+    raise InputError(f"'{path}' has no file '{name}'")
+
+
+def _check_size(size: int, name: str) -> None:
+    if size > LARGEST:
+        raise InputError(f"'{name}' has {size} bytes; a file of potentials has at most {LARGEST}")
+
+
+def _check_unpacked(content: bytes, name: str) -> None:
+    """Refuse weights that are larger than their file says."""
+    if zipfile.is_zipfile(io.BytesIO(content)):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            _check_size(sum(member.file_size for member in archive.infolist()), name)
+
+
+def _flat(state: Any, model: DenseICNN, where: str) -> Tensor:
+    """Return the flat parameters of a state dict, in the order of ``DenseICNN``."""
+    layers = range(len(model.hidden))
+    quadratic = [f"quadratic_layers.{layer}.quadratic_decomposed" for layer in layers]
+    linear = [f"quadratic_layers.{layer}.weight" for layer in layers]
+    bias = [f"quadratic_layers.{layer}.bias" for layer in layers]
+    convex = [f"convex_layers.{layer}.weight" for layer in layers[:-1]]
+    pairs = zip(model.hidden[1:], model.hidden, strict=False)
+    shapes: dict[str, tuple[int, ...]] = {
+        **{n: (model.dimension, 1, h) for n, h in zip(quadratic, model.hidden, strict=True)},
+        **{n: (h, model.dimension) for n, h in zip(linear, model.hidden, strict=True)},
+        **{n: (h,) for n, h in zip(bias, model.hidden, strict=True)},
+        **dict(zip(convex, pairs, strict=True)),
+        "final_layer.weight": (1, model.hidden[-1]),
+    }
+    if not isinstance(state, Mapping) or set(state) != set(shapes):
+        raise InputError(f"{where} has not the tensors of a DenseICNN of {len(layers)} layers")
+    parts = []
+    for name, shape in shapes.items():
+        tensor = state[name]
+        if not isinstance(tensor, Tensor) or tensor.shape != shape:
+            found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise InputError(f"{where} has {found} for {name}, not {shape}")
+        values = tensor.double()
+        if not values.isfinite().all():
+            raise InputError(f"{where} has values that are not finite in {name}")
+        parts.append((values[:, 0].T if name in quadratic else values).flatten())
+    flat = torch.cat(parts)
+    if (flat[model.n_skip :] < 0).any():
+        raise InputError(f"{where} has negative weights between layers: its f is not convex")
+    return flat
+
+
+ESTIMATES = 1 << 14
+"""Samples from which a map is standardised and the moments of Q are estimated."""
+
+
+PUBLISHED = (2, 4, 8, 16, 32, 64, 128, 256)
+"""Dimensions of the published potentials."""
+
+
+STRONG_CONVEXITY = 1e-2
+
+BLOCK = 1024
+"""Points that are mapped at once."""
+
+
+def random_icnn_benchmark(dimension: int, seed: int) -> Benchmark:
+    """Return a random mixture of three Gaussians with its image under a fixed random network.
+
+    The network has the widths of the published potentials and the strong convexity 1/2 before the
+    map is standardised; see ``_random_potential`` for its parameters.
+
+    Parameters
+    ----------
+    dimension : int
+        The number of coordinates.
+    seed : int
+        The seed of all draws.
+
+    Returns
+    -------
+    Benchmark
+        The benchmark, with estimated moments and cost.
+    """
+    source = random_mixture(dimension, 3, stream(seed, "transport/mixture"))
+    model = dense_icnn(dimension, strong_convexity=0.5)
+    potential = _random_potential(model, stream(seed, "transport/potential"))
+    return _standardised("random_icnn", source, [potential], model, seed)
+
+
+def mix3_to_mix10(dimension: int, seed: int, raw: str | None = None) -> Benchmark:
+    """Return the published benchmark: three random Gaussians, mapped by two trained potentials.
+
+    P has the published parameters, which come from numpy's legacy generator with seed 0. Samples
+    and the estimates for the standardisation are mpifed's, as the published ones depend on a GPU.
+
+    Parameters
+    ----------
+    dimension : int
+        One of ``PUBLISHED``.
+    seed : int
+        The seed of the estimates.
+    raw : str, optional
+        The directory or archive with the potentials; None takes ``$MPIFED_DATA``.
+
+    Returns
+    -------
+    Benchmark
+        The benchmark, with estimated moments and cost.
+
+    Raises
+    ------
+    InputError
+        For a dimension that was not published, or potentials that cannot be read.
+    """
+    if dimension not in PUBLISHED:
+        listing = ", ".join(map(str, PUBLISHED))
+        raise InputError(f"data.dimension is {dimension}; mix3tomix10 has {listing}")
+    path = potentials_path(raw)
+    source = random_mixture(dimension, 3, np.random.RandomState(0))
+    model = dense_icnn(dimension, strong_convexity=STRONG_CONVEXITY)
+    names = (f"{dimension}_v1.pt", f"{dimension}_v2.pt")
+    potentials = [read_potential(path, name, model) for name in names]
+    return _standardised("mix3tomix10", source, potentials, model, seed)
+
+
+def _random_potential(model: DenseICNN, generator: np.random.Generator) -> Tensor:
+    """Parameters of a network whose gradient is far from affine, float64.
+
+    Units have slopes b ~ N(0, 16 / d), offsets c ~ N(0, 16) and weak quadratics a ~ N(0, 0.01 / d):
+    they bend where P has its mass. Each takes two units below on average, with weights |N(0, 1)|,
+    and w is |N(0, 0.09 d / 16)|. A dense W would give all units the same sum, and an affine map.
+    """
+    d, width = model.dimension, model.width
+    quadratic = generator.normal(0, 0.1 / math.sqrt(d), width * d)
+    linear = generator.normal(0, 4 / math.sqrt(d), width * d)
+    offsets = generator.normal(0, 4, width)
+    convex = []
+    for below, above in itertools.pairwise(model.hidden):
+        weights = np.abs(generator.normal(0, 1, (above, below)))
+        convex.append((weights * (generator.random((above, below)) < 2 / below)).ravel())
+    final = np.abs(generator.normal(0, 0.3 * math.sqrt(d / 16), model.hidden[-1]))
+    return torch.from_numpy(np.concatenate([quadratic, linear, offsets, *convex, final]))
+
+
+def _standardised(
+    name: str, source: Mixture, potentials: list[Tensor], model: DenseICNN, seed: int
+) -> Benchmark:
+    """Return the map grad(D_1 + D_2 + ..), scaled to mean 0 and variance 1 per coordinate.
+
+    Both are estimated from one sample of P, the moments of Q from another.
+    """
+
+    def raw(x: Tensor) -> Tensor:
+        pushed = torch.zeros_like(x)
+        for points, out in zip(x.split(BLOCK), pushed.split(BLOCK), strict=True):
+            for potential in potentials:
+                out += model.push(potential.to(x), points)
+        return pushed
+
+    sample = raw(source.sample(stream(seed, "transport/standardise"), ESTIMATES))
+    shift = sample.mean(0)
+    scale = float(sample.var(0, correction=0).mean().sqrt())
+
+    def mapped(x: Tensor) -> Tensor:
+        return (raw(x) - shift.to(x)) / scale
+
+    x = source.sample(stream(seed, "transport/moments"), ESTIMATES)
+    y = mapped(x)
+    return Benchmark(
+        name,
+        source,
+        mapped,
+        y.mean(0).numpy(),
+        y.T.cov(correction=0).numpy(),
+        float((x - y).square().sum(1).mean()),
+    )
+
+
+Name = Literal["auto", "gaussian", "random_icnn", "mix3tomix10"]
+
+
+def find_benchmark(
+    seed: int,
+    *,
+    benchmark: Name = "auto",
+    dimension: Annotated[int, Ge(1)] = 16,
+    raw: str | None = None,
+) -> Benchmark:
+    """Return a transport problem by name.
+
+    ``auto`` is mix3tomix10 where ``raw`` or MPIFED_DATA names its potentials and the dimension was
+    published, otherwise random_icnn. ``gaussian`` in two dimensions is a fixed pair with a closed
+    form, in other dimensions a random one.
+
+    Parameters
+    ----------
+    seed : int
+        The seed of all draws.
+    benchmark : Name, default 'auto'
+        The name.
+    dimension : int, default 16
+        The number of coordinates.
+    raw : str, optional
+        The directory or archive with the potentials of mix3tomix10.
+
+    Returns
+    -------
+    Benchmark
+        The benchmark; its ``name`` says which ``auto`` took.
+
+    Raises
+    ------
+    InputError
+        If mix3tomix10 cannot be read or has no such dimension.
+    """
+    if benchmark == "gaussian":
+        return plane_gaussians() if dimension == 2 else random_gaussians(dimension, seed)
+    if benchmark == "auto":
+        benchmark = automatic(dimension, raw)
+    if benchmark == "random_icnn":
+        return random_icnn_benchmark(dimension, seed)
+    return mix3_to_mix10(dimension, seed, raw)
+
+
+def automatic(dimension: int, raw: str | None) -> Name:
+    """Return the benchmark that ``auto`` means in this environment; see ``find_benchmark``.
+
+    Parameters
+    ----------
+    dimension : int
+        The number of coordinates.
+    raw : str | None
+        The directory or archive with the potentials, if it is given.
+
+    Returns
+    -------
+    str
+        "mix3tomix10" or "random_icnn".
+    """
+    home = os.environ.get("MPIFED_DATA")
+    there = raw is not None or (home is not None and (Path(home) / FOLDER).is_dir())
+    return "mix3tomix10" if there and dimension in PUBLISHED else "random_icnn"

@@ -1,0 +1,144 @@
+"""Samples of a transport benchmark's source P, cut among clients; the target Q is public."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge
+
+from mpifed.data.base import Dataset, Description, Shards
+from mpifed.data.delivery import agreed
+from mpifed.data.generated import make_shards, no_targets
+from mpifed.data.kmeans import Solver
+from mpifed.data.partitions import equal_parts
+from mpifed.io.memory import check_memory
+from mpifed.mpi.communicator import Communicator
+from mpifed.optimal_transport.benchmarks import Name, Variance, automatic, find_benchmark
+from mpifed.random import stream
+
+
+class Transport(Dataset):
+    """Optimal transport: unlabelled samples of P (Dieuleveut et al. 2025, section 7.2).
+
+    Parameters
+    ----------
+    benchmark : {'auto', 'gaussian', 'random_icnn', 'mix3tomix10'}
+        A pair (P, Q) whose optimal map is known. ``mix3tomix10`` has trained potentials; ``auto``
+        is it where they are available, else ``random_icnn``. A configuration keeps which it was.
+    dimension : int
+        Length of a sample.
+    raw : str, optional
+        Directory of the trained potentials. None is ``$MPIFED_DATA/w2-benchmark``.
+    samples : int
+        Samples of P for each client.
+    partition : {'kmeans', 'iid'}
+        Whether samples are cut by k-means into equal clusters, so that clients differ, or are each
+        client's own draws.
+    kmeans_solver : {'own', 'package'}
+        Solver of the partition ``kmeans``: mpifed's own, or the package k-means-constrained.
+    target_variance : {'trace', 'l1'}
+        Var(Q) of L2-UVP: the trace of the covariance, or the sum of its absolute entries.
+    seed : int, optional
+        Seed of the data set. None is the run's.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        benchmark: Name = "auto",
+        dimension: Annotated[int, Ge(1)] = 16,
+        raw: str | None = None,
+        samples: Annotated[int, Ge(2)] = 2048,
+        partition: Literal["kmeans", "iid"] = "kmeans",
+        kmeans_solver: Solver = "own",
+        target_variance: Variance = "trace",
+        seed: Annotated[int, Ge(0)] | None = None,
+    ) -> None:
+        self.seed: int = run_seed if seed is None else seed
+        # Covariances of three Gaussians, and a layer of the potentials, which is twice as wide.
+        check_memory(40.0 * dimension**2, f"data.dimension is {dimension}, which")
+        # The owner of each sample, and two of its float64 copies.
+        check_memory(
+            8.0 * n_clients * samples * (1 + 2 * dimension),
+            f"data.samples is {samples}, which for {n_clients} clients in {dimension} dimensions",
+        )
+        found = find_benchmark(self.seed, benchmark=benchmark, dimension=dimension, raw=raw)
+        self.benchmark = replace(found, variance=target_variance)
+        self.n_clients, self.samples, self.partition = n_clients, samples, partition
+        self.owner = np.repeat(np.arange(n_clients), samples)
+        if partition == "kmeans":
+            self.owner = agreed(
+                communicator,
+                lambda: equal_parts(
+                    self._pool(), n_clients, stream(self.seed, "partition"), kmeans_solver
+                ),
+            )
+        counts = np.full(n_clients, samples)
+        none = np.zeros(n_clients, np.int64)
+        self.description = Description(
+            f"transport-{self.benchmark.name}",
+            (dimension,),
+            0,
+            counts,
+            none,
+            none,
+            task="unlabelled",
+            problem=self.benchmark,
+        )
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """Return the options with ``auto`` replaced by the benchmark that it means here.
+
+        Another environment might choose another one.
+
+        Parameters
+        ----------
+        options : dict[str, Any]
+            The options of the data set.
+        n_training : int
+            Not used.
+
+        Returns
+        -------
+        dict of str to Any
+            The options to store.
+        """
+        if options["benchmark"] != "auto":
+            return options
+        return {**options, "benchmark": automatic(options["dimension"], options["raw"])}
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """Return the shards of some clients.
+
+        Parameters
+        ----------
+        client_ids : ndarray of int64
+            The clients.
+        dtype : torch.dtype
+            The type of the samples.
+
+        Returns
+        -------
+        Shards
+            Their shards.
+        """
+        pool = self._pool()
+
+        def make(client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+            own = pool[self.owner == client]
+            return own, no_targets(own)
+
+        return make_shards(self.description, client_ids, dtype, make)
+
+    def _pool(self) -> np.ndarray:
+        """Return all samples, float64 (clients * samples, dimension)."""
+        generator = stream(self.seed, "transport/samples")
+        count = self.n_clients * self.samples
+        return self.benchmark.sample_source(generator, count, torch.float64).numpy()

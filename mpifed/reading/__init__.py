@@ -1,1 +1,0 @@
-"""Readers of files, one for each kind of file; they check what they read."""

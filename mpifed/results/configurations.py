@@ -1,0 +1,80 @@
+"""Stored configurations of runs, checked before other code relies on their form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mpifed.errors import InputError
+from mpifed.io.text import is_count
+from mpifed.io.yaml_files import read_yaml
+
+COMPONENTS = ("data", "model", "algorithm", "exchange", "compression")
+SECTIONS = (*COMPONENTS, "local", "evaluation", "checkpoint")
+"""Sections of a stored configuration that are mappings; ``COMPONENTS`` have a name."""
+
+
+def read_stored(path: Path) -> dict[str, Any]:
+    """Read the configuration that a run has stored in its config.yaml.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    dict
+        The configuration, not resolved.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or is not one that a run may have written.
+    """
+    configuration = read_yaml(path)
+    try:
+        check_stored(configuration)
+    except ValueError as error:
+        raise InputError(f"{path} is not the configuration of a run: {error}") from None
+    return dict(configuration)
+
+
+def check_stored(configuration: Any) -> None:
+    """Check the form of a stored configuration.
+
+    Options of components, which may be a user's own, are checked by ``config.resolve`` alone.
+
+    Parameters
+    ----------
+    configuration : Any
+        The content of the file.
+
+    Raises
+    ------
+    ValueError
+        If no run writes such a configuration.
+
+    Examples
+    --------
+    >>> check_stored({"clients": 0})
+    Traceback (most recent call last):
+    ValueError: clients is not a whole number, at least 1
+    """
+    if not isinstance(configuration, dict) or not all(isinstance(k, str) for k in configuration):
+        raise ValueError("it does not hold a mapping of keys to values")
+    for name, least in (("clients", 1), ("rounds", 1), ("seed", 0)):
+        if not is_count(configuration.get(name)) or configuration[name] < least:
+            raise ValueError(f"{name} is not a whole number, at least {least}")
+    # Runs of earlier versions have no section storage.
+    for name, found in [(name, configuration.get(name)) for name in SECTIONS] + [
+        ("storage", configuration.get("storage", {}))
+    ]:
+        if not isinstance(found, dict):
+            raise ValueError(f"{name} is not a mapping")
+    for name in COMPONENTS:
+        if not isinstance(configuration[name].get("name"), str):
+            raise ValueError(f"{name}.name is not a text")
+    every = configuration["evaluation"].get("every")
+    if not is_count(every) or every < 1:
+        raise ValueError("evaluation.every is not a whole number, at least 1")

@@ -1,0 +1,344 @@
+"""Results in a run directory: metrics.csv, clients.h5 and summary.json, checked.
+
+The results of one run, as a program reads them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpifed.errors import InputError, in_words, one_line
+from mpifed.io.text import damaged, is_count, is_number, read_json, read_text
+
+ROUND = re.compile(r"[0-9]{1,18}")
+DIGEST = "state_digest"
+"""The only column of metrics.csv that is not numeric."""
+
+RATE = ("p", "tau", "per_round")
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The content of metrics.csv.
+
+    Attributes
+    ----------
+    columns : list of str
+        Names of the columns.
+    rows : list of list of str
+        Fields of each row, as text.
+    """
+
+    columns: list[str]
+    rows: list[list[str]]
+
+    def texts(self, name: str) -> list[str]:
+        """Return the column called ``name`` as text."""
+        place = self.columns.index(name)
+        return [row[place] for row in self.rows]
+
+    def numbers(self, name: str) -> np.ndarray:
+        """Return a column as float64 (rows,), NaN where a field is empty.
+
+        Parameters
+        ----------
+        name : str
+            One of ``columns``, other than ``state_digest``.
+
+        Examples
+        --------
+        >>> Metrics(["round", "train_loss"], [["0", "1.5"], ["1", ""]]).numbers("train_loss")
+        array([1.5, nan])
+        """
+        return np.array([_number(text) for text in self.texts(name)], dtype=np.float64)
+
+
+def read_metrics(path: Path, growing: bool = False) -> Metrics:
+    """Read a metrics.csv.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    growing : bool
+        Whether its run may be writing to it, so that what follows the last complete line is left
+        out.
+
+    Raises
+    ------
+    InputError
+        If it is not such a file: rounds rise, all rows have the same columns, and all columns but
+        ``state_digest`` hold numbers or nothing.
+    """
+    text = read_text(path)
+    if growing:
+        text = text[: text.rfind("\n") + 1]
+    elif not text.endswith("\n"):
+        raise damaged(path, "its last line is cut")
+    try:
+        columns, *rows = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
+        if columns or rows or not growing:
+            check_rows(columns, rows)
+    except (csv.Error, ValueError) as error:
+        raise damaged(path, str(error)) from None
+    return Metrics(columns, rows)
+
+
+def check_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Check the columns and rows of a metrics.csv.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Names of the columns.
+    rows : sequence of sequence of str
+        Fields of each row, as text.
+
+    Raises
+    ------
+    ValueError
+        The message names the row, and what is wrong in it.
+    """
+    if "round" not in columns:
+        raise ValueError("it has no column round")
+    if len(set(columns)) != len(columns) or not all(columns):
+        raise ValueError("a column has no name, or that of another")
+    last = -1
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(columns):
+            raise ValueError(f"row {number} has {len(row)} fields for {len(columns)} columns")
+        named = dict(zip(columns, row, strict=True))
+        text = named["round"]
+        if not ROUND.fullmatch(text) or int(text) <= last:
+            shown = one_line(repr(text), 60)
+            raise ValueError(f"round is {shown} in row {number}; rounds are whole numbers and rise")
+        last = int(text)
+        for name, value in named.items():
+            if name != DIGEST and not _is_number(value):
+                shown = one_line(repr(value), 60)
+                raise ValueError(f"{one_line(name, 60)} is {shown} in row {number}, not a number")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        _number(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(text: str) -> float:
+    if not text.isascii() or "_" in text:
+        raise ValueError
+    return float(text) if text else math.nan
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Read a summary.json.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    dict
+        Its content. That of a run that diverged has fewer keys than that of a finished one.
+
+    Raises
+    ------
+    InputError
+        If it is not such a file.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict) or not isinstance(found.get("status"), str):
+        raise damaged(path, "it has no status")
+    if not is_count(found.get("rounds")):
+        raise damaged(path, "rounds is not a whole number, at least 0")
+    seconds = found.get("seconds")
+    if seconds is not None or found["status"] == "finished":
+        total = seconds.get("total") if isinstance(seconds, dict) else None
+        if not is_number(total) or not 0 <= total < math.inf:
+            raise damaged(path, "seconds.total is not a number, at least 0")
+    rate = found.get("predicted_contraction")
+    numbers = isinstance(rate, dict) and all(is_number(rate.get(key)) for key in RATE)
+    if rate is not None and not numbers:
+        raise damaged(path, f"{', '.join(RATE)} of predicted_contraction must be numbers")
+    for name in ("test_accuracy", "test_accuracy_p10", "test_loss"):
+        if found.get(name) is not None and not is_number(found[name]):
+            raise damaged(path, f"{name} is not a number")
+    return found
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The content of clients.h5.
+
+    Attributes
+    ----------
+    results : dict of str to ndarray
+        Results by name, (clients, ...).
+    learnt : dict of str to ndarray
+        Results that belong to no client; the group ``learnt``.
+    """
+
+    results: dict[str, np.ndarray]
+    learnt: dict[str, np.ndarray]
+
+
+def read_clients(path: Path) -> Clients:
+    """Read a clients.h5.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If it is not such a file: every result is made of numbers, with a row for each client.
+    """
+    from mpifed.io import hdf5  # imports h5py, which the other files do not need
+
+    try:
+        with hdf5.opened(path) as file:
+            group = file.get("learnt", {})
+            learnt = {name: hdf5.whole(group[name]) for name in group}
+            results = {name: hdf5.whole(data) for name, data in file.items() if name != "learnt"}
+        _check_results(results)
+    except FileNotFoundError:
+        raise InputError(f"'{path}' is missing") from None
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise damaged(path, str(getattr(error, "strerror", None) or error)) from None
+    return Clients(results, learnt)
+
+
+def _rise(ids: np.ndarray) -> bool:
+    return bool((ids[:1] >= 0).all() and (ids[1:] > ids[:-1]).all())
+
+
+def _check_results(results: dict[str, np.ndarray]) -> None:
+    ids = results.get("client_id")
+    if ids is None or ids.dtype.kind not in "iu" or ids.ndim != 1 or not _rise(ids):
+        raise ValueError("client_id has no rising numbers of clients, from 0 on")
+    for name, values in results.items():
+        if values.dtype.kind not in "biuf" or values.shape[:1] != ids.shape:
+            raise ValueError(
+                f"{name} is {values.dtype} of shape {values.shape}, not numbers of "
+                f"{len(ids)} clients"
+            )
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run. Its files are read on first access.
+
+    Attributes
+    ----------
+    directory : Path
+        The run directory.
+    status : {'finished', 'stopped', 'diverged', 'unfinished', 'dry run'}
+        How the run ended; 'unfinished' where it goes on, or has ended without a summary.
+    """
+
+    directory: Path
+    status: str
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json."""
+        return read_summary(self.directory / "summary.json")
+
+    @cached_property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """The columns of metrics.csv: float64, NaN where empty; ``state_digest`` as text."""
+        path = self.directory / "metrics.csv"
+        found = read_metrics(path, growing=self.status == "unfinished")
+        return {
+            name: np.array(found.texts(name)) if name == DIGEST else found.numbers(name)
+            for name in found.columns
+        }
+
+    @cached_property
+    def clients(self) -> dict[str, np.ndarray]:
+        """The datasets of clients.h5 by name, each (clients, ...)."""
+        return self._clients_file.results
+
+    @cached_property
+    def learnt(self) -> dict[str, np.ndarray]:
+        """Results that belong to no client, by name: a dictionary, means, potentials.
+
+        The group ``learnt`` of clients.h5; empty for methods whose models are in the checkpoint.
+        """
+        return self._clients_file.learnt
+
+    def frame(self) -> Any:
+        """Return ``metrics`` as a pandas DataFrame with a row for each recorded round.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Its index is ``round``.
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError(
+                f"frame() needs pandas, which cannot be imported: {in_words(error)}; install it "
+                "with python -m pip install 'mpifed[pandas]', or use metrics, its columns as arrays"
+            ) from None
+        columns = {**self.metrics, "round": self.metrics["round"].astype(np.int64)}
+        return pandas.DataFrame(columns).set_index("round")
+
+    @cached_property
+    def _clients_file(self) -> Clients:
+        return read_clients(self.directory / "clients.h5")
+
+
+def read(run: str | Path) -> Result:
+    """Return the results of a run from its directory, also while it goes on.
+
+    Parameters
+    ----------
+    run : str or Path
+        The run directory.
+
+    Raises
+    ------
+    InputError
+        If the directory holds no run.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import mpifed
+    >>> options = {"clients": 3, "rounds": 2, "data.n_test": 20, "data.dimension": 10}
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     _ = mpifed.run("synthetic-fedem", output=f"{directory}/run", **options)
+    ...     result = mpifed.read(f"{directory}/run")
+    ...     print(result.status, result.metrics["round"])
+    finished [0. 2.]
+    """
+    directory = Path(os.fspath(run))
+    if not (directory / "config.yaml").is_file():
+        raise InputError(f"run is '{directory}', which holds no run: there is no config.yaml in it")
+    summary = directory / "summary.json"
+    return Result(directory, read_summary(summary)["status"] if summary.exists() else "unfinished")

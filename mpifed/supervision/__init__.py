@@ -1,1 +1,0 @@
-"""Processes that watch ranks, how a rank ends, and requests to stop."""

@@ -1,0 +1,133 @@
+"""A guard for every rank of a job: a process that reports a rank which dies or stops responding.
+
+A rank that is killed (out of memory, a crash in a library, ``os._exit``) cannot report its own
+end, and some launchers then end the job silently, late, or even with exit code 0. One that is
+suspended, or caught in a loop, keeps all others waiting for ever. Under a launcher every rank is
+therefore a process beside the one that was started, which guards it: waits for it, forwards
+signals, watches its signs of life (``heartbeat``) and the launcher's (``launcher``), reports an end
+that the rank has not announced, and notifies the guards of the other ranks, so that the whole job
+ends: through ``peers`` once MPI has initialised, before that through ``rendezvous`` on the same
+host and through the launcher on others.
+
+The rank is forked from the guard, or, where several share a node, from a process that has imported
+for all of them (``stub``).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import socket
+from collections.abc import Callable
+
+from mpifed.errors import EXIT_BAD_INPUT, complain
+from mpifed.watchdog import exit as leaving
+from mpifed.watchdog import heartbeat
+from mpifed.watchdog.heartbeat import Ends
+from mpifed.watchdog.launcher import Launch, die_with_parent, end_job, launched, started_at
+from mpifed.watchdog.peers import listen
+from mpifed.watchdog.rank_process import Child
+from mpifed.watchdog.starting import Starting
+from mpifed.watchdog.stub import join, usable
+from mpifed.watchdog.watch import Watch
+
+FEWEST_FILES = 32
+"""Files that a process must be allowed to open; two ranks of MPICH on one host need 28."""
+
+
+def guarded(
+    action: Callable[[], int], preload: Callable[[], bool] | None = None, quiet: bool = True
+) -> int:
+    """Run ``action`` in another process under a guard if a launcher started this one, else here.
+
+    Call it before anything has started a thread, registered an ``atexit`` function or initialised
+    MPI, since the process forks.
+
+    Parameters
+    ----------
+    action : callable
+        The work of the rank; returns its exit code.
+    preload : callable, optional
+        Imports what ranks need, in a process from which those of a node are then forked; returns
+        whether they shall be. Without it, every rank imports for itself.
+    quiet : bool
+        Whether nothing is said while ranks start.
+
+    Returns
+    -------
+    int
+        The exit code. It is returned in the rank too, whose caller must exit with it.
+    """
+    leaving.prepare()
+    launch = launched()
+    if launch is None or not hasattr(os, "fork"):
+        return leaving.leave(action())
+    if (refused := _few_files(launch)) is not None:
+        return refused
+    shared = preload is not None and usable(launch)
+    reading, ends, listening = _new_ends(launch.on_one_host, shared)
+    says = launch.rank == 0 and launch.size > 1 and not quiet
+    starting = Starting(launch) if says else None
+    watch = Watch(launch, reading, ends.board, listening, starting)
+    joined = join(launch, ends, preload, watch.close) if preload is not None and shared else None
+    if isinstance(joined, Ends):
+        return _work(action, joined)
+    if joined is not None:
+        code = watch.wait_for(joined)
+        joined.close()
+        if code is not None:
+            watch.close()
+            return code
+    child = os.fork()
+    if child:
+        os.close(ends.pipe)
+        code = watch.wait_for(Child(child))
+        assert code is not None
+        watch.close()
+        return code
+    watch.close()
+    die_with_parent(ends.guard)
+    return _work(action, ends)
+
+
+def _few_files(launch: Launch) -> int | None:
+    """Return the exit code where this process may open too few files for MPI, after saying so.
+
+    MPI would abort the rank with pages of its own messages, or leave the others waiting.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most == resource.RLIM_INFINITY or most >= FEWEST_FILES:
+        return None
+    if launch.rank == 0 or not launch.on_one_host:
+        complain(
+            "mpifed",
+            f"ulimit -n is {most} on {socket.gethostname()}, so that a process may open {most} "
+            f"files; a rank needs at least {FEWEST_FILES}",
+        )
+    if not launch.on_one_host:  # others may have another limit, and would wait
+        end_job()
+    return EXIT_BAD_INPUT
+
+
+def _new_ends(on_one_host: bool, shared: bool) -> tuple[int, Ends, socket.socket | None]:
+    """Return the guard's end of a pipe, the ends of the rank, and the guard's UDP socket."""
+    reading, writing = os.pipe()
+    memory = -1
+    if shared:
+        memory = os.memfd_create("mpifed-signs")
+        os.ftruncate(memory, mmap.PAGESIZE)
+    listening = listen(on_one_host)
+    port = listening.getsockname()[1] if listening is not None else None
+    board = heartbeat.new_board(memory)
+    return reading, Ends(board, memory, writing, port, os.getpid(), started_at()), listening
+
+
+def _work(action: Callable[[], int], ends: Ends) -> int:
+    """Run ``action`` as a rank that is connected to its guard."""
+    heartbeat.begin(ends.board, ends.pipe, ends.port, ends.guard, ends.began)
+    heartbeat.step()  # the guard may have waited long for a process to fork this one
+    try:
+        return leaving.leave(action())
+    finally:
+        heartbeat.announce_orderly_end()

@@ -1,0 +1,312 @@
+"""The description of a graph with its matrix or schedule, as one flat record.
+
+The commands' graph, weights and schedule: parsed and checked as a plan, then built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.analysis.consensus import consensus_rate
+from topologies.analysis.messages import MESSAGE_BYTES, communication, sampled_rounds
+from topologies.analysis.spectrum import diameter, effective_neighbours, slem
+from topologies.clock import cpu_seconds
+from topologies.graphs.build import NODES, build_graph, parse_graph
+from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.parameters import TopologyError, node_count, parse_spec
+from topologies.schedules.sequences import Schedule, as_schedule
+from topologies.schedules.table import SCHEDULES, build_schedule, parse_schedule
+from topologies.weights.rules import check_weights
+
+SPECTRUM_NODES = 3000
+COVARIANCE_NODES = 300
+
+
+def describe(
+    graph: nx.Graph | None,
+    source: MixingMatrix | Schedule,
+    *,
+    schedule: str = "static",
+    accuracy: float = 1e-2,
+    gamma: float = 0.9,
+    message_bytes: float = MESSAGE_BYTES,
+    seconds: float | None = None,
+) -> dict[str, Any]:
+    """Return the properties of a graph and the matrix or schedule on it.
+
+    The keys are those of ``python -m topologies show --json``. ``slem`` and what follows from it
+    are given for a matrix that is used in every round; ``consensus_rate`` is p over ``tau`` rounds.
+
+    Parameters
+    ----------
+    graph : networkx.Graph | None
+        The graph of the matrix or schedule. None for a schedule without one, which is then
+        described on the union of its rounds' edges.
+    source : MixingMatrix | Schedule
+        The matrix or schedule.
+    schedule : str, default 'static'
+        Its name.
+    accuracy : float, default 0.01
+        Of ``mixing_time`` and ``bytes_to_accuracy``, in (0, 1).
+    gamma : float, default 0.9
+        The decay of ``effective_neighbours``, in (0, 1).
+    message_bytes : float, default MESSAGE_BYTES
+        The size of a message in bytes.
+    seconds : float, optional
+        CPU seconds for the weights or the schedule, if the matrix does not say.
+
+    Returns
+    -------
+    dict of str to Any
+        Plain values by name; None where a value does not exist or is infinite.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> graph = build_graph("ring", 4)
+    >>> record = describe(graph, mixing_matrix(graph, "metropolis_hastings"))
+    >>> record["edges"], record["diameter"], record["messages_per_round"]
+    (4, 2, 8.0)
+    """
+    law = as_schedule(source)
+    rounds = sampled_rounds(law)
+    static = rounds[0] if law.period == 1 else None
+    info = rounds[0].info if static is not None else {}
+    record = {} if graph is None else graph.graph
+    union = _union(law.n, rounds) if graph is None else graph
+    degrees = np.array([degree for _, degree in union.degree])
+    modulus = slem(static) if static is not None else None
+    rate = consensus_rate(law)
+    cost = communication(law, message_bytes=message_bytes, accuracy=accuracy, rate=rate)
+    active = [int((np.abs(matrix.weights) > ACTIVE).sum()) for matrix in rounds]
+    return {
+        "family": record.get("family"),
+        "params": record.get("params"),
+        "n": law.n,
+        "seed": record.get("seed"),
+        "tries": record.get("tries"),
+        "connected": nx.is_connected(union),
+        "edges": union.number_of_edges(),
+        "active_edges": active[0] if static is not None else float(np.mean(active)),
+        "degree_min": int(degrees.min()),
+        "degree_mean": float(degrees.mean()),
+        "degree_max": int(degrees.max()),
+        "diameter": _finite(diameter(union), int),
+        "weights": info.get("weights"),
+        "weight_options": info.get("weight_options"),
+        "schedule": schedule,
+        "symmetric": law.symmetric,
+        "doubly_stochastic": law.doubly_stochastic,
+        "slem": modulus,
+        "spectral_gap": None if modulus is None else 1 - modulus,
+        "consensus_rate": rate.p,
+        "consensus_rate_error": rate.standard_error,
+        "period": law.period,
+        "tau": rate.tau,
+        "mixing_time": _finite(cost.rounds, int),
+        "effective_neighbours": _effective_neighbours(law, gamma),
+        "min_self_weight": float(min(matrix.self_weights.min() for matrix in rounds)),
+        "zero_self_weights": None if static is None else _zeros(static.self_weights),
+        "messages_per_round": cost.messages,
+        "most_messages": cost.most_messages,
+        "bytes_per_round": cost.bytes,
+        "bytes_to_accuracy": _finite(cost.bytes_to_accuracy, float),
+        "lower_bound": info.get("lower_bound"),
+        "certified_gap": info.get("certified_gap"),
+        "seconds": info.get("seconds", seconds),
+        "sha256": rounds[0].sha256 if static is not None else _digest(rounds),
+    }
+
+
+def _union(n: int, rounds: list[MixingMatrix]) -> nx.Graph:
+    union = nx.empty_graph(n)
+    for matrix in rounds:
+        union.add_edges_from(matrix.edges.tolist())
+    return union
+
+
+def _effective_neighbours(law: Schedule, gamma: float) -> float | None:
+    most = SPECTRUM_NODES if law.period == 1 and law.symmetric else COVARIANCE_NODES
+    return effective_neighbours(law, gamma) if law.n <= most else None
+
+
+def _zeros(self_weights: NDArray[np.float64]) -> int:
+    return int((np.abs(self_weights) <= ACTIVE).sum())
+
+
+def _digest(rounds: list[MixingMatrix]) -> str:
+    """Return the SHA-256 of the hashes of the rounds looked at."""
+    return hashlib.sha256("".join(matrix.sha256 for matrix in rounds).encode()).hexdigest()
+
+
+def _finite(value: float, kind: type) -> Any:
+    return kind(value) if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One graph with weights and schedule, checked but not built.
+
+    Attributes
+    ----------
+    label : str
+        The words of the user, for tables and legends.
+    family : str | None
+        The graph family; None for a schedule that needs no graph.
+    arguments : Mapping[str, Any]
+        The arguments of ``build_graph``, or ``n``.
+    rule : str
+        The name of the weight rule.
+    rule_options : Mapping[str, Any]
+        Its options.
+    schedule : str
+        The name of the schedule.
+    schedule_options : Mapping[str, Any]
+        Its options.
+    """
+
+    label: str
+    family: str | None
+    arguments: Mapping[str, Any]
+    rule: str
+    rule_options: Mapping[str, Any]
+    schedule: str
+    schedule_options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """The graph and the schedule that were built from a plan.
+
+    Attributes
+    ----------
+    plan : Plan
+        The plan.
+    graph : networkx.Graph | None
+        The graph; None for a schedule that needs none.
+    schedule : Schedule
+        The schedule.
+    seconds : float
+        CPU seconds for the weights and the schedule.
+    """
+
+    plan: Plan
+    graph: nx.Graph | None
+    schedule: Schedule
+    seconds: float
+
+    def record(self, *, accuracy: float, message_bytes: float) -> dict[str, Any]:
+        """Return the description of the case, as ``describe`` makes it.
+
+        Parameters
+        ----------
+        accuracy : float
+            Of ``mixing_time`` and ``bytes_to_accuracy``, in (0, 1).
+        message_bytes : float
+            The size of a message in bytes.
+
+        Returns
+        -------
+        dict of str to Any
+            Plain values by name.
+        """
+        record = describe(
+            self.graph,
+            self.schedule,
+            schedule=self.plan.schedule,
+            accuracy=accuracy,
+            message_bytes=message_bytes,
+            seconds=self.seconds,
+        )
+        return record if self.graph is not None else {**record, "family": self.plan.schedule}
+
+
+def plan(text: str, weights: str, schedule: str, n: int | None) -> Plan:
+    """Parse a graph, or a schedule that needs none, with its weights and schedule.
+
+    Parameters
+    ----------
+    text : str
+        ``family:key=value,...``, or a schedule that needs no graph.
+    weights : str
+        ``rule:key=value,...``.
+    schedule : str
+        ``schedule:key=value,...``.
+    n : int | None
+        The number of nodes where the graph does not say it.
+
+    Returns
+    -------
+    Plan
+        The checked plan.
+
+    Raises
+    ------
+    TopologyError
+        If any of them does not exist or has a bad option.
+    """
+    name, given = parse_spec(text)
+    rule, rule_options = parse_spec(weights)
+    rule_options = check_weights(rule, rule_options)
+    if name in SCHEDULES and SCHEDULES[name].uses == "nodes":
+        nodes = NODES.read(name, "n", given.pop("n", n))
+        options = parse_schedule(name + ":" + ",".join(f"{k}={v}" for k, v in given.items()))[1]
+        arguments = {"n": node_count(name, nodes)}
+        return Plan(text, None, arguments, rule, rule_options, name, options)
+    if name in SCHEDULES:
+        raise TopologyError(
+            f"{name} is a schedule on a graph: give the graph, and {name} as its schedule"
+        )
+    family, arguments = parse_graph(text, n)
+    kind, options = parse_schedule(schedule)
+    uses = SCHEDULES[kind].uses if kind in SCHEDULES else "nodes"
+    if kind in SCHEDULES and uses == "nodes":
+        raise TopologyError(f"the schedule {kind} uses no graph: write {kind}:n=... in its place")
+    uses_weights = uses == "weights"
+    around = [schedule] if schedule != "static" else []
+    words = [text, *([weights] if uses_weights else []), *around]
+    return Plan(" · ".join(words), family, arguments, rule, rule_options, kind, options)
+
+
+def carry_out(plan: Plan, seed: int) -> Case:
+    """Build the graph, the weights and the schedule of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    seed : int
+        The seed of all draws, unless the graph has its own.
+
+    Returns
+    -------
+    Case
+        What was built.
+
+    Raises
+    ------
+    TopologyError
+        If the graph, the weights or the schedule cannot be built.
+    """
+    graph = None
+    if plan.family is not None:
+        graph = build_graph(plan.family, **{"seed": seed, **plan.arguments})
+    start = cpu_seconds()
+    schedule = build_schedule(
+        plan.schedule,
+        plan.arguments.get("n") if graph is None else len(graph),
+        graph=graph,
+        weights=plan.rule,
+        weight_options=plan.rule_options,
+        seed=seed,
+        **plan.schedule_options,
+    )
+    return Case(plan, graph, schedule, cpu_seconds() - start)

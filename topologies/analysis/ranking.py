@@ -1,0 +1,279 @@
+"""Which topology and schedule for n nodes and a budget: candidates, their numbers and their order.
+
+The rounds until consensus come from the consensus rate, messages from the matrices, and seconds
+from the clock of ``timing`` on given links.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from topologies.analysis.consensus import consensus_rate
+from topologies.analysis.measures import Case, Plan, carry_out, plan
+from topologies.analysis.messages import communication
+from topologies.graphs.families import torus_shape
+from topologies.links.timing import Links, after_gossip
+from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.parameters import TopologyError, closest, parse_spec
+from topologies.schedules.circulants import prime_factors
+from topologies.schedules.sequences import Schedule
+
+BUDGETS: dict[str, str] = {
+    "degree": "messages that a node receives in a round, at most",
+    "rounds": "rounds until the accuracy",
+    "messages": "messages of all nodes until the accuracy",
+    "bytes": "bytes of all nodes until the accuracy",
+    "seconds": "seconds until the accuracy",
+}
+"""What a budget may limit; all but the degree may also order the candidates."""
+
+TIMED_ROUNDS = 100
+"""Rounds that the clock runs through; the seconds of later rounds are those of the second half."""
+
+CERTIFIED_NODES = 300
+"""Largest number of nodes for which graphs have the fastest mixing weights."""
+
+
+def read_budget(words: Sequence[str]) -> dict[str, float]:
+    """Return the limits of ``degree=4 seconds=60``.
+
+    Parameters
+    ----------
+    words : sequence of str
+        ``key=number``, with the keys of ``BUDGETS``.
+
+    Returns
+    -------
+    dict of str to float
+        The limits.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown key, or what is not a number above 0.
+
+    Examples
+    --------
+    >>> read_budget(["degree=4", "bytes=1e9"])
+    {'degree': 4.0, 'bytes': 1000000000.0}
+    """
+    found = {}
+    for key, text in parse_spec("budget:" + ",".join(words))[1].items():
+        if key not in BUDGETS:
+            raise TopologyError(f"Unknown budget {key!r}; {closest(key, BUDGETS)}")
+        try:
+            number = float(text) if text.isascii() and "_" not in text else math.nan
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise TopologyError(f"the budget {key} is {text!r}; it must be a number above 0")
+        found[key] = number
+    return found
+
+
+def candidates(n: int, degree: float = math.inf) -> list[Plan]:
+    """Return what is compared for n nodes: graphs with weights, schedules of graphs, schedules.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes, at least 2.
+    degree : float, default inf
+        The largest degree in a round; those with a free degree are asked for this one, and for
+        smaller ones.
+
+    Returns
+    -------
+    list of Plan
+        The candidates; some may have a larger degree.
+    """
+    most = int(min(degree, n - 1, 8))
+    rule = "fmmc" if n <= CERTIFIED_NODES else "metropolis_hastings"
+    plans = [plan(text, rule, "static", None) for text in _graphs(n, most)]
+    plans += [plan(text, rule, "static", None) for text in _schedules(n, most)]
+    regular = f"random_regular:n={n},degree={most}"
+    if most >= 3 and n * most % 2 == 0 and most < n:
+        for schedule in ("matchings", "matcha:budget=0.5"):
+            plans.append(plan(regular, rule, schedule, None))
+    plans.append(plan(f"complete:n={n}", rule, "random_matching", None))
+    return plans
+
+
+def _graphs(n: int, most: int) -> Iterable[str]:
+    yield from (f"{name}:n={n}" for name in ("ring", "star", "tree", "complete"))
+    if len(prime_factors(n)) > 1 and min(torus_shape(n, None, None)) > 1:
+        yield f"torus:n={n}"
+    if n == 1 << (n.bit_length() - 1):
+        yield f"hypercube:n={n}"
+    if n > 4:
+        yield f"exponential:n={n}"
+    for degree in range(3, most + 1):
+        if n * degree % 2 == 0 and degree < n:
+            yield f"random_regular:n={n},degree={degree}"
+    if most >= 3 and n > most + 1:
+        yield f"cliques:n={n},size={most}"
+
+
+def _schedules(n: int, most: int) -> Iterable[str]:
+    names = ("one_peer_exponential", "static_exponential", "equitopo", "ou_equidyn")
+    yield from (f"{name}:n={n}" for name in names)
+    yield f"null_cascade:n={n}"
+    if max(prime_factors(n)) <= most + 1:
+        yield f"hyper_hypercube:n={n}"
+    for peers in range(1, most + 1):
+        yield f"base_k:n={n},peers={peers}"
+        if peers > 1:
+            yield f"k_peer_exponential:n={n},peers={peers}"
+        if peers < n:
+            yield f"epidemic:n={n},sends={peers}"
+            yield f"d_equistatic:n={n},shifts={peers}"
+
+
+def measure(
+    case: Case, links: Links, work: float, message_bytes: float, accuracy: float
+) -> dict[str, Any]:
+    """Return what a candidate needs until all are near consensus.
+
+    Parameters
+    ----------
+    case : Case
+        The candidate.
+    links : Links
+        The links of its nodes.
+    work : float
+        The seconds of local work in a round.
+    message_bytes : float
+        The size of a message in bytes.
+    accuracy : float
+        The relative distance from consensus to reach, in (0, 1).
+
+    Returns
+    -------
+    dict of str to Any
+        ``label``, ``contraction`` (the factor on the distance per round), ``degree`` (the most
+        messages that a node receives in a round), ``messages_per_round``, ``keeps_mean``, and the
+        ``rounds``, ``messages``, ``bytes`` and ``seconds`` until the accuracy, which may be
+        infinite.
+    """
+    schedule = case.schedule
+    rate = consensus_rate(schedule)
+    sent = communication(schedule, message_bytes=message_bytes, accuracy=accuracy, rate=rate)
+    rounds = float(sent.rounds)
+    return {
+        "label": case.plan.label,
+        "contraction": rate.contraction,
+        "rounds": rounds,
+        "degree": sent.most_messages,
+        "messages_per_round": sent.messages,
+        "keeps_mean": schedule.doubly_stochastic,
+        "messages": sent.messages * rounds if sent.messages else 0.0,
+        "bytes": sent.bytes_to_accuracy,
+        "seconds": seconds_of(schedule, links, work, message_bytes, rounds),
+    }
+
+
+def seconds_of(
+    schedule: Schedule, links: Links, work: float, message_bytes: float, rounds: float
+) -> float:
+    """Return the seconds of so many rounds on given links.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The schedule.
+    links : Links
+        The links of its nodes.
+    work : float
+        The seconds of local work in a round.
+    message_bytes : float
+        The size of a message in bytes.
+    rounds : float
+        The number of rounds; may be infinite.
+
+    Returns
+    -------
+    float
+        By the clock up to ``TIMED_ROUNDS`` rounds, then in proportion.
+    """
+    count = int(min(rounds, TIMED_ROUNDS))
+    start, ends = np.zeros(schedule.n), [0.0]
+    each = np.full(schedule.n, work)
+    for k in range(1, count + 1):
+        receivers, senders = _messages(schedule.matrix(k))
+        travel = links.travel(receivers, senders, 8 * message_bytes)
+        start = after_gossip(start, each, receivers, senders, travel)
+        ends.append(float(start.max()))
+    if rounds <= count:
+        return ends[-1]
+    return ends[-1] + (ends[-1] - ends[count // 2]) / (count - count // 2) * (rounds - count)
+
+
+def _messages(matrix: MixingMatrix) -> tuple[Any, Any]:
+    """Return the receivers and the senders of a round."""
+    edges = matrix.edges[np.abs(matrix.weights) > ACTIVE]
+    if matrix.symmetric:
+        edges = np.concatenate([edges, edges[:, ::-1]])
+    return edges[:, 0], edges[:, 1]
+
+
+def rank(
+    plans: Sequence[Plan],
+    links: Links,
+    budget: Mapping[str, float],
+    *,
+    by: str = "rounds",
+    work: float = 0.0,
+    message_bytes: float = 4e6,
+    accuracy: float = 1e-3,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Return the candidates that reach consensus within a budget, the best first.
+
+    Parameters
+    ----------
+    plans : sequence of Plan
+        The candidates, such as those of ``candidates``.
+    links : Links
+        The links of the nodes.
+    budget : mapping of str to float
+        The largest value by key of ``BUDGETS``.
+    by : str, default 'rounds'
+        The key of ``BUDGETS`` that orders them; equal ones go by bytes.
+    work : float, default 0.0
+        The seconds of local work in a round.
+    message_bytes : float, default 4e6
+        The size of a message in bytes.
+    accuracy : float, default 1e-3
+        The relative distance from consensus to reach, in (0, 1).
+    seed : int, default 0
+        The seed of all draws.
+
+    Returns
+    -------
+    list of dict
+        The records of ``measure``.
+
+    Raises
+    ------
+    TopologyError
+        If no candidate fits.
+    """
+    built = (carry_out(one, seed) for one in plans)
+    every = [measure(case, links, work, message_bytes, accuracy) for case in built]
+    fitting = [
+        record
+        for record in every
+        if math.isfinite(record["rounds"])
+        and all(record[key] <= limit for key, limit in budget.items())
+    ]
+    if not fitting:
+        limits = ", ".join(f"{key}={limit:g}" for key, limit in budget.items())
+        least = ", ".join(f"{key}={min(record[key] for record in every):g}" for key in budget)
+        raise TopologyError(
+            f"none of {len(every)} candidates keeps the budget {limits}; the least are {least}"
+        )
+    return sorted(fitting, key=lambda record: (record[by], record["bytes"], record["label"]))

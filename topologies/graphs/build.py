@@ -1,0 +1,314 @@
+"""Graphs by name: the draw, the redraws where it is disconnected, and the metadata of both."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.graphs.families import FAMILIES, Family, count_nodes
+from topologies.parameters import (
+    OwnPartError,
+    Parameter,
+    TopologyError,
+    call_own,
+    find,
+    kind_of,
+    parse_spec,
+    read_parameters,
+)
+from topologies.places import within
+
+MAX_TRIES = 100
+
+ON_DISCONNECTED = Parameter(
+    str,
+    "what to do with a disconnected draw",
+    default="resample",
+    choices=("resample", "error", "keep", "augment"),
+)
+SEED = Parameter(int, "seed of the draw", low=0)
+NODES = Parameter(int, "number of nodes", low=1)
+
+
+def build_graph(
+    name: str,
+    n: int | None = None,
+    seed: int | None = None,
+    *,
+    on_disconnected: str = "resample",
+    **params: Any,
+) -> nx.Graph:
+    """Return a graph of the named family on the nodes 0 .. n-1.
+
+    The first draw of ``erdos_renyi`` is ``networkx.binomial_graph(n, p, seed)``. A disconnected
+    draw is treated by ``on_disconnected``:
+
+    * ``"resample"``: drawn again from the same stateful generator, at most ``MAX_TRIES`` times;
+      this conditions the law of the graph on being connected;
+    * ``"error"``: refused;
+    * ``"keep"``: kept with a warning; gossip then averages within its components only;
+    * ``"augment"``: joined by the fewest possible edges, counted in ``graph.graph["augmented"]``.
+
+    Families and files without randomness cannot be resampled; a disconnected one is refused, as
+    with ``"error"``.
+
+    Parameters
+    ----------
+    name : str
+        An entry of ``FAMILIES``, or ``package.module:object``, a function that returns a graph.
+    n : int, optional
+        The number of nodes; None where the parameters determine it.
+    seed : int, optional
+        The seed of the draw. Where None is given to a random family, a fresh one is drawn.
+    on_disconnected : str, default 'resample'
+        One of "resample", "error", "keep" and "augment".
+    **params : Any
+        The parameters of the family.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph. ``graph.graph`` records ``family``, ``params`` (all of them, defaults included),
+        ``seed`` (None for a family without randomness), ``tries`` and ``on_disconnected``.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown family, a bad parameter, a size that does not exist, or if no draw is
+        connected.
+
+    Examples
+    --------
+    >>> graph = build_graph("erdos_renyi", 20, seed=1234, p=0.5)
+    >>> graph.number_of_edges(), graph.graph["tries"]
+    (102, 1)
+    """
+    family, values = _resolve(name, n, {**params, "seed": seed, "on_disconnected": on_disconnected})
+    policy, seed = values.pop("on_disconnected"), values.pop("seed")
+    if n is not None:
+        values["n"] = int(n)
+    if family.random and seed is None:
+        seed = random.SystemRandom().randrange(2**32)
+    generator = random.Random(seed)
+
+    graph, tries = _draw(name, family, values, generator), 1
+    while (
+        family.random and policy == "resample" and tries < MAX_TRIES and not nx.is_connected(graph)
+    ):
+        graph, tries = _draw(name, family, values, generator), tries + 1
+
+    values.pop("n", None)
+    graph.graph.clear()
+    graph.graph.update(
+        family=name,
+        params=values,
+        seed=seed if family.random else None,
+        tries=tries,
+        on_disconnected=policy,
+    )
+    if not nx.is_connected(graph):
+        graph = _treat_disconnected(graph, policy)
+    return graph
+
+
+def draw_graph(name: str, n: int, seed: int, **params: Any) -> nx.Graph:
+    """Return one draw of a random family, connected or not, with the metadata of ``build_graph``.
+
+    Parameters
+    ----------
+    name : str
+        The family.
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of the draw.
+    **params : Any
+        The parameters of the family.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown family, a bad parameter, or a size that does not exist.
+    """
+    family, values = _resolve(name, n, {**params, "seed": seed, "on_disconnected": "keep"})
+    del values["seed"], values["on_disconnected"]
+    graph = _draw(name, family, {**values, "n": n}, random.Random(seed))
+    graph.graph.clear()
+    graph.graph.update(family=name, params=values, seed=seed, tries=1, on_disconnected="keep")
+    return graph
+
+
+def check_graph_parameters(name: str, n: int | None, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the parameters of a graph without building it.
+
+    Parameters
+    ----------
+    name : str
+        The family.
+    n : int | None
+        The number of nodes; None where the parameters determine it.
+    params : Mapping[str, Any]
+        The parameters of the family, and possibly ``seed`` and ``on_disconnected``.
+
+    Returns
+    -------
+    dict of str to Any
+        The parameters with the defaults filled in.
+
+    Raises
+    ------
+    TopologyError
+        As :func:`build_graph`, except for a draw that turns out disconnected.
+    """
+    return _resolve(name, n, params)[1]
+
+
+def parse_graph(text: str, n: int | None = None) -> tuple[str, dict[str, Any]]:
+    """Parse ``family:key=value,...`` into the arguments of :func:`build_graph`.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    n : int, optional
+        The number of nodes where neither the text nor its parameters say it.
+
+    Returns
+    -------
+    tuple of str and dict
+        The family and the arguments.
+
+    Raises
+    ------
+    TopologyError
+        If the text is malformed or names a graph that does not exist.
+
+    Examples
+    --------
+    >>> name, arguments = parse_graph("erdos_renyi:n=100,p=0.5")
+    >>> build_graph(name, seed=1, **arguments).number_of_nodes()
+    100
+    """
+    name, given = parse_spec(text)
+    stated = NODES.read(name, "n", given.pop("n", None))
+    if stated is not None or not find(FAMILIES, "graph family", name).determined_by(given):
+        n = stated or n
+    else:
+        n = None
+    arguments = _resolve(name, n, given)[1]
+    if n is not None:
+        arguments["n"] = n
+    if "seed" not in given:
+        del arguments["seed"]
+    return name, arguments
+
+
+def _resolve(name: str, n: int | None, params: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
+    family = find(FAMILIES, "graph family", name)
+    if family.parameters is None:
+        family = replace(family, random="seed" in inspect.signature(family.build).parameters)
+    own = {key: value for key, value in params.items() if key not in ("seed", "on_disconnected")}
+    values = read_parameters(name, family, own)
+    values["seed"] = SEED.read(name, "seed", params.get("seed"))
+    values["on_disconnected"] = ON_DISCONNECTED.read(
+        name, "on_disconnected", params.get("on_disconnected")
+    )
+    count = count_nodes(name, family, n, values)
+    if (
+        name == "erdos_renyi"
+        and values["p"] == 0
+        and count != 1
+        and values["on_disconnected"] != "keep"
+    ):
+        raise TopologyError(
+            "erdos_renyi: p is 0, which gives no edges: every node would stay alone; "
+            'ask for that with on_disconnected="keep", or give p in (0, 1]'
+        )
+    return family, values
+
+
+def _draw(name: str, family: Family, values: dict[str, Any], generator: random.Random) -> nx.Graph:
+    arguments = dict(values, seed=generator) if family.random else values
+    if family.parameters is not None:
+        return family.build(**arguments)
+    graph = call_own(name, family.build, "topology", {}, arguments)
+    _check_own_graph(name, graph, arguments.get("n"), within(family.build))
+    return graph
+
+
+def _check_own_graph(name: str, graph: Any, n: int | None, where: str) -> None:
+    """Refuse a user's graph unless it is undirected, on 0 .. n-1, and without self-loops."""
+    wanted = (
+        f"{name.rpartition(':')[2]}(n, **options) must return an undirected networkx.Graph on "
+        f"0 .. n-1{where}"
+    )
+    if not isinstance(graph, nx.Graph) or graph.is_directed() or graph.is_multigraph():
+        raise OwnPartError(f"{name} returned {kind_of(graph)}; {wanted}", "topology")
+    if n is not None and len(graph) != n:
+        said = f"{name} returned a graph of {len(graph)} nodes for n = {n}; {wanted}"
+        raise OwnPartError(said, "topology")
+    if set(graph) != set(range(len(graph))) or not graph or nx.number_of_selfloops(graph):
+        said = f"{name} returned a graph with self-loops, or on others than 0 .. n-1; {wanted}"
+        raise OwnPartError(said, "topology")
+
+
+def _treat_disconnected(graph: nx.Graph, policy: str) -> nx.Graph:
+    record = graph.graph
+    sizes = sorted((len(part) for part in nx.connected_components(graph)), reverse=True)
+    values = {"n": len(graph), **record["params"], "seed": record["seed"]}
+    words = ", ".join(f"{key} = {value}" for key, value in values.items() if value is not None)
+    text = f"{record['family']} with {words}"
+    if policy == "augment":
+        added = list(nx.k_edge_augmentation(graph, 1))
+        graph.add_edges_from(added)
+        record["augmented"] = len(added)
+    elif policy == "keep":
+        warnings.warn(
+            f"{text} is disconnected: {len(sizes)} components, the largest of {sizes[0]}",
+            stacklevel=3,
+        )
+    else:
+        draws = f" after {record['tries']} draws" if record["tries"] > 1 else ""
+        raise TopologyError(
+            f"{text} is disconnected{draws} "
+            f"({len(sizes)} components, the largest of {sizes[0]} nodes); allowed are a denser "
+            "graph, another seed, or on_disconnected = keep or augment"
+        )
+    return graph
+
+
+def edge_array(graph: nx.Graph) -> NDArray[np.int64]:
+    """Return the edges of a graph in canonical order.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1.
+
+    Returns
+    -------
+    ndarray of int64, shape (m, 2)
+        I < j in each row, the rows in lexicographic order.
+
+    Examples
+    --------
+    >>> edge_array(nx.Graph([(2, 1), (0, 2)])).tolist()
+    [[0, 2], [1, 2]]
+    """
+    ends = np.fromiter(chain.from_iterable(graph.edges()), np.int64, 2 * graph.number_of_edges())
+    edges = np.sort(ends.reshape(-1, 2), axis=1)
+    return edges[np.lexsort((edges[:, 1], edges[:, 0]))]

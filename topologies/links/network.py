@@ -1,0 +1,312 @@
+"""Networks of links among nodes, on which overlays are designed.
+
+Latencies of links from their lengths, and lengths from coordinates.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.graphs.files import read_graphml, read_numbers, read_text
+from topologies.parameters import TopologyError
+
+EARTH = 6371.0
+"""The mean radius of the earth in kilometres."""
+
+SECONDS_PER_KM, SECONDS_PER_LINK = 0.0085e-3, 4e-3
+"""Latency of a link by its length: 0.0085 ms a kilometre and 4 ms (Marfoq et al. 2020)."""
+
+
+def latency_over(kilometres: float) -> float:
+    """Return the latency of a link in seconds: 0.0085 ms a kilometre, and 4 ms.
+
+    Marfoq et al. 2020, section 4, after Gueye et al. 2006.
+
+    Parameters
+    ----------
+    kilometres : float
+        The length of the link.
+
+    Returns
+    -------
+    float
+        Seconds.
+
+    Examples
+    --------
+    >>> round(latency_over(1000), 6)
+    0.0125
+    """
+    return SECONDS_PER_KM * kilometres + SECONDS_PER_LINK
+
+
+def great_circle(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Return the distance of two places on the earth in kilometres, by the haversine formula.
+
+    Parameters
+    ----------
+    one, other : tuple of float
+        Latitude and longitude in degrees.
+
+    Returns
+    -------
+    float
+        Kilometres.
+
+    Examples
+    --------
+    >>> round(great_circle((0, 0), (0, 90)))
+    10008
+    """
+    (a, b), (c, d) = (map(math.radians, place) for place in (one, other))
+    share = math.sin((c - a) / 2) ** 2 + math.cos(a) * math.cos(c) * math.sin((d - b) / 2) ** 2
+    return 2 * EARTH * math.asin(math.sqrt(min(1.0, share)))
+
+
+def with_latencies(underlay: nx.Graph) -> nx.Graph:
+    """Return a copy of an underlay in which links that have a length have a latency too.
+
+    Parameters
+    ----------
+    underlay : networkx.Graph
+        A graph with attributes as in ``network.read_network``.
+
+    Returns
+    -------
+    networkx.Graph
+        The copy; a given ``latency`` is kept.
+
+    Raises
+    ------
+    TopologyError
+        If a distance or a coordinate is not a number in its range.
+    """
+    made = underlay.copy()
+    places = {node: _place(node, attributes) for node, attributes in made.nodes(data=True)}
+    for i, j, link in made.edges(data=True):
+        if "latency" in link:
+            continue
+        one, other = places[i], places[j]
+        if "distance" in link:
+            link["latency"] = latency_over(_within(link["distance"], "distance", 0, math.inf))
+        elif one is not None and other is not None:
+            link["latency"] = latency_over(great_circle(one, other))
+    return made
+
+
+def _place(node: Any, attributes: Mapping[str, Any]) -> tuple[float, float] | None:
+    low = {str(name).lower(): value for name, value in attributes.items()}
+    if "latitude" not in low or "longitude" not in low:
+        return None
+    return (
+        _within(low["latitude"], f"latitude of {node!r}", -90, 90),
+        _within(low["longitude"], f"longitude of {node!r}", -180, 180),
+    )
+
+
+def _within(value: Any, what: str, low: float, high: float) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not low <= number <= high or not math.isfinite(number):
+        wanted = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+        raise TopologyError(
+            f"the network has the {what} {value!r}, which must be a number {wanted}"
+        )
+    return number
+
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The links among n nodes, and the nodes' access rates and speed.
+
+    Attributes
+    ----------
+    latency : ndarray of float64, shape (n, n)
+        Seconds from i to j.
+    bandwidth : ndarray of float64, shape (n, n)
+        Bits per second available on the path from i to j.
+    upload : ndarray of float64, shape (n,)
+        Bits per second of each node's access link, shared by what it sends.
+    download : ndarray of float64, shape (n,)
+        The same for what it receives.
+    compute : ndarray of float64, shape (n,)
+        Seconds per local step.
+    """
+
+    latency: Array
+    bandwidth: Array
+    upload: Array
+    download: Array
+    compute: Array
+
+    @property
+    def n(self) -> int:
+        """The number of nodes."""
+        return len(self.latency)
+
+
+def read_network(path: str | Path) -> Network:
+    """Return the network of a file.
+
+    A ``.csv`` file has n x n latencies in seconds, from row to column; rates are then unlimited. A
+    ``.graphml`` or ``.gml`` file has an underlay with edge attributes ``latency`` (seconds) and
+    ``bandwidth`` (bits per second), and node attributes ``upload``, ``download`` (bits per second)
+    and ``compute`` (seconds); a missing rate is unlimited, a missing time 0. A link without
+    ``latency`` has that of its length (see :func:`latency_over`) where it has a ``distance`` in
+    kilometres, or where both ends have a ``latitude`` and a ``longitude`` in degrees, in capitals
+    or not, as published maps of networks do. Messages take the path of least latency, whose
+    bandwidth is that of its slowest link.
+
+    Parameters
+    ----------
+    path : str | Path
+        The file.
+
+    Returns
+    -------
+    Network
+        The network.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or a value is out of range.
+    """
+    path = Path(path)
+    if path.suffix == ".csv":
+        network = _unlimited(read_numbers(path))
+    elif path.suffix in (".graphml", ".gml"):
+        read = read_graphml if path.suffix == ".graphml" else read_gml
+        network = network_on(read(path, "network"))
+    else:
+        raise TopologyError(f"{str(path)!r} must end in .csv, .graphml or .gml")
+    _check(network, str(path))
+    return network
+
+
+def read_gml(path: str | Path, what: str) -> nx.Graph:
+    """Return the graph of a GML file, with its numbers as labels and its attributes.
+
+    Parameters
+    ----------
+    path : str | Path
+        The file.
+    what : str
+        What the file is, for messages.
+
+    Returns
+    -------
+    networkx.Graph
+        The graph. Of several edges between two nodes the last counts.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read or is not GML.
+    """
+    text = read_text(path, what)
+    try:
+        # Maps often name several places alike, so that only numbers tell nodes apart.
+        graph = nx.parse_gml(text, label="id")
+    except Exception as error:  # networkx raises its own errors and those of conversions
+        raise TopologyError(f"{str(path)!r} is not a GML file: {error}") from error
+    return nx.DiGraph(graph) if graph.is_directed() else nx.Graph(graph)
+
+
+def _unlimited(latency: Array) -> Network:
+    n = len(latency)
+    free = np.full(n, np.inf)
+    return Network(latency, np.full(latency.shape, np.inf), free, free, np.zeros(n))
+
+
+def network_on(underlay: nx.Graph) -> Network:
+    """Return the network among all nodes of an underlay.
+
+    Parameters
+    ----------
+    underlay : networkx.Graph
+        A graph with the attributes of :func:`read_network`.
+
+    Returns
+    -------
+    Network
+        The network, with nodes in the order of the underlay.
+
+    Raises
+    ------
+    TopologyError
+        If the underlay is not connected.
+    """
+    underlay = with_latencies(underlay)
+    _check_attributes(underlay)
+    nodes = list(underlay)
+    n = len(nodes)
+    if n == 0:
+        raise TopologyError("the network has no node")
+    latency, bandwidth = np.zeros((n, n)), np.full((n, n), np.inf)
+    for i, source in enumerate(nodes):
+        routes = nx.single_source_dijkstra_path(
+            underlay, source, weight=lambda u, v, link: float(link.get("latency", 0.0))
+        )
+        if len(routes) < n:
+            raise TopologyError(f"the network is not connected: {source!r} cannot reach every node")
+        for j, target in enumerate(nodes):
+            links = [underlay.edges[hop] for hop in itertools.pairwise(routes[target])]
+            latency[i, j] = sum(float(link.get("latency", 0.0)) for link in links)
+            spare = (float(link.get("bandwidth", np.inf)) for link in links)
+            bandwidth[i, j] = min(spare, default=np.inf)
+
+    def of_nodes(name: str, default: float) -> Array:
+        return np.array([float(underlay.nodes[node].get(name, default)) for node in nodes])
+
+    return Network(
+        latency,
+        bandwidth,
+        of_nodes("upload", np.inf),
+        of_nodes("download", np.inf),
+        of_nodes("compute", 0.0),
+    )
+
+
+def _check_attributes(underlay: nx.Graph) -> None:
+    """Refuse attributes that are not numbers, and times below 0, which no path is least with."""
+    links = [attributes for _, _, attributes in underlay.edges(data=True)]
+    nodes = [attributes for _, attributes in underlay.nodes(data=True)]
+    known = {"latency": links, "bandwidth": links}
+    known.update(dict.fromkeys(("upload", "download", "compute"), nodes))
+    for name, owners in known.items():
+        for value in (attributes.get(name, 1.0) for attributes in owners):
+            try:
+                number = float(value)
+            except (TypeError, ValueError, OverflowError):
+                number = np.nan
+            if np.isnan(number) or number < 0:
+                raise TopologyError(
+                    f"the network has the {name} {value!r}, which must be a number of at least 0"
+                )
+
+
+def _check(network: Network, source: str) -> None:
+    if network.latency.ndim != 2 or network.latency.shape != (network.n, network.n):
+        raise TopologyError(f"{source}: latencies have shape {network.latency.shape}, not n x n")
+    for name in ("latency", "bandwidth", "upload", "download", "compute"):
+        values = getattr(network, name)
+        limit = name in ("bandwidth", "upload", "download")
+        wrong = ~(values > 0) if limit else ~((values >= 0) & np.isfinite(values))
+        if wrong.any():
+            allowed = "above 0" if limit else "finite and at least 0"
+            raise TopologyError(f"{source}: a value of {name} is {values[wrong][0]}, not {allowed}")

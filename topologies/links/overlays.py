@@ -1,0 +1,378 @@
+"""Overlays for given links, designed for a small cycle time (Marfoq, Xu, Neglia and Vidal 2020).
+
+Topologies that are designed for the links of a network (Marfoq et al. 2020).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+
+import networkx as nx
+import numpy as np
+from networkx.algorithms.approximation import christofides
+
+from topologies.links.network import Network, read_network
+from topologies.links.throughput import check_delays, cycle_time
+from topologies.matrix import MixingMatrix
+from topologies.parameters import Parameter, TopologyError, closest
+from topologies.schedules.sequences import Arrays, Periodic, identity
+
+
+def star(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
+    """Return a server with its clients; the server is the node for which the cycle time is least.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    networkx.DiGraph
+        The overlay.
+    """
+
+    def around(centre: int) -> nx.DiGraph:
+        overlay = nx.star_graph([centre, *(i for i in range(network.n) if i != centre)])
+        overlay = overlay.to_directed()
+        overlay.graph["server"] = centre
+        return overlay
+
+    return _best(map(around, range(network.n)), network, message_bits, local_steps)
+
+
+def mst(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
+    """Return the minimum spanning tree of the delays, averaged over both directions.
+
+    It has the least cycle time of all undirected overlays where the paths, not the nodes' access
+    links, are the bottleneck (Prop. 3.1).
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    networkx.DiGraph
+        The overlay.
+    """
+    return _both_ways(nx.minimum_spanning_tree(_pairwise(network, message_bits, local_steps)))
+
+
+def delta_mbst(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
+    """Return the best of several spanning trees of small degree and small largest delay (Alg. 1).
+
+    They are a Hamiltonian path in the cube of the minimum spanning tree, a 3-approximation of the
+    2-MBST, and for each degree bound delta the tree that Prim's algorithm grows within it.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    networkx.DiGraph
+        The overlay.
+    """
+    pairs = _pairwise(network, message_bits, local_steps)
+    trees = [_hamiltonian_path(pairs)]
+    trees += [_prim(pairs, delta) for delta in range(2, network.n)]
+    return _best(map(_both_ways, trees), network, message_bits, local_steps)
+
+
+def ring(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
+    """Return a directed ring along a short tour (Christofides 1976), in the faster direction.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    networkx.DiGraph
+        The overlay.
+    """
+    if network.n < 3:
+        return _both_ways(nx.path_graph(network.n))
+    tour = christofides(_pairwise(network, message_bits, local_steps))
+    rings = [nx.DiGraph(itertools.pairwise(nodes)) for nodes in (tour, tour[::-1])]
+    return _best(rings, network, message_bits, local_steps)
+
+
+OVERLAYS: dict[str, Callable[..., nx.DiGraph]] = {
+    "star": star,
+    "mst": mst,
+    "delta_mbst": delta_mbst,
+    "ring": ring,
+}
+
+
+def design(name: str, network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
+    """Return the named overlay for a network.
+
+    Parameters
+    ----------
+    name : str
+        An entry of ``OVERLAYS``.
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    networkx.DiGraph
+        The overlay on 0 .. n-1.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown overlay, or delays that are too large.
+    """
+    check_overlay(name)
+    check_delays(network, message_bits=message_bits, local_steps=local_steps)
+    return OVERLAYS[name](network, message_bits=message_bits, local_steps=local_steps)
+
+
+def check_overlay(name: str) -> None:
+    """Check that an overlay exists.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+
+    Raises
+    ------
+    TopologyError
+        For an unknown overlay.
+    """
+    if name not in OVERLAYS:
+        raise TopologyError(f"Unknown overlay {name!r}; {closest(name, OVERLAYS)}")
+
+
+def _pairwise(network: Network, message_bits: float, local_steps: int) -> nx.Graph:
+    """Return the complete graph of mean delays both ways, where each node has one link."""
+    alone = nx.complete_graph(network.n)
+    single = np.minimum(
+        network.bandwidth, np.minimum(network.upload[:, None], network.download[None, :])
+    )
+    one_way = local_steps * network.compute[:, None] + network.latency + message_bits / single
+    for i, j in alone.edges:
+        alone.edges[i, j]["weight"] = (one_way[i, j] + one_way[j, i]) / 2
+    return alone
+
+
+def _both_ways(tree: nx.Graph) -> nx.DiGraph:
+    overlay = nx.DiGraph()
+    overlay.add_nodes_from(sorted(tree))
+    overlay.add_edges_from((i, j) for edge in tree.edges for i, j in (edge, edge[::-1]))
+    return overlay
+
+
+def _hamiltonian_path(pairs: nx.Graph) -> nx.Graph:
+    """Return a path through all nodes whose steps are at most three edges of the spanning tree.
+
+    A path from a to b, joined by an edge of a tree, goes through a's side of the edge to a
+    neighbour of a, and from a neighbour of b through b's side to b (Sekanina 1960).
+    """
+    tree = nx.minimum_spanning_tree(pairs)
+    order: list[int] = []
+    first = next(iter(tree.edges), (0, 0))
+    waiting = [(tree, *first)]
+    while waiting:
+        tree, a, b = waiting.pop()
+        if a == b:
+            order.append(a)
+            continue
+        cut = tree.copy()
+        cut.remove_edge(a, b)
+        sides = [cut.subgraph(nx.node_connected_component(cut, end)).copy() for end in (a, b)]
+        turn = [next(iter(side[end]), end) for side, end in zip(sides, (a, b), strict=True)]
+        waiting += [(sides[1], turn[1], b), (sides[0], a, turn[0])]
+    return nx.Graph(itertools.pairwise(order)) if len(order) > 1 else nx.empty_graph(1)
+
+
+def _prim(pairs: nx.Graph, most: int) -> nx.Graph:
+    """Return the tree grown by the shortest link to a new node from one of degree < ``most``."""
+    weights = nx.to_numpy_array(pairs, nodelist=range(len(pairs)))
+    tree = nx.empty_graph(1)
+    outside = np.ones(len(pairs), dtype=bool)
+    outside[0] = False
+    while outside.any():
+        open_nodes = [i for i in tree if tree.degree(i) < most]
+        new_nodes = np.flatnonzero(outside)
+        table = weights[np.ix_(open_nodes, new_nodes)]
+        row, column = np.unravel_index(table.argmin(), table.shape)
+        tree.add_edge(open_nodes[row], int(new_nodes[column]))
+        outside[new_nodes[column]] = False
+    return tree
+
+
+def _best(
+    overlays: Iterable[nx.DiGraph], network: Network, message_bits: float, local_steps: int
+) -> nx.DiGraph:
+    def seconds(overlay: nx.DiGraph) -> float:
+        return cycle_time(overlay, network, message_bits=message_bits, local_steps=local_steps)
+
+    return min(overlays, key=seconds)
+
+
+PARAMETERS = {
+    "path": Parameter(str, "the network: .csv of latencies, .graphml or .gml", required=True),
+    "message_bytes": Parameter(
+        float, "size of a message", 4_000_000.0, low=0, high=1e300, open_ends=("low",)
+    ),
+    "local_steps": Parameter(int, "local steps in a round", 1, low=1),
+}
+"""Parameters of every design."""
+
+
+def mst_graph(
+    n: int | None = None, path: str = "", message_bytes: float = 4e6, local_steps: int = 1
+) -> nx.Graph:
+    """Return the minimum spanning tree of a network's delays; see ``overlays.mst``.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of nodes, if it is given besides the network.
+    path : str
+        The file of the network.
+    message_bytes : float, default 4e6
+        The size of a message.
+    local_steps : int, default 1
+        The number of local steps in a round.
+
+    Returns
+    -------
+    networkx.Graph
+        The tree.
+    """
+    return _undirected("mst", n, path, message_bytes, local_steps)
+
+
+def delta_mbst_graph(
+    n: int | None = None, path: str = "", message_bytes: float = 4e6, local_steps: int = 1
+) -> nx.Graph:
+    """Return the spanning tree of small degree and delay of a network; see ``overlays``.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of nodes, if it is given besides the network.
+    path : str
+        The file of the network.
+    message_bytes : float, default 4e6
+        The size of a message.
+    local_steps : int, default 1
+        The number of local steps in a round.
+
+    Returns
+    -------
+    networkx.Graph
+        The tree.
+    """
+    return _undirected("delta_mbst", n, path, message_bytes, local_steps)
+
+
+def _undirected(
+    name: str, n: int | None, path: str, message_bytes: float, local_steps: int
+) -> nx.Graph:
+    network = _network(name, n, path)
+    overlay = design(name, network, message_bits=8 * message_bytes, local_steps=local_steps)
+    graph = nx.empty_graph(network.n)
+    graph.add_edges_from(overlay.edges)
+    return graph
+
+
+def _network(name: str, n: int | None, path: str) -> Network:
+    network = read_network(path)
+    if n is not None and n != network.n:
+        raise TopologyError(f"{name}: n is {n}, but the network {path!r} has {network.n} nodes")
+    return network
+
+
+def prepare_tour(
+    graph: object, rule: object, path: str, message_bytes: float, local_steps: int
+) -> Arrays:
+    """Return the arcs of the directed ring along a short tour of a network.
+
+    Parameters
+    ----------
+    graph, rule : object
+        Not used: the network is all.
+    path : str
+        The file of the network.
+    message_bytes : float
+        The size of a message.
+    local_steps : int
+        The number of local steps in a round.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``nodes``, their number, and ``arcs``, int64 (arcs, 2): sender and receiver.
+    """
+    network = _network("tour", None, path)
+    overlay = design("ring", network, message_bits=8 * message_bytes, local_steps=local_steps)
+    arcs = np.array(list(overlay.edges), dtype=np.int64).reshape(-1, 2)
+    return {"nodes": np.array(network.n), "arcs": arcs}
+
+
+def restore_tour(
+    n: int, seed: int, arrays: Arrays, path: str, message_bytes: float, local_steps: int
+) -> Periodic:
+    """Return the schedule in which each node averages with the one before it on the tour.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        Not used: nothing is drawn.
+    arrays : mapping of str to ndarray
+        The arrays of :func:`prepare_tour`.
+    path, message_bytes, local_steps
+        As for :func:`prepare_tour`, for messages.
+
+    Returns
+    -------
+    Periodic
+        A schedule of period 1 with weights 1/2; directed and doubly stochastic.
+
+    Raises
+    ------
+    TopologyError
+        If the network has another number of nodes.
+    """
+    if arrays["nodes"] != n:
+        found = int(arrays["nodes"])
+        raise TopologyError(f"tour: n is {n}, but the network {path!r} has {found} nodes")
+    if n <= 2:
+        pair = MixingMatrix(n, np.array([(0, 1)] * (n - 1)), np.full(n - 1, 0.5))
+        return Periodic((pair if n == 2 else identity(1),))
+    edges = arrays["arcs"][:, ::-1]
+    return Periodic((MixingMatrix(n, edges, np.full(len(edges), 0.5), symmetric=False),))

@@ -1,0 +1,155 @@
+"""The cycle time of an overlay on given links (Marfoq, Xu, Neglia and Vidal 2020).
+
+A round of an overlay begins at node j when the messages of the last one have arrived from all its
+in-neighbours i. Starting times then obey a max-plus linear recursion, and grow by the *cycle time*
+per round: the largest mean delay of a directed cycle, 1 / throughput (their eq. 5).
+"""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.links.network import Network
+from topologies.links.timing import Links
+from topologies.parameters import TopologyError
+
+Array = NDArray[np.float64]
+
+LONGEST_DELAY = 1e290
+"""Seconds; the sum of as many delays as a walk has is finite."""
+
+TOO_LONG = (
+    f"a delay of the network is above {LONGEST_DELAY:g} seconds: it has too small a bandwidth, or "
+    "too large a latency, message or number of local steps"
+)
+
+
+def delays(
+    overlay: nx.DiGraph, network: Network, *, message_bits: float, local_steps: int = 1
+) -> Array:
+    """Return the seconds from the start of i's round to the arrival of its message at j (eq. 3).
+
+    On the overlay's arcs the delay is local_steps * compute_i + latency_ij + message_bits /
+    min(upload_i / out_i, download_j / in_j, bandwidth_ij). On the diagonal it is the local steps
+    alone.
+
+    Parameters
+    ----------
+    overlay : networkx.DiGraph
+        The overlay on 0 .. n-1.
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    ndarray of float64, shape (n, n)
+        The delays, infinite where there is no arc.
+    """
+    n = network.n
+    work = local_steps * network.compute
+    table = np.full((n, n), np.inf)
+    np.fill_diagonal(table, work)
+    arcs = np.array(list(overlay.edges), dtype=np.int64).reshape(-1, 2)
+    senders, receivers = arcs.T
+    links = Links(network, np.arange(n))
+    table[senders, receivers] = work[senders] + links.travel(receivers, senders, message_bits)
+    return table
+
+
+def maximum_cycle_mean(table: Array) -> float:
+    """Return the largest mean of the finite entries around a directed cycle (Karp 1978).
+
+    Parameters
+    ----------
+    table : ndarray of float64, shape (n, n)
+        The lengths of the arcs, infinite where there is no arc.
+
+    Returns
+    -------
+    float
+        The mean; -infinity without a cycle.
+
+    Examples
+    --------
+    >>> maximum_cycle_mean(np.array([[1.0, 4.0], [2.0, np.inf]]))
+    3.0
+    """
+    n = len(table)
+    arcs = np.where(np.isfinite(table), table, -np.inf)
+    # longest[k, v]: of the walks of k arcs that end at v, from anywhere.
+    longest = np.zeros((n + 1, n))
+    for k in range(n):
+        longest[k + 1] = (longest[k][:, None] + arcs).max(axis=0)
+    reached = np.isfinite(longest[n])
+    if not reached.any():
+        return -np.inf
+    lengths = np.arange(n, 0, -1)[:, None]
+    means = (longest[n][None, reached] - longest[:n, reached]) / lengths
+    return float(means.min(axis=0).max())
+
+
+def cycle_time(
+    overlay: nx.DiGraph, network: Network, *, message_bits: float, local_steps: int = 1
+) -> float:
+    """Return the seconds per round of the overlay in the long run.
+
+    In a star, whose centre waits for all and only then answers, a round takes the way to a client
+    and back, of the slowest. Such an overlay names its centre in ``overlay.graph["server"]``.
+
+    Parameters
+    ----------
+    overlay : networkx.DiGraph
+        The overlay on 0 .. n-1.
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Returns
+    -------
+    float
+        The cycle time in seconds.
+    """
+    table = delays(overlay, network, message_bits=message_bits, local_steps=local_steps)
+    own = [(node, node) for node in overlay]
+    if not all(np.isfinite(table[arc]) for arc in [*overlay.edges, *own]):
+        raise TopologyError(TOO_LONG)
+    server = overlay.graph.get("server")
+    if server is None:
+        return maximum_cycle_mean(table)
+    others = np.array([i for i in overlay if i != server], dtype=np.int64)
+    down = table[server, others] - local_steps * network.compute[server]
+    return float(max(table[server, server], (down + table[others, server]).max(initial=0.0)))
+
+
+def check_delays(network: Network, *, message_bits: float, local_steps: int = 1) -> None:
+    """Check that the delays of every walk through the network can be added up.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    message_bits : float
+        The size of a message in bits.
+    local_steps : int, default 1
+        The number of local steps per round.
+
+    Raises
+    ------
+    TopologyError
+        If a delay may exceed ``LONGEST_DELAY`` seconds.
+    """
+    slowest = min(network.upload.min(), network.download.min(), network.bandwidth.min())
+    with np.errstate(over="ignore"):
+        sending = message_bits * network.n / slowest
+        longest = local_steps * network.compute.max() + network.latency.max() + sending
+    if not longest <= LONGEST_DELAY:
+        raise TopologyError(TOO_LONG)

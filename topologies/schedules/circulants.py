@@ -1,0 +1,571 @@
+"""Schedules of circulant matrices: node i hears the nodes i - s for the same shifts s.
+
+Periodic schedules of symmetric sparse rounds that reach the exact mean after one period.
+
+The four topologies of EquiTopo, whose consensus rate does not depend on n.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.matrix import MixingMatrix
+from topologies.parameters import TopologyError
+from topologies.schedules.sequences import Drawn, Periodic, identity, stream
+
+Nodes = NDArray[np.int64]
+Rounds = defaultdict[int, list[tuple[int, int, float]]]
+
+
+def base_k(n: int, peers: int = 1) -> Periodic:
+    """Return rounds with at most ``peers`` neighbours per node, after which the mean is exact.
+
+    The matrices are symmetric and doubly stochastic, for any n, and the period is at most
+    2 log_(peers + 1) n + 2: the Base-(k+1) graph with k = ``peers`` of Takezawa et al. 2023 (Beyond
+    exponential graph: communication-efficient topologies for decentralized learning via finite-time
+    convergence).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    peers : int, default 1
+        The largest number of neighbours of a node in a round.
+
+    Returns
+    -------
+    Periodic
+        The schedule.
+
+    Examples
+    --------
+    >>> rounds = base_k(6)
+    >>> product = np.eye(6)
+    >>> for k in range(1, rounds.period + 1):
+    ...     product = rounds.matrix(k).to_dense() @ product
+    >>> bool(np.allclose(product, 1 / 6))
+    True
+    """
+    nodes, base = np.arange(n), peers + 1
+    factors: list[int] = []
+    for factor in range(base, 1, -1):
+        while n // int(np.prod(factors)) % factor == 0:
+            factors.append(factor)
+    # Where n has small factors, averaging as many rows side by side and then across may be shorter.
+    rows = nodes.reshape(*factors, -1)
+    across: Rounds = defaultdict(list)
+    for row in rows.reshape(-1, rows.shape[-1]):
+        _add(across, 0, _mean_of(row, base))
+    _add(across, len(across), _average(rows, range(len(factors))))
+    return _periodic(n, min(across, _mean_of(nodes, base), key=len))
+
+
+def simple_base_k(n: int, peers: int = 1) -> Periodic:
+    """Return the Simple Base-(k+1) graph, k = ``peers``: ``base_k`` without its factors of n.
+
+    The period is at most 2 log_(peers + 1) n + 2, and never below that of ``base_k`` (Takezawa et
+    al. 2023, section 4.2).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    peers : int, default 1
+        The largest number of neighbours of a node in a round.
+
+    Returns
+    -------
+    Periodic
+        The schedule; symmetric, exact after a period for any n.
+    """
+    return _periodic(n, _mean_of(np.arange(n), peers + 1))
+
+
+def hyper_hypercube(n: int, peers: int | None = None) -> Periodic:
+    """Return the k-peer hyper-hypercube, k = ``peers``: one round for each factor of n.
+
+    Nodes are the digits of their number in a mixed base of factors of at most peers + 1, and those
+    that differ in one digit average with each other in its round (Takezawa et al. 2023, section
+    4.1). The hypercube with one peer a round is that of n = 2^d.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    peers : int, optional
+        The largest number of neighbours of a node in a round. None is the least that n allows, its
+        largest prime factor less one.
+
+    Returns
+    -------
+    Periodic
+        The schedule with the fewest rounds; symmetric, exact after a period.
+
+    Raises
+    ------
+    TopologyError
+        If n has a prime factor above peers + 1.
+
+    Examples
+    --------
+    >>> hyper_hypercube(12).period, hyper_hypercube(12, 3).period
+    (3, 2)
+    """
+    largest = max(prime_factors(n), default=1)
+    most = max(1, largest - 1) if peers is None else peers
+    if largest > most + 1:
+        raise TopologyError(
+            f"hyper_hypercube: peers is {most}, but n is {n}, whose prime factor {largest} needs "
+            f"peers of at least {largest - 1}; base_k takes any n"
+        )
+    factors = _fewest_factors(n, most + 1)
+    return _periodic(n, _average(np.arange(n).reshape(factors or (1,)), range(len(factors))))
+
+
+def prime_factors(n: int) -> list[int]:
+    """Return the prime factors of n in ascending order, with repetition.
+
+    Parameters
+    ----------
+    n : int
+        A number of at least 1.
+
+    Returns
+    -------
+    list of int
+        The factors; none for 1.
+
+    Examples
+    --------
+    >>> prime_factors(60)
+    [2, 2, 3, 5]
+    """
+    factors, factor = [], 2
+    while factor * factor <= n:
+        while n % factor == 0:
+            factors.append(factor)
+            n //= factor
+        factor += 1
+    return factors + [n] * (n > 1)
+
+
+def _fewest_factors(n: int, most: int) -> tuple[int, ...]:
+    """Return the fewest factors of at most ``most`` whose product is n, the largest first."""
+    best: dict[int, tuple[int, ...]] = {1: ()}
+    for m in (m for m in range(2, n + 1) if n % m == 0):
+        parts = [(f, *best[m // f]) for f in range(2, min(m, most) + 1) if m % f == 0]
+        best[m] = min(parts, key=lambda part: (len(part), part))
+    return tuple(sorted(best[n], reverse=True))
+
+
+def _periodic(n: int, rounds: Rounds) -> Periodic:
+    matrices = []
+    for k in range(len(rounds)):
+        i, j, weights = zip(*rounds[k], strict=True)
+        matrices.append(MixingMatrix(n, np.stack([i, j], axis=1), np.array(weights)))
+    return Periodic(tuple(matrices) or (identity(n),))
+
+
+def _mean_of(nodes: Nodes, base: int) -> Rounds:
+    """Return rounds that average all ``nodes``, split by the digits of their number.
+
+    A digit d at place p is a part of d blocks of base^p nodes. First each block averages itself.
+    Then, part by part, every node of the later parts exchanges with one node of each block of the
+    part, with weights that give the part and the later ones the same mean. The part then averages
+    itself, while the later ones continue with the next part.
+    """
+    parts, rest, size = [], nodes, 1
+    while size * base <= len(nodes):
+        size *= base
+    while len(rest):
+        digit = len(rest) // size
+        if digit:
+            shape = [digit] + [base] * round(math.log(size, base))
+            parts.append(rest[: digit * size].reshape(shape))
+            rest = rest[digit * size :]
+        size //= base
+
+    rounds: Rounds = defaultdict(list)
+    for part in parts:
+        _add(rounds, 0, _average(part, range(1, part.ndim)))
+    start = len(rounds)
+    for turn, part in enumerate(parts[:-1]):
+        blocks = part.reshape(len(part), -1)
+        behind = np.concatenate([later.ravel() for later in parts[turn + 1 :]])
+        weight = part.size / (part.size + len(behind)) / len(blocks)
+        for block in blocks:
+            pairs = zip(block.tolist(), behind.tolist(), strict=False)
+            rounds[start + turn] += [(i, j, weight) for i, j in pairs]
+        _add(rounds, start + turn + 1, _average(part, range(part.ndim)))
+    _add(rounds, start + len(parts) - 1, _average(parts[-1], range(1)))
+    return rounds
+
+
+def _average(grid: Nodes, axes: range) -> Rounds:
+    """Return rounds that average along the given axes in turn; an axis of length one needs none."""
+    rounds: Rounds = defaultdict(list)
+    for k, axis in enumerate(axis for axis in axes if grid.shape[axis] > 1):
+        size = grid.shape[axis]
+        for group in np.moveaxis(grid, axis, -1).reshape(-1, size).tolist():
+            rounds[k] += [(i, j, 1 / size) for i, j in itertools.combinations(group, 2)]
+    return rounds
+
+
+def _add(rounds: Rounds, start: int, more: Rounds) -> None:
+    for k, edges in more.items():
+        rounds[start + k] += edges
+
+
+def circulant(
+    n: int, shifts: Iterable[int], weight: float, *, symmetric: bool = False
+) -> MixingMatrix:
+    """Return W in which each node gives a weight to the node ``shift`` before it, for every shift.
+
+    Equal shifts modulo n add their weights, and a shift of 0 modulo n is the node itself.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    shifts : iterable of int
+        The shifts.
+    weight : float
+        The weight of each shift.
+    symmetric : bool, default False
+        Whether the shifts come with their opposites, and each pair of nodes is one edge. There and
+        back are always the same edge for n <= 2.
+
+    Returns
+    -------
+    MixingMatrix
+        The doubly stochastic matrix.
+
+    Examples
+    --------
+    >>> circulant(4, [1], 0.5).neighbours(0)[0].tolist()
+    [3]
+    """
+    symmetric = symmetric or n <= 2
+    total: dict[int, float] = {}
+    for shift in shifts:
+        if shift % n and not (symmetric and 2 * (shift % n) > n):
+            total[shift % n] = total.get(shift % n, 0.0) + weight
+    nodes = np.arange(n)
+    parts, values = [np.zeros((0, 2), dtype=np.int64)], [np.zeros(0)]
+    for step, share in total.items():
+        # A shift by half of n pairs the nodes: each edge would come twice.
+        ends = nodes[: n // 2] if symmetric and 2 * step == n else nodes
+        pairs = np.stack([ends, (ends - step) % n], axis=1)
+        parts.append(np.sort(pairs, axis=1) if symmetric else pairs)
+        values.append(np.full(len(ends), share))
+    return MixingMatrix(n, np.concatenate(parts), np.concatenate(values), symmetric=symmetric)
+
+
+def powers(n: int, base: int = 2) -> list[int]:
+    """Return 1, base, base^2, ... below n.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    base : int, default 2
+        The base.
+
+    Returns
+    -------
+    list of int
+        The powers; none for n = 1.
+
+    Examples
+    --------
+    >>> powers(9), powers(9, 3)
+    ([1, 2, 4, 8], [1, 3])
+    """
+    found = [1] if n > 1 else []
+    while found and found[-1] * base < n:
+        found.append(found[-1] * base)
+    return found
+
+
+def one_peer_exponential(n: int) -> Periodic:
+    """Return the schedule in which each node averages with one node before it.
+
+    In round k it is the node 2^((k - 1) mod ceil(log2 n)) before. The matrices are directed and
+    doubly stochastic, with one message per node and round. After a period the mean is exact if n is
+    a power of two. Assran et al. 2019 (Stochastic gradient push for distributed deep learning);
+    Ying et al. 2021 (Exponential graph is provably efficient for decentralized deep training).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+
+    Returns
+    -------
+    Periodic
+        A schedule of period ceil(log2 n), at least 1.
+
+    Examples
+    --------
+    >>> one_peer_exponential(8).period
+    3
+    """
+    return k_peer_exponential(n, 1)
+
+
+def k_peer_exponential(n: int, peers: int = 1) -> Periodic:
+    """Return the schedule in which each node averages with ``peers`` nodes before it.
+
+    In round t they are j (peers + 1)^((t - 1) mod period) before, j = 1 .. peers, all with weight
+    1 / (peers + 1). The mean is exact after a period if n is a power of peers + 1.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    peers : int, default 1
+        The number of nodes that each node hears in a round, at most.
+
+    Returns
+    -------
+    Periodic
+        A schedule of period ceil(log_(peers + 1) n), at least 1. Matrices are directed and doubly
+        stochastic.
+
+    Examples
+    --------
+    >>> rounds = k_peer_exponential(9, 2)
+    >>> product = rounds.matrix(2).to_dense() @ rounds.matrix(1).to_dense()
+    >>> bool(np.allclose(product, 1 / 9))
+    True
+    """
+    rounds = [
+        circulant(n, [j * hop for j in range(1, peers + 1)], 1 / (peers + 1))
+        for hop in powers(n, peers + 1)
+    ]
+    return Periodic(tuple(rounds) or (identity(n),))
+
+
+def static_exponential(n: int) -> Periodic:
+    """Return the schedule in which node i averages itself and all nodes 2^k < n before it equally.
+
+    The matrix is directed and doubly stochastic. Ying et al. 2021, section 3.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+
+    Returns
+    -------
+    Periodic
+        A schedule of period 1.
+    """
+    hops = powers(n)
+    return Periodic((circulant(n, hops, 1 / (len(hops) + 1)),))
+
+
+def null_cascade(n: int) -> Periodic:
+    """Return commuting symmetric rounds of at most two peers, after which the mean is exact.
+
+    A circulant matrix multiplies the Fourier mode m by its eigenvalue. That of the round
+    (1 - 2 w) I + w (P^s + P^-s) is 1 - 2 w (1 - cos(2 pi m s / n)), which w = 1 / (2 - 2 cos)
+    makes zero for m and for all modes with the same cosine. For a prime factor p of n, p // 2
+    rounds with shifts that are multiples of n / p null all modes but the multiples of p; those are
+    the modes of n / p nodes, where the next factor takes its turn. The multiples are chosen so that
+    each cosine is near -1, and w near 1/4. As the matrices commute, a period may begin at any
+    round. Commuting matrices that null one mode after the other for every n are the idea of the
+    null-cascade graph; these shifts and weights may differ from its own.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+
+    Returns
+    -------
+    Periodic
+        As many rounds as the sum of p // 2 over the prime factors p of n, with repetition.
+
+    Examples
+    --------
+    >>> null_cascade(15).period, null_cascade(64).period
+    (3, 6)
+    """
+    rounds, left = [], n
+    for p in prime_factors(n):
+        left //= p
+        half = p // 2
+        weight = 1 / (2 - 2 * math.cos(2 * math.pi * half / p))
+        for mode in range(1, half + 1):
+            # The shift that turns this mode by the angle next to pi.
+            shift = half * pow(mode, -1, p) % p * left
+            rounds.append(circulant(n, [shift, -shift], weight, symmetric=True))
+    return Periodic(tuple(rounds) or (identity(n),))
+
+
+def equistatic(n: int, seed: int, shifts: int | None = None, *, directed: bool = True) -> Periodic:
+    """Return the mean of A(u), or of its symmetric part, over random shifts u: EquiStatic.
+
+    With M shifts drawn with replacement from 1 .. n-1, the factor on the distance from consensus
+    is at most rho with probability 1 - p if M >= 8 ln(2 n / p) / (3 rho^2) (Theorem 1).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of the shifts.
+    shifts : int, optional
+        M. None is ceil(log2 n), the degree of the static exponential graph.
+    directed : bool, default True
+        Whether to return D-EquiStatic, otherwise U-EquiStatic.
+
+    Returns
+    -------
+    Periodic
+        A schedule of period 1, doubly stochastic.
+    """
+    if n == 1:
+        return Periodic((identity(1),))
+    drawn = basis(n, seed, shifts)
+    weight = (n - 1) / n / len(drawn)
+    if directed:
+        return Periodic((circulant(n, drawn.tolist(), weight),))
+    both = [*drawn.tolist(), *(-drawn).tolist()]
+    return Periodic((circulant(n, both, weight / 2, symmetric=True),))
+
+
+def basis(n: int, seed: int, shifts: int | None) -> NDArray[np.int64]:
+    """Return ``shifts`` draws from 1 .. n-1 with replacement, n > 1; None is ceil(log2 n)."""
+    count = (n - 1).bit_length() if shifts is None else shifts
+    return stream(seed, "basis", 1).integers(1, n, size=count)
+
+
+def equitopo(n: int, seed: int, step: float = 0.5) -> Drawn:
+    """Return the schedule in which every node averages with the node u before it, u random.
+
+    u is drawn anew in each round from 1 .. n-1, and W = (1 - step) I + step A(u). The matrices are
+    directed and doubly stochastic; the mean contraction does not depend on n. This is OD-EquiDyn
+    with all shifts.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of all draws.
+    step : float, default 0.5
+        The weight of the exchange, in (0, 1].
+
+    Returns
+    -------
+    Drawn
+        The random schedule.
+    """
+    weight = step * (n - 1) / n
+    draw = partial(_draw_shift, n=n, weight=weight)
+    square = partial(_mean_square_of_shifts, n, step)
+    return Drawn(n, seed, draw, symmetric=n <= 2, mean_square=square)
+
+
+def _mean_square_of_shifts(n: int, step: float) -> NDArray[np.float64]:
+    """Return E[W'W]: on average over u, P^u is -1 / (n - 1) on what is orthogonal to 1."""
+    spread = (1 - step) ** 2 + step**2 * ((n - 1) ** 2 - 1) / n**2 if n > 1 else 0.0
+    return spread * np.eye(n) + (1 - spread) / n
+
+
+def _draw_shift(random: np.random.Generator, n: int, weight: float) -> MixingMatrix:
+    return circulant(n, [int(random.integers(1, n)) if n > 1 else 0], weight)
+
+
+def od_equidyn(n: int, seed: int, step: float = 0.5, shifts: int | None = None) -> Drawn:
+    """Return OD-EquiDyn: ``equitopo`` with the shifts of one D-EquiStatic only.
+
+    E ||W x - mean||^2 <= (1 - 2 step (1 - step) (1 - rho)) ||x - mean||^2, where rho is the factor
+    of that D-EquiStatic.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of the shifts and of all draws.
+    step : float, default 0.5
+        The weight of the exchange, in (0, 1].
+    shifts : int, optional
+        The number M of shifts; None is ceil(log2 n).
+
+    Returns
+    -------
+    Drawn
+        The random schedule; directed, doubly stochastic.
+    """
+    if n == 1:
+        return equitopo(n, seed, step)
+    drawn, weight = basis(n, seed, shifts), step * (n - 1) / n
+
+    def draw(random: np.random.Generator) -> MixingMatrix:
+        return circulant(n, [int(random.choice(drawn))], weight)
+
+    def square() -> NDArray[np.float64]:
+        total = np.zeros((n, n))
+        for shift in drawn.tolist():
+            dense = circulant(n, [shift], weight).to_dense()
+            total += dense.T @ dense
+        return np.asarray(total / len(drawn))
+
+    return Drawn(n, seed, draw, symmetric=n <= 2, mean_square=square)
+
+
+def ou_equidyn(n: int, seed: int, step: float = 0.5, shifts: int | None = None) -> Drawn:
+    """Return OU-EquiDyn: nodes are paired with those u behind, u random; symmetric.
+
+    From a random node on, each node that is free is paired with the node u behind it, if that is
+    free too; pairs exchange with weight step (n - 1) / n (Algorithm 2). E ||W x - mean||^2 <=
+    (1 - 4/3 step (1 - step) (1 - rho)) ||x - mean||^2.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of the shifts and of all draws.
+    step : float, default 0.5
+        The weight of the exchange, in (0, 1].
+    shifts : int, optional
+        The number M of shifts to draw from; None takes all of 1 .. n-1, and rho is then 0.
+
+    Returns
+    -------
+    Drawn
+        The random schedule; symmetric.
+    """
+    drawn = np.arange(1, max(n, 2)) if shifts is None or n == 1 else basis(n, seed, shifts)
+    weight = step * (n - 1) / n
+
+    def draw(random: np.random.Generator) -> MixingMatrix:
+        shift, first = int(random.choice(drawn)) % n, int(random.integers(n))
+        pairs = _pairs(n, shift, first) if shift else np.zeros((0, 2), dtype=np.int64)
+        return MixingMatrix(n, pairs, np.full(len(pairs), weight))
+
+    return Drawn(n, seed, draw)
+
+
+def _pairs(n: int, shift: int, first: int) -> NDArray[np.int64]:
+    """Return the pairs of Algorithm 2, int64 (pairs, 2)."""
+    free = [True] * n
+    pairs = []
+    for i in [*range(first, n), *range(first)]:
+        j = (i + shift) % n
+        if free[i] and free[j]:
+            free[i] = free[j] = False
+            pairs.append((min(i, j), max(i, j)))
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)

@@ -1,0 +1,304 @@
+"""D-Cliques: cliques whose members together have the labels of all, and few edges between them.
+
+Bellet, Kermarrec and Lavoie 2022 (D-Cliques: compensating for data heterogeneity with topology in
+decentralized federated learning). The skew of a clique C is sum over labels l of |p_C(l) - p(l)|,
+with p_C its members' mean share of l and p that of all nodes. Greedy swap (Alg. 2): begin with
+random cliques, and swap two nodes of two random cliques where that lowers the sum of their skews.
+Weights are those of Metropolis and Hastings (section 2.2).
+
+Mixing matrices made for clients whose labels are unlike, from how many of each they have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.graphs.files import read_numbers
+from topologies.matrix import MixingMatrix
+from topologies.parameters import TopologyError, check_memory
+from topologies.schedules.sequences import Arrays, Static
+from topologies.weights.rules import metropolis_hastings
+
+Array = NDArray[np.float64]
+
+MATRICES = 4
+"""Dense matrices of nodes x nodes that the search holds."""
+
+
+def shares(path: str) -> Array:
+    """Return the share of each label at each node, float64 (nodes, classes), from a file of counts.
+
+    Parameters
+    ----------
+    path : str
+        CSV, a row of counts for each node.
+
+    Raises
+    ------
+    TopologyError
+        If the file cannot be read, a count is negative, or a node has none.
+    """
+    counts = read_numbers(path)
+    if counts.min(initial=0) < 0 or not np.all(counts.sum(axis=1) > 0):
+        raise TopologyError(
+            f"{path!r} does not hold label counts: they must be at least 0, and above 0 for some "
+            "label of every node"
+        )
+    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+
+
+def stl_fw(labels: Array, neighbours: int, balance: float = 0.1) -> MixingMatrix:
+    """Return the W of STL-FW; directed and doubly stochastic.
+
+    Parameters
+    ----------
+    labels : ndarray of float64, shape (n, classes)
+        Pi, the share of each class at each node.
+    neighbours : int
+        Steps of Frank-Wolfe, and the most values that a node sends and receives.
+    balance : float, default 0.1
+        lambda, the weight of mixing as such against that of labels.
+
+    Returns
+    -------
+    MixingMatrix
+        W; ``info`` has the ``objective`` g.
+
+    Examples
+    --------
+    >>> pairs = np.repeat(np.eye(2), 2, axis=0)  # two nodes of each label
+    >>> bool(np.allclose(stl_fw(pairs, 1, balance=0.0).to_dense() @ pairs, 0.5))
+    True
+    """
+    from scipy.optimize import linear_sum_assignment  # here, since it takes half a second
+
+    n = len(labels)
+    check_memory(8 * MATRICES * n**2, f"stl_fw on {n} nodes")
+    away = labels - labels.mean(axis=0)
+    # W 11'/n = 11'/n for doubly stochastic W, so that both terms see W - 11'/n.
+    gram = away @ away.T + balance * np.eye(n)
+    w = np.eye(n)
+    for _ in range(min(neighbours, n - 1)):
+        gradient = 2 / n * (w - 1 / n) @ gram
+        rows, columns = linear_sum_assignment(gradient)
+        direction = -w
+        direction[rows, columns] += 1
+        slope, bend = (direction * gradient).sum(), ((direction @ gram) * direction).sum() / n
+        step = 1.0 if -slope >= 2 * bend else -slope / (2 * bend)
+        if slope >= 0 or step <= 0:
+            break
+        w += step * direction
+    receiver, sender = np.nonzero((w > 0) & ~np.eye(n, dtype=bool))
+    reached = float((((w - 1 / n) @ gram) * (w - 1 / n)).sum() / n)
+    edges = np.stack([receiver, sender], axis=1)
+    info = {"weights": "stl_fw", "objective": reached}
+    return MixingMatrix(n, edges, w[receiver, sender], symmetric=False, info=info)
+
+
+def prepare_stl_fw(
+    graph: object, rule: object, labels: str, neighbours: int, balance: float
+) -> Arrays:
+    """Return what :func:`restore_stl_fw` needs: ``edges``, ``weights`` and ``nodes``.
+
+    Parameters
+    ----------
+    graph, rule : object
+        Not used: the edges follow from the labels.
+    labels : str
+        The file of label counts.
+    neighbours : int
+        As for :func:`stl_fw`.
+    balance : float
+        As for :func:`stl_fw`.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        The arrays.
+    """
+    made = stl_fw(shares(labels), neighbours, balance)
+    return {"edges": made.edges, "weights": made.weights, "nodes": np.array([made.n])}
+
+
+def restore_stl_fw(
+    n: int, seed: int, arrays: Arrays, labels: str, neighbours: int, balance: float
+) -> Static:
+    """Return the schedule of the arrays of :func:`prepare_stl_fw`.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        Not used: nothing is drawn.
+    arrays : mapping of str to ndarray
+        The arrays.
+    labels : str
+        The file, for messages.
+    neighbours, balance
+        Not used: the arrays have what follows from them.
+
+    Returns
+    -------
+    Static
+        The schedule.
+
+    Raises
+    ------
+    TopologyError
+        If the file has another number of nodes.
+    """
+    nodes = int(arrays["nodes"][0])
+    if nodes != n:
+        raise TopologyError(f"stl_fw: {labels!r} has label counts of {nodes} nodes, not of {n}")
+    return Static(MixingMatrix(n, arrays["edges"], arrays["weights"], symmetric=False))
+
+
+Between = Literal["ring", "complete"]
+
+
+@dataclass(frozen=True)
+class Cliques(Static):
+    """A static matrix over cliques.
+
+    Attributes
+    ----------
+    cliques : ndarray of int64, shape (n,)
+        The clique of each node.
+    """
+
+    cliques: NDArray[np.int64]
+
+    def within(self) -> MixingMatrix:
+        """Return the matrix of the means over cliques."""
+        n = self.n
+        first, second = np.triu_indices(n, 1)
+        same = self.cliques[first] == self.cliques[second]
+        edges = np.stack([first[same], second[same]], axis=1)
+        sizes = np.bincount(self.cliques)[self.cliques]
+        return MixingMatrix(n, edges, 1 / sizes[edges[:, 0]])
+
+
+def greedy_swap(labels: Array, size: int, swaps: int, seed: int) -> NDArray[np.int64]:
+    """Return the clique of each node, int64 (n,); Alg. 2.
+
+    Parameters
+    ----------
+    labels : ndarray of float64, shape (n, classes)
+        The share of each class at each node.
+    size : int
+        The most members of a clique.
+    swaps : int
+        How many pairs of cliques are looked at.
+    seed : int
+        The seed of all draws.
+    """
+    random, n = np.random.default_rng(seed), len(labels)
+    parts = np.array_split(random.permutation(n), -(-n // size))
+    mean = labels.mean(axis=0)
+    for _ in range(swaps if len(parts) > 1 else 0):
+        a, b = random.choice(len(parts), 2, replace=False)
+        one, other = parts[a], parts[b]
+        moved = labels[other][None, :] - labels[one][:, None]  # to the one, for each pair
+        off_one, off_other = labels[one].mean(axis=0) - mean, labels[other].mean(axis=0) - mean
+        skew = np.abs(off_one + moved / len(one)).sum(axis=2)
+        skew += np.abs(off_other - moved / len(other)).sum(axis=2)
+        better = np.argwhere(skew < np.abs(off_one).sum() + np.abs(off_other).sum() - 1e-12)
+        if len(better):
+            i, j = better[random.integers(len(better))]
+            one[i], other[j] = other[j], one[i]
+    found = np.empty(n, np.int64)
+    for clique, part in enumerate(parts):
+        found[part] = clique
+    return found
+
+
+def clique_graph(cliques: NDArray[np.int64], between: Between) -> nx.Graph:
+    """Return the cliques with an edge between each two (``complete``), or each and the next.
+
+    The ends are the members with the fewest edges so far, the first of these.
+    """
+    graph = nx.empty_graph(len(cliques))
+    members = [np.flatnonzero(cliques == c).tolist() for c in range(cliques.max() + 1)]
+    for part in members:
+        graph.add_edges_from((i, j) for i in part for j in part if i < j)
+    count = len(members)
+    pairs = [(a, b) for a in range(count) for b in range(a + 1, count)]
+    if between == "ring":
+        pairs = [(a, b) for a, b in pairs if b - a in (1, count - 1)]
+    for a, b in pairs:
+        ends = [
+            min(members[c], key=lambda i: (graph.degree(i) - len(members[cliques[i]]), i))
+            for c in (a, b)
+        ]
+        graph.add_edge(*ends)
+    return graph
+
+
+def prepare_d_cliques(
+    graph: object, rule: object, labels: str, size: int, between: Between, swaps: int, draw: int
+) -> Arrays:
+    """Return what :func:`restore_d_cliques` needs: ``edges``, ``weights`` and ``cliques``.
+
+    Parameters
+    ----------
+    graph, rule : object
+        Not used: the edges follow from the labels.
+    labels : str
+        The file of label counts.
+    size : int
+        The most members of a clique.
+    between : str
+        How cliques are connected, ``ring`` or ``complete``.
+    swaps : int
+        How many pairs of cliques are looked at.
+    draw : int
+        The seed of the search.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        The arrays.
+    """
+    cliques = greedy_swap(shares(labels), size, swaps, draw)
+    made = metropolis_hastings(clique_graph(cliques, between))
+    return {"edges": made.edges, "weights": made.weights, "cliques": cliques}
+
+
+def restore_d_cliques(n: int, seed: int, arrays: Arrays, labels: str, **given: object) -> Cliques:
+    """Return the schedule of the arrays of :func:`prepare_d_cliques`.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        Not used: nothing is drawn any more.
+    arrays : mapping of str to ndarray
+        The arrays.
+    labels : str
+        The file, for messages.
+    **given : object
+        The other parameters, which are not used: the arrays have what follows from them.
+
+    Returns
+    -------
+    Cliques
+        The schedule.
+
+    Raises
+    ------
+    TopologyError
+        If the file has another number of nodes.
+    """
+    cliques = arrays["cliques"]
+    if len(cliques) != n:
+        raise TopologyError(
+            f"d_cliques: {labels!r} has label counts of {len(cliques)} nodes, not of {n}"
+        )
+    return Cliques(MixingMatrix(n, arrays["edges"], arrays["weights"]), cliques)

@@ -1,0 +1,481 @@
+"""Schedules of matchings: in each round a node exchanges with at most one neighbour.
+
+MATCHA: matchings activated at random, within a budget, to maximise the connectivity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.graphs.build import edge_array
+from topologies.matrix import MixingMatrix
+from topologies.schedules.sequences import Arrays, Drawn, Periodic, identity
+from topologies.threads import one_thread
+from topologies.weights.formulas import laplacian
+
+
+def edge_colours(graph: nx.Graph) -> NDArray[np.int64]:
+    """Return a proper edge colouring: edges with a common node have different colours.
+
+    The edges of one colour are a matching. There are at most as many colours as the largest degree
+    plus one (Misra and Gries 1992, A constructive proof of Vizing's theorem).
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1.
+
+    Returns
+    -------
+    ndarray of int64, shape (m,)
+        The colour of each edge of ``edge_array(graph)``, from 0.
+
+    Examples
+    --------
+    >>> edge_colours(nx.path_graph(4)).tolist()
+    [0, 1, 0]
+    """
+    edges = edge_array(graph)
+    colours = max((degree for _, degree in graph.degree), default=0) + 1
+    painting = _Painting([(1 << colours) - 1] * len(graph), [{} for _ in graph])
+    for u, v in edges.tolist():
+        fan = painting.fan(u, v)
+        common = painting.free[u] & painting.free[fan[-1]]
+        if not common:
+            c, d = _lowest(painting.free[u]), _lowest(painting.free[fan[-1]])
+            painting.flip(u, c, d)
+            fan, common = painting.valid_part(u, fan, d), 1 << d
+        painting.rotate(u, fan, _lowest(common))
+    colour_of = [{v: c for c, v in at.items()} for at in painting.at]
+    return np.array([colour_of[u][v] for u, v in edges.tolist()], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _Painting:
+    """A partial colouring: each node's free colours, as bits, and its neighbour by used colour."""
+
+    free: list[int]
+    at: list[dict[int, int]]
+
+    def paint(self, u: int, v: int, c: int) -> None:
+        """Give the edge between u and v the colour c."""
+        self.at[u][c], self.at[v][c] = v, u
+        self.free[u] ^= 1 << c
+        self.free[v] ^= 1 << c
+
+    def erase(self, u: int, c: int) -> None:
+        """Remove the colour c at u from its edge."""
+        v = self.at[u].pop(c)
+        del self.at[v][c]
+        self.free[u] ^= 1 << c
+        self.free[v] ^= 1 << c
+
+    def fan(self, u: int, v: int) -> list[int]:
+        """Return neighbours of u, from v on: at each is free the colour of u's edge to the next.
+
+        The fan ends at a node that shares a free colour with u, or where it cannot be extended.
+        """
+        fan, used = [v], 0
+        while not self.free[fan[-1]] & self.free[u]:
+            following = self.free[fan[-1]] & ~used
+            if not following:
+                break
+            c = _lowest(following)
+            used |= 1 << c
+            fan.append(self.at[u][c])
+        return fan
+
+    def valid_part(self, u: int, fan: list[int], d: int) -> list[int]:
+        """Return the fan up to its first node at which d is free.
+
+        Exchanging colours on a path may break the fan, but not before there (Misra and Gries).
+        """
+        colour_of = {w: c for c, w in self.at[u].items()}
+        for place, w in enumerate(fan):
+            if place and not self.free[fan[place - 1]] & (1 << colour_of[w]):
+                break
+            if self.free[w] & (1 << d):
+                return fan[: place + 1]
+        raise AssertionError("the path of the two colours has broken the fan")
+
+    def flip(self, u: int, c: int, d: int) -> None:
+        """Exchange c and d along the path of these colours from u, at which c is free."""
+        edges = []
+        node, colour = u, d
+        while colour in self.at[node]:
+            edges.append((node, self.at[node][colour], colour))
+            node, colour = self.at[node][colour], c + d - colour
+        for i, _, colour in edges:
+            self.erase(i, colour)
+        for i, j, colour in edges:
+            self.paint(i, j, c + d - colour)
+
+    def rotate(self, u: int, fan: list[int], c: int) -> None:
+        """Move the colours of u's edges one back along the fan, and give c to the last edge."""
+        colour_of = {w: colour for colour, w in self.at[u].items() if w in fan}
+        colours = [colour_of[w] for w in fan[1:]]
+        for colour in colours:
+            self.erase(u, colour)
+        for w, colour in zip(fan, [*colours, c], strict=True):
+            self.paint(u, w, colour)
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def matching_cycle(n: int, edges: NDArray[np.int64], colours: NDArray[np.int64]) -> Periodic:
+    """Return the schedule of the matchings of an edge colouring in turn; matched nodes average.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    colours : ndarray of int64, shape (m,)
+        The colour of each edge.
+
+    Returns
+    -------
+    Periodic
+        One round per colour.
+    """
+    rounds = [
+        MixingMatrix(n, edges[colours == c], np.full((colours == c).sum(), 0.5))
+        for c in np.unique(colours)
+    ]
+    return Periodic(tuple(rounds) or (identity(n),))
+
+
+def draw_matching(random: np.random.Generator, n: int, edges: NDArray[np.int64]) -> MixingMatrix:
+    """Return the pairwise averages on a maximal matching, drawn by adding edges in random order.
+
+    Parameters
+    ----------
+    random : numpy.random.Generator
+        The generator.
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+
+    Returns
+    -------
+    MixingMatrix
+        Weight 1/2 on each edge of the matching.
+    """
+    free = np.ones(n, dtype=bool)
+    chosen = []
+    for e in random.permutation(len(edges)).tolist():
+        i, j = edges[e]
+        if free[i] and free[j]:
+            free[i] = free[j] = False
+            chosen.append(e)
+    return MixingMatrix(n, edges[chosen], np.full(len(chosen), 0.5))
+
+
+def prepare_matchings(graph: nx.Graph, rule: object) -> Arrays:
+    """Return what :func:`restore_matchings` needs: the ``edges`` and their ``colours``.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        The graph on 0 .. n-1.
+    rule : object
+        Not used: the weights are 1/2.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        The arrays.
+    """
+    return {"edges": edge_array(graph), "colours": edge_colours(graph)}
+
+
+def restore_matchings(n: int, seed: int, arrays: Arrays) -> Periodic:
+    """Return the cycle of matchings of the arrays of :func:`prepare_matchings`.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        Not used: nothing is drawn.
+    arrays : mapping of str to ndarray
+        The arrays.
+
+    Returns
+    -------
+    Periodic
+        The schedule.
+    """
+    return matching_cycle(n, arrays["edges"], arrays["colours"])
+
+
+def prepare_random_matching(graph: nx.Graph, rule: object) -> Arrays:
+    """Return what :func:`restore_random_matching` needs: the ``edges``.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        The graph on 0 .. n-1.
+    rule : object
+        Not used: the weights are 1/2.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        The arrays.
+    """
+    return {"edges": edge_array(graph)}
+
+
+def restore_random_matching(n: int, seed: int, arrays: Arrays) -> Drawn:
+    """Return the schedule of random maximal matchings (randomised gossip, Boyd et al. 2006).
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of all draws.
+    arrays : mapping of str to ndarray
+        The arrays of :func:`prepare_random_matching`.
+
+    Returns
+    -------
+    Drawn
+        The random schedule.
+    """
+    return Drawn(n, seed, partial(draw_matching, n=n, edges=arrays["edges"]))
+
+
+Array = NDArray[np.float64]
+
+TOLERANCE = 1e-3
+MAX_STEPS = 300
+CUTS_A_STEP = 4
+STEP = 0.3
+
+
+def activation_probabilities(
+    n: int, edges: NDArray[np.int64], colours: NDArray[np.int64], budget: float
+) -> Array:
+    """Return p in [0, 1]^M, sum p <= budget M, that maximises the expected algebraic connectivity.
+
+    The problem is to maximise l_2(sum_j p_j L_j) (eq. 6). l_2 is the least x'L(p)x over unit x
+    orthogonal to 1, a minimum of linear functions of p. Cutting planes solve it and bound how far
+    from optimal p is. ``TOLERANCE`` is that relative distance. Each step evaluates a point between
+    the best p so far and the optimum of the linear program, which takes far fewer steps than
+    evaluating the latter.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    colours : ndarray of int64, shape (m,)
+        The matching of each edge, 0 .. M-1.
+    budget : float
+        The mean share of the matchings that are active, in (0, 1].
+
+    Returns
+    -------
+    ndarray of float64, shape (M,)
+        The probabilities.
+    """
+    count = int(colours.max(initial=-1)) + 1
+    if budget >= 1 or count == 0:
+        return np.ones(count)
+    # Imported when it is needed, since it takes half as long as the whole package.
+    from scipy.optimize import linprog
+
+    p = np.full(count, budget)
+    best, best_p, bound = 0.0, p, np.inf
+    cuts: list[Array] = []
+    for _ in range(MAX_STEPS):
+        values, vectors = np.linalg.eigh(laplacian(n, edges, p[colours]))
+        if values[1] > best:
+            best, best_p = values[1], p
+        if bound - best <= TOLERANCE * best:
+            break
+        for x in vectors.T[1 : 1 + CUTS_A_STEP]:
+            squares = (x[edges[:, 0]] - x[edges[:, 1]]) ** 2
+            cuts.append(np.bincount(colours, squares, count).astype(np.float64))
+        rows = np.array(cuts)
+        program = linprog(
+            np.append(np.zeros(count), -1.0),
+            A_ub=np.block(
+                [[-rows, np.ones((len(rows), 1))], [np.ones((1, count)), np.zeros((1, 1))]]
+            ),
+            b_ub=np.append(np.zeros(len(rows)), budget * count),
+            bounds=[(0, 1)] * count + [(0, None)],
+            method="highs",
+        )
+        bound = program.x[count]
+        p = best_p + STEP * (np.clip(program.x[:count], 0, 1) - best_p)
+    return best_p
+
+
+def mean_square(
+    n: int, edges: NDArray[np.int64], colours: NDArray[np.int64], p: Array, alpha: float
+) -> Array:
+    """Return E[W^2].
+
+    E[L^2] = E[L]^2 + 2 sum_j p_j (1 - p_j) L_j, because a matching has L_j^2 = 2 L_j.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    colours : ndarray of int64, shape (m,)
+        The matching of each edge.
+    p : ndarray of float64, shape (M,)
+        The probabilities.
+    alpha : float
+        The weight of each active edge.
+
+    Returns
+    -------
+    ndarray of float64, shape (n, n)
+        E[W^2].
+    """
+    mean = laplacian(n, edges, p[colours])
+    spread = laplacian(n, edges, (p * (1 - p))[colours])
+    return np.asarray(np.eye(n) - 2 * alpha * mean + alpha**2 * (mean @ mean + 2 * spread))
+
+
+def best_alpha(n: int, edges: NDArray[np.int64], colours: NDArray[np.int64], p: Array) -> float:
+    """Return the alpha that minimises ||E[W^2] - 11'/n|| (eq. 7), a convex function of alpha.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    colours : ndarray of int64, shape (m,)
+        The matching of each edge.
+    p : ndarray of float64, shape (M,)
+        The probabilities.
+
+    Returns
+    -------
+    float
+        The weight of each active edge; 0 for a graph without edges.
+    """
+    if not len(edges):
+        return 0.0
+
+    from scipy.optimize import minimize_scalar
+
+    def contraction(alpha: float) -> float:
+        square = mean_square(n, edges, colours, p, alpha) - 1 / n
+        return float(np.linalg.eigvalsh(square)[-1])
+
+    # Beyond 2 / l_max(E[L]) even the mean of W expands.
+    top = 2 / np.linalg.eigvalsh(laplacian(n, edges, p[colours]))[-1]
+    return float(minimize_scalar(contraction, bounds=(0, top), method="bounded").x)
+
+
+def matcha(
+    n: int,
+    edges: NDArray[np.int64],
+    colours: NDArray[np.int64],
+    probabilities: Array,
+    alpha: float,
+    seed: int,
+) -> Drawn:
+    """Return the schedule of independently activated matchings; self-weights may be negative.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    edges : ndarray of int64, shape (m, 2)
+        The edges.
+    colours : ndarray of int64, shape (m,)
+        The matching of each edge.
+    probabilities : ndarray of float64, shape (M,)
+        The probability of each matching.
+    alpha : float
+        The weight of each active edge.
+    seed : int
+        The seed of all draws.
+
+    Returns
+    -------
+    Drawn
+        The random schedule.
+    """
+    draw = partial(_draw, n=n, edges=edges, colours=colours, p=probabilities, alpha=alpha)
+    square = partial(mean_square, n, edges, colours, probabilities, alpha)
+    return Drawn(n, seed, draw, mean_square=square)
+
+
+def prepare_matcha(graph: nx.Graph, rule: object, budget: float) -> Arrays:
+    """Compute what :func:`restore_matcha` needs.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        The graph on 0 .. n-1.
+    rule : object
+        Not used: MATCHA sets its own weights.
+    budget : float
+        The mean share of the matchings that are active, in (0, 1].
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``edges``, their ``colours``, ``probabilities`` and ``alpha``.
+    """
+    n, edges, colours = len(graph), edge_array(graph), edge_colours(graph)
+    with one_thread():
+        p = activation_probabilities(n, edges, colours, budget)
+        alpha = best_alpha(n, edges, colours, p)
+    return {"edges": edges, "colours": colours, "probabilities": p, "alpha": np.array(alpha)}
+
+
+def restore_matcha(n: int, seed: int, arrays: Arrays, budget: float) -> Drawn:
+    """Return the schedule of the arrays of :func:`prepare_matcha`.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of all draws.
+    arrays : mapping of str to ndarray
+        The arrays.
+    budget : float
+        Not used: the probabilities contain it.
+
+    Returns
+    -------
+    Drawn
+        The random schedule.
+    """
+    edges, colours, p = arrays["edges"], arrays["colours"], arrays["probabilities"]
+    return matcha(n, edges, colours, p, float(arrays["alpha"]), seed)
+
+
+def _draw(
+    random: np.random.Generator,
+    n: int,
+    edges: NDArray[np.int64],
+    colours: NDArray[np.int64],
+    p: Array,
+    alpha: float,
+) -> MixingMatrix:
+    on = (random.random(len(p)) < p)[colours]
+    return MixingMatrix(n, edges[on], np.full(int(on.sum()), alpha))

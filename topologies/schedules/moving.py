@@ -1,0 +1,274 @@
+"""Few models that move from node to node: a schedule says who has them, and who mixes with whom.
+
+In round k the models b = 1 .. m are at the nodes h_b(k). Each holder takes its local step, and the
+model mixes on the way to its next holder:
+
+    x_(h_a(k+1)) <- sum_b V^k[a, b] (x + u)_(h_b(k))
+
+with the mixing matrix V^k of a schedule over the m models. All other nodes keep what they have and
+have no part in the round. In terms of the models this is gossip by V^k, with gradients of the nodes
+at which they are:
+
+* ``teleport`` (Takezawa and Stich 2024, Alg. 1): the holders of each round are drawn from all nodes
+  without replacement, the same for all n, so that the number of nodes does not slow mixing; m is
+  chosen by how many gradients a round needs;
+* ``random_walk`` (Ayache and El Rouayheb 2021; Markov chain gradient descent, Sun et al. 2018): one
+  model walks along the edges of a graph, from i to j with probability W[i, j]. If columns of W sum
+  to one, it is everywhere equally often.
+
+Condition on the step: that of stochastic gradient descent with m gradients a round, where the
+spread of the nodes' gradients is part of their noise; for a walk, times the spectral gap of W.
+
+Epidemic learning: every node sends to a few random others, drawn anew in each round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.graphs.build import build_graph
+from topologies.matrix import MixingMatrix
+from topologies.parameters import TopologyError
+from topologies.schedules.circulants import base_k, one_peer_exponential, static_exponential
+from topologies.schedules.sequences import Arrays, Schedule, Static, check_round, identity, stream
+from topologies.schedules.weighted import restore_static
+from topologies.weights.rules import mixing_matrix
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+from functools import partial
+
+from topologies.schedules.sequences import Drawn
+
+Nodes = NDArray[np.int64]
+
+OVER: dict[str, Callable[[int], Schedule]] = {
+    "base_k": base_k,
+    "one_peer_exponential": one_peer_exponential,
+    "static_exponential": static_exponential,
+    "ring": lambda m: Static(mixing_matrix(build_graph("ring", m), "metropolis_hastings")),
+}
+"""Schedules over the models of ``teleport``."""
+
+
+@dataclass(frozen=True)
+class Moving:
+    """Models that mix on the way from their holders in a round to those in the next.
+
+    Attributes
+    ----------
+    n : int
+        The number of nodes.
+    inner : Schedule
+        How the models mix.
+    holders : Callable[[int], ndarray of int64]
+        Returns the nodes that have the models in the round k >= 1, distinct, shape (m,).
+    """
+
+    n: int
+    inner: Schedule
+    holders: Callable[[int], Nodes]
+    period = None
+    tau = 1
+    symmetric = False
+    doubly_stochastic = False
+
+    def taking_part(self, k: int) -> Nodes:
+        """Return those that send or receive a model in round k, ascending, int64."""
+        return np.union1d(self.holders(k), self.holders(k + 1))
+
+    def matrix(self, k: int) -> MixingMatrix:
+        """Return W^k for the round k >= 1."""
+        mixing = self.inner.matrix(check_round(k)).to_sparse().tocoo()
+        to, of = self.holders(k + 1)[mixing.row], self.holders(k)[mixing.col]
+        # Where a model stays, its weight is what is left.
+        moves = (to != of) & (mixing.data != 0)
+        edges = np.stack([to[moves], of[moves]], axis=1)
+        return MixingMatrix(self.n, edges, mixing.data[moves], symmetric=False)
+
+
+def teleport(n: int, seed: int, active: int = 2, over: str = "base_k") -> Moving:
+    """Return the schedule of ``active`` models, at nodes that are drawn anew in each round.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of all draws.
+    active : int, default 2
+        The number m of models, in 1 .. n.
+    over : str, default 'base_k'
+        How they mix: an entry of ``OVER``.
+
+    Raises
+    ------
+    TopologyError
+        If there are fewer nodes than models.
+
+    Examples
+    --------
+    >>> schedule = teleport(100, seed=0, active=4)
+    >>> len(schedule.holders(1)), len(schedule.matrix(1).edges) <= 8
+    (4, True)
+    """
+    if active > n:
+        raise TopologyError(
+            f"teleport: active is {active}, but there are {n} nodes; it must be an integer in "
+            f"[1, {n}]"
+        )
+
+    def holders(k: int) -> Nodes:
+        return stream(seed, "holders", k).choice(n, active, replace=False)
+
+    inner: Schedule = Static(identity(1)) if active == 1 else OVER[over](active)
+    return Moving(n, inner, holders)
+
+
+def restore_random_walk(n: int, seed: int, arrays: Arrays) -> Moving:
+    """Return the schedule of one model that walks along the edges of a graph.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of all draws.
+    arrays : mapping of str to ndarray
+        Those of ``prepare_static``.
+
+    Raises
+    ------
+    TopologyError
+        If W has negative weights, which are no probabilities.
+    """
+    from scipy.sparse import csr_array
+
+    weights = csr_array(restore_static(n, seed, arrays).matrix(1).to_sparse())
+    if weights.data.min(initial=0.0) < -1e-12:
+        raise TopologyError(
+            "random_walk: a weight is negative, but weights are probabilities; allowed: weights "
+            "such as metropolis_hastings"
+        )
+    return Moving(n, Static(identity(1)), Walk(seed, weights).at)
+
+
+@dataclass
+class Walk:
+    """A Markov chain on the nodes, from round to round.
+
+    Attributes
+    ----------
+    seed : int
+        The seed of all draws.
+    weights : csr_array
+        The probabilities of a step, (n, n).
+    """
+
+    seed: int
+    weights: csr_array
+    _path: list[int] = field(default_factory=list)
+
+    def at(self, k: int) -> Nodes:
+        """Return where it is in the round k >= 1, int64 (1,)."""
+        check_round(k)
+        indptr, nodes, weights = self.weights.indptr, self.weights.indices, self.weights.data
+        while len(self._path) < k:
+            draw = stream(self.seed, "walk", len(self._path) + 1).random()
+            if not self._path:
+                self._path.append(int(draw * (len(indptr) - 1)))
+                continue
+            row = slice(indptr[self._path[-1]], indptr[self._path[-1] + 1])
+            level = np.cumsum(np.maximum(weights[row], 0))
+            # A product that is rounded up to the sum would be beyond the last.
+            at = min(draw * level[-1], np.nextafter(level[-1], 0))
+            place = np.searchsorted(level, at, side="right")
+            self._path.append(int(nodes[row][place]))
+        return np.array([self._path[k - 1]])
+
+
+NodesOnly = NDArray[np.int64]
+
+
+def epidemic(n: int, seed: int, sends: int = 1, regular: bool = False) -> Drawn:
+    """Return the schedule in which every node sends to ``sends`` random others.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        The seed of all draws.
+    sends : int, default 1
+        s, the receivers of a node, in 1 .. n-1.
+    regular : bool, default False
+        Whether every node also receives s values (EL-Oracle), so that the matrices are doubly
+        stochastic. Otherwise nodes draw their receivers independently (EL-Local), and a round
+        keeps the mean only on average.
+
+    Returns
+    -------
+    Drawn
+        The random schedule, of directed matrices.
+
+    Raises
+    ------
+    TopologyError
+        If there are not so many others.
+
+    Examples
+    --------
+    >>> epidemic(6, seed=0, sends=2, regular=True).matrix(1).to_dense().sum(axis=0).round(12)
+    array([1., 1., 1., 1., 1., 1.])
+    """
+    if sends > max(1, n - 1):
+        raise TopologyError(
+            f"epidemic: sends is {sends}, but each of {n} nodes has {n - 1} others; "
+            f"it must be an integer in [1, {max(1, n - 1)}]"
+        )
+    draw = partial(_draw, n=n, pick=partial(_regular if regular else _out, n=n, sends=sends))
+    square = partial(_mean_square, n, sends) if regular else None
+    return Drawn(n, seed, draw, symmetric=False, doubly_stochastic=regular, mean_square=square)
+
+
+def _draw(random: np.random.Generator, n: int, pick: partial[NodesOnly]) -> MixingMatrix:
+    """Return W from the receivers of each node, (nodes, sends)."""
+    if n == 1:
+        return MixingMatrix(n, np.zeros((0, 2), dtype=np.int64), np.zeros(0), symmetric=False)
+    receivers = pick(random)
+    senders = np.broadcast_to(np.arange(n)[:, None], receivers.shape)
+    edges = np.stack([receivers.ravel(), senders.ravel()], axis=1)
+    arrived = np.bincount(edges[:, 0], minlength=n)
+    return MixingMatrix(n, edges, 1 / (1 + arrived[edges[:, 0]]), symmetric=False)
+
+
+def _out(random: np.random.Generator, n: int, sends: int) -> NodesOnly:
+    """Draw ``sends`` distinct others for each node, uniformly (Floyd's algorithm, 1987)."""
+    chosen = np.full((n, sends), -1, dtype=np.int64)
+    for column, last in enumerate(range(n - 1 - sends, n - 1)):
+        drawn = random.integers(0, last + 1, size=n)
+        taken = (chosen == drawn[:, None]).any(axis=1)
+        chosen[:, column] = np.where(taken, last, drawn)
+    # 0 .. n-2 are the others of a node, which are numbered past it.
+    return chosen + (chosen >= np.arange(n)[:, None])
+
+
+def _regular(random: np.random.Generator, n: int, sends: int) -> NodesOnly:
+    """Draw distinct distances on a ring of the nodes in random order."""
+    order = random.permutation(n)
+    hops = random.permutation(n - 1)[:sends] + 1
+    receivers = np.empty((n, sends), dtype=np.int64)
+    receivers[order] = order[(np.arange(n)[:, None] + hops) % n]
+    return receivers
+
+
+def _mean_square(n: int, sends: int) -> NDArray[np.float64]:
+    """Return E[W'W]: nodes are alike, columns have s + 1 weights 1 / (s + 1), rows sum to one."""
+    own = 1 / (sends + 1) if n > 1 else 1.0
+    other = (1 - own) / max(1, n - 1)
+    return other * np.ones((n, n)) + (own - other) * np.eye(n)

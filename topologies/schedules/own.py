@@ -1,0 +1,369 @@
+"""Schedules of matrices that are written out, and of a user's function of the round.
+
+Rounds are texts of edges and arcs with weights (see ``inline``), separated by semicolons.
+
+Checks of a user's own schedule: the object, and the matrix of each round.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, cast
+
+import networkx as nx
+import numpy as np
+
+from topologies.graphs.files import plain, words_of
+from topologies.matrix import IMPORT_TOLERANCE, MixingMatrix
+from topologies.parameters import ROUNDS, OwnPartError, TopologyError, check_call, kind_of
+from topologies.places import defined_at, raised_at, within
+from topologies.schedules.sequences import Arrays, Periodic, Schedule, check_round
+from topologies.weights.rules import metropolis_hastings
+
+
+def prepare_matrices(graph: object, rule: object, nodes: int, rounds: str) -> Arrays:
+    """Return what :func:`restore_matrices` needs: the number of nodes.
+
+    Parameters
+    ----------
+    graph, rule : object
+        Not used: the rounds have edges and weights.
+    nodes : int
+        The number of nodes.
+    rounds : str
+        The rounds; see the module.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``nodes``.
+    """
+    return {"nodes": np.array(nodes)}
+
+
+def restore_matrices(n: int, seed: int, arrays: Arrays, nodes: int, rounds: str) -> Periodic:
+    """Return the schedule of a text of rounds.
+
+    Parameters
+    ----------
+    n : int
+        The number of nodes.
+    seed : int
+        Not used: nothing is drawn.
+    arrays : mapping of str to ndarray
+        The arrays of :func:`prepare_matrices`.
+    nodes : int
+        The number of nodes of the text.
+    rounds : str
+        The rounds, such as ``0-1:0.5; 1>0:0.5``.
+
+    Returns
+    -------
+    Periodic
+        The rounds in turn.
+
+    Raises
+    ------
+    TopologyError
+        If the text is malformed, a round is not doubly stochastic, or n is another number.
+    """
+    if n != nodes:
+        raise TopologyError(f"matrices: n is {n}, but the rounds are of {nodes} nodes")
+    return Periodic(tuple(_round(text, n) for text in rounds.split(";")))
+
+
+def _round(text: str, n: int) -> MixingMatrix:
+    words = words_of(text, n, "matrices")
+    missing = next((f"{i}{sign}{j}" for i, sign, j, weight in words if weight is None), None)
+    if missing is not None:
+        raise TopologyError(f"matrices: {missing!r} has no weight, as in {missing}:0.5")
+    symmetric = all(sign == "-" for _, sign, _, _ in words)
+    pairs = [(i, j) if sign == "-" else (j, i) for i, sign, j, _ in words]
+    if not symmetric:
+        backs = [(j, i) for i, sign, j, _ in words if sign == "-"]
+        pairs += backs
+    weights = [weight for _, _, _, weight in words]
+    weights += [weight for _, sign, _, weight in words if sign == "-" and not symmetric]
+    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    matrix = MixingMatrix(n, edges, np.array(weights, dtype=np.float64), symmetric=symmetric)
+    report = matrix.validate(IMPORT_TOLERANCE)
+    if not report.ok:
+        raise TopologyError(f"matrices: a round is not a mixing matrix: {report}")
+    return matrix
+
+
+def schedule_section(matrices: Sequence[Any]) -> dict[str, Any]:
+    """Return matrices as the parameters of the schedule ``matrices``, with its name.
+
+    Parameters
+    ----------
+    matrices : sequence of array_like, scipy sparse array or MixingMatrix
+        W^1, W^2, ... of one size, each (n, n): W[i, j] is the weight that i gives to j.
+
+    Returns
+    -------
+    dict of str to Any
+        ``name``, ``nodes`` and ``rounds``.
+
+    Raises
+    ------
+    TopologyError
+        If one is not a doubly stochastic matrix, or sizes differ.
+
+    Examples
+    --------
+    >>> schedule_section([np.array([[0.75, 0.25], [0.25, 0.75]])])
+    {'name': 'matrices', 'nodes': 2, 'rounds': '0-1:0.25'}
+    """
+    rounds = Periodic(tuple(as_matrix(matrix) for matrix in matrices))
+    return {"name": "matrices", "nodes": rounds.n, "rounds": "; ".join(map(_text, rounds.matrices))}
+
+
+def _text(matrix: MixingMatrix) -> str:
+    pairs = zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True)
+    if matrix.symmetric:
+        return " ".join(f"{i}-{j}:{weight!r}" for (i, j), weight in pairs)
+    return " ".join(f"{sender}>{receiver}:{weight!r}" for (receiver, sender), weight in pairs)
+
+
+def as_matrix(value: Any) -> MixingMatrix:
+    """Return a mixing matrix from an array, a graph (Metropolis-Hastings weights), or as it is.
+
+    Parameters
+    ----------
+    value : array_like, scipy sparse array, networkx.Graph or MixingMatrix
+        The entries, or the graph on 0 .. n-1.
+
+    Returns
+    -------
+    MixingMatrix
+        The matrix.
+
+    Raises
+    ------
+    TopologyError
+        If it is not a doubly stochastic matrix.
+    """
+    if isinstance(value, MixingMatrix):
+        return value
+    if isinstance(value, nx.Graph):
+        return metropolis_hastings(plain(nx.Graph(value)))
+    try:
+        return MixingMatrix.from_sparse(value)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, TopologyError):
+            raise
+        raise TopologyError(f"{type(value).__name__} is not a matrix: {error}") from None
+
+
+def takes_round(function: Callable[..., Any]) -> bool:
+    """Return whether a user's function has a parameter ``round``, and so returns W^k.
+
+    Parameters
+    ----------
+    function : Callable[..., Any]
+        The function.
+
+    Returns
+    -------
+    bool
+        False also where its parameters cannot be read.
+    """
+    try:
+        return "round" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+RETURNS = "function(n, round, **options) returns W^k: an array (n, n), a graph or a MixingMatrix"
+"""How a user's function of rounds is called, for messages."""
+
+
+@dataclass(frozen=True)
+class OfRounds:
+    """The schedule of a user's function of n and the round.
+
+    Attributes
+    ----------
+    n : int
+        The number of nodes.
+    function : Callable[..., Any]
+        ``function(n, round=k, **options)`` returns W^k: an array (n, n), a networkx graph on
+        0 .. n-1 (Metropolis-Hastings weights), or a MixingMatrix.
+    options : Mapping[str, Any]
+        The options.
+    name : str
+        Its name, for messages.
+    """
+
+    n: int
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
+    name: str
+    period = None
+    tau = 1
+    # Of rounds that nobody has asked for yet nothing is known.
+    symmetric = False
+    doubly_stochastic = True
+
+    def matrix(self, k: int) -> MixingMatrix:
+        """Return W^k for the round k >= 1; raise ``TopologyError`` where it is none."""
+        where = f"{self.name} for round {check_round(k)}"
+        check_call(self.name, self.function, "schedule", ("n",), ("round", *self.options))
+        try:
+            found = self.function(self.n, round=k, **self.options)
+        except Exception as error:
+            said = str(error)
+            if not isinstance(error, TopologyError):
+                said = f"{type(error).__name__}: {error}"
+            said = f"{where} fails: {said}{raised_at(error)}; {RETURNS}"
+            raise OwnPartError(said, "schedule") from error
+        if not is_matrix(found):
+            raise self._wrong(f"{where}: {kind_of(found)} was returned; {RETURNS}")
+        try:
+            made = as_matrix(found)
+        except TopologyError as error:
+            raise self._wrong(f"{where}: {error}") from None
+        if made.n != self.n:
+            raise self._wrong(f"{where} has {made.n} nodes, not {self.n}")
+        if not made.doubly_stochastic:
+            raise self._wrong(f"{where}: columns do not sum to one")
+        return made
+
+    def _wrong(self, said: str) -> OwnPartError:
+        return OwnPartError(f"{said}{within(self.function)}", "schedule")
+
+
+def is_matrix(found: Any) -> bool:
+    """Return whether ``as_matrix`` may make something of an object: it has two axes, or nodes."""
+    if isinstance(found, (MixingMatrix, nx.Graph)):
+        return True
+    try:
+        return int(np.ndim(found)) == 2
+    except ValueError:  # of rows of different lengths
+        return False
+
+
+SCHEDULE_RETURNS = "matrix(k) returns W^k, a MixingMatrix"
+"""What a schedule's method does, for messages."""
+
+
+def _is_count(value: Any) -> bool:
+    return not _is_flag(value) and isinstance(value, Integral) and int(value) >= 1
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, (bool, np.bool_))
+
+
+REQUIRED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "n": ("a whole number", _is_count),
+    "period": ("a whole number, or None", lambda value: value is None or _is_count(value)),
+    "tau": ("a whole number", _is_count),
+    "symmetric": ("True or False", _is_flag),
+    "doubly_stochastic": ("True or False", _is_flag),
+    "matrix": ("a method", callable),
+}
+"""Attributes of a schedule, and what each must be. None has a default, so that a misspelt one is
+noticed."""
+
+
+class OwnSchedule:
+    """A user's schedule, of which the matrix of each round is checked.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The user's object, whose other attributes this one has too.
+    name : str
+        What made it, ``package.module:object``.
+    """
+
+    def __init__(self, schedule: Schedule, name: str) -> None:
+        self._schedule, self._name = schedule, name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also before there is a schedule, as in a copy
+            raise AttributeError(name)
+        return getattr(self._schedule, name)
+
+    def matrix(self, k: int) -> MixingMatrix:
+        """Return W^k for the round k >= 1; raise ``OwnPartError`` where it is none."""
+        where, place = f"{self._name} for round {check_round(k)}", self._place()
+        try:
+            found: Any = self._schedule.matrix(k)
+        except TopologyError as error:
+            raise OwnPartError(f"{where}: {error}{raised_at(error)}", "schedule") from error
+        except Exception as error:
+            said = f"{where} fails: {type(error).__name__}: {error}{raised_at(error)}"
+            raise OwnPartError(f"{said}; {SCHEDULE_RETURNS}", "schedule") from error
+        if not is_matrix(found):
+            raise OwnPartError(
+                f"{where}: {kind_of(found)} was returned; {SCHEDULE_RETURNS}{place}", "schedule"
+            )
+        try:
+            made = as_matrix(found)
+        except TopologyError as error:
+            raise OwnPartError(f"{where}: {error}{place}", "schedule") from None
+        if made.n != self._schedule.n:
+            said = f"{where} has {made.n} nodes, not {self._schedule.n}{place}"
+            raise OwnPartError(said, "schedule")
+        return made
+
+    def _place(self) -> str:
+        place = defined_at(self._schedule.matrix) or defined_at(type(self._schedule))
+        return f" (in {place})" if place else ""
+
+
+def own_schedule(found: object, name: str, n: int, where: str = "") -> Schedule:
+    """Return a user's object as a schedule of ``n`` nodes.
+
+    Parameters
+    ----------
+    found : object
+        What the object ``name`` has returned.
+    name : str
+        The object, ``package.module:object``.
+    n : int
+        The number of nodes asked for.
+    where : str, default ''
+        Where the object is defined, as the end of a sentence.
+
+    Returns
+    -------
+    Schedule
+        ``found``, with checks of its matrices where these are not made by this package.
+
+    Raises
+    ------
+    OwnPartError
+        If it lacks an attribute of a schedule, or has another number of nodes.
+    """
+    missing = [attribute for attribute in REQUIRED if not hasattr(found, attribute)]
+    if missing:
+        near = difflib.get_close_matches(missing[0], dir(found), n=1)
+        misspelt = f" (it has {near[0]!r})" if near else ""
+        raise OwnPartError(
+            f"{name} returned {kind_of(found)}, which is not a schedule: it lacks "
+            f"{', '.join(missing)}{misspelt}{ROUNDS}{where}",
+            "schedule",
+        )
+    for attribute, (words, allows) in REQUIRED.items():
+        value = getattr(found, attribute)
+        if not allows(value):
+            raise OwnPartError(
+                f"{name} returned {kind_of(found)}, whose {attribute} is {value!r}; it must be "
+                f"{words}{where}",
+                "schedule",
+            )
+    schedule = cast(Schedule, found)
+    if schedule.n != n:
+        said = f"{name} returned a schedule of {schedule.n} nodes, not of {n}{where}"
+        raise OwnPartError(said, "schedule")
+    module = getattr(getattr(type(found), "matrix", None), "__module__", "")
+    ours = module.partition(".")[0] == "topologies"
+    return schedule if ours else OwnSchedule(schedule, name)

@@ -1,0 +1,762 @@
+"""The fastest mixing Markov chain: the symmetric weights with the smallest SLEM, certified.
+
+    minimise ||W - J||_2  over  W = W', W >= 0, W 1 = 1, W_ij = 0 where {i, j} is not an edge;
+    J = 1 1' / n
+
+(Boyd, Diaconis and Xiao 2004, Fastest mixing Markov chain on a graph, section 1.3). Where symmetry
+gives the solution, symmetric.py finds it; elsewhere the alternating direction method of multipliers
+does (Boyd, Parikh, Chu, Peleato and Eckstein 2011), on the splitting W - J = Z with the constraints
+on W and the norm on Z; on large sparse graphs with self-loops the method of sparse_mixing.py, which
+needs no dense matrix but for the certificate.
+
+Every result carries a lower bound on the SLEM of all such W. For any symmetric Y with Y 1 = 0 and
+nuclear norm at most 1, and any z with z_i + z_j <= 2 Y_ij on edges and z_i <= Y_ii,
+
+    ||W - J||_2 >= <Y, W> >= sum_i z_i W_ii + sum_edges (z_i + z_j) W_ij = sum_i z_i .
+
+The method's own multipliers converge to the best such pair; made feasible, they give a bound at
+every check.
+
+Weights that the solver in fastest_mixing.py compares, and how fast each of them mixes.
+
+The lower bound on the SLEM that a dual pair proves; see fastest_mixing.py.
+
+Fastest mixing weights where a graph's symmetries make them a small linear program.
+
+The fastest mixing weights of large sparse graphs, by products with sparse matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.clock import cpu_seconds
+from topologies.graphs.build import edge_array
+from topologies.matrix import at_most_one
+from topologies.parameters import TopologyError
+from topologies.threads import one_thread
+from topologies.weights.formulas import (
+    best_constant_weights,
+    larger_degrees,
+    max_degree_weights,
+    metropolis_hastings_weights,
+)
+from topologies.weights.projections import (
+    ROW_TOLERANCE,
+    Multipliers,
+    Pattern,
+    Scales,
+    SparsePattern,
+    project_admissible,
+    project_nuclear,
+    project_scaled,
+)
+
+Array = NDArray[np.float64]
+
+POWERS, ROUNDING = 12, 1e-9
+
+
+def formula_rules(pattern: Pattern) -> list[tuple[float, Array]]:
+    """Return the weights of rules with a formula, each with a lower bound on its SLEM.
+
+    An approximate solution may be slower by less than the tolerance than a rule that is optimal on
+    this graph; with the rules among the candidates the result is never behind any of them.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        Where weights may be.
+
+    Returns
+    -------
+    list of (float, ndarray of float64, shape (m,))
+        Bounds and weights.
+    """
+    n, edges = pattern.n, pattern.edges
+    rules = (
+        metropolis_hastings_weights(n, edges),
+        1 / larger_degrees(n, edges),
+        max_degree_weights(n, edges),
+        best_constant_weights(n, edges),
+    )
+    admissible = [at_most_one(n, edges, weights) for weights in rules]
+    return [(_least_slem(pattern, weights), weights) for weights in admissible]
+
+
+def best_of(
+    pattern: Pattern, best: float, weights: Array, rules: list[tuple[float, Array]]
+) -> tuple[float, Array, list[tuple[float, Array]]]:
+    """Return the best of a candidate and the rules, and the rules that are not computed yet.
+
+    Few rules can be better than an iterate, and only those need their eigenvalues.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        Where weights may be.
+    best, weights
+        The SLEM of the candidate, and its weights (m,).
+    rules : list of (float, ndarray)
+        As of ``formula_rules``.
+
+    Returns
+    -------
+    tuple
+        SLEM, weights and rules.
+    """
+    left = [(least, rule) for least, rule in rules if least > best]
+    exact = [(slem_of(pattern, rule), rule) for least, rule in rules if least <= best]
+    for slem, rule in reversed(exact):
+        if slem <= best:
+            best, weights = slem, rule
+    return best, weights, left
+
+
+def _least_slem(pattern: Pattern, weights: Array) -> float:
+    """Return a lower bound on the SLEM: how far powers of W stretch a vector of mean zero."""
+    matrix = pattern.dense(weights, 1 - pattern.node_sums(weights))
+    x = np.sin(np.arange(1.0, pattern.n + 1))
+    ratio = 0.0
+    for _ in range(POWERS):
+        x = x - x.mean()
+        before = float(np.linalg.norm(x))
+        if before == 0:
+            return 0.0
+        x = matrix @ (x / before)
+        ratio = float(np.linalg.norm(x - x.mean()))
+    return ratio * (1 - ROUNDING)
+
+
+def slem_of(pattern: Pattern, weights: Array) -> float:
+    """Return the SLEM of weights (m,), 0 where it is rounding.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        Where weights may be.
+    weights : ndarray of float64, shape (m,)
+        The weights.
+    """
+    matrix = pattern.dense(weights, 1 - pattern.node_sums(weights))
+    value = float(np.abs(np.linalg.eigvalsh(matrix - 1 / pattern.n)).max())
+    return 0.0 if value < pattern.n * np.finfo(float).eps else value
+
+
+def feasible_bound(pattern: Pattern, y: Array, z: Array) -> float:
+    """Return the lower bound of the dual pair (y, z), made feasible first.
+
+    Where z is too large for y, y is raised; then y is centred, z with it, and both are divided by
+    the norm of y. Lowering z instead gives a bound up to five times looser on dense graphs.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        Where weights may be.
+    y : ndarray of float64, shape (n, n)
+        A nearly feasible Y, symmetric.
+    z : ndarray of float64, shape (n,)
+        A nearly feasible z.
+
+    Returns
+    -------
+    float
+        The bound, at least 0.
+    """
+    i, j = pattern.i, pattern.j
+    y = y.copy()
+    y[i, j] = y[j, i] = np.maximum(y[i, j], (z[i] + z[j]) / 2)
+    if pattern.self_loops:
+        np.fill_diagonal(y, np.maximum(y.diagonal(), z))
+    means = y.mean(axis=1)
+    y += means.mean() - means - means[:, None]
+    value = (z - 2 * means + means.mean()).sum()
+    return max(0.0, float(value / max(1.0, np.abs(np.linalg.eigvalsh(y)).sum())))
+
+
+MOST_CLASSES = 32
+SAME = 1e-9
+
+
+def symmetric_solution(pattern: Pattern) -> tuple[Array, Array, Array] | None:
+    """Return optimal weights with their dual pair, if the graph's symmetries give them.
+
+    Classes are found by comparing floating-point numbers, so the result is a candidate: the caller
+    computes the bound that the dual pair proves.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        Where weights may be, with self-loops.
+
+    Returns
+    -------
+    tuple of ndarray or None
+        Weights (m,), Y (n, n) and z (n,); None without enough symmetry.
+    """
+    n = pattern.n
+    if n == 1:
+        return np.zeros(0), np.zeros((1, 1)), np.zeros(1)
+    degrees = pattern.node_sums(np.ones(len(pattern.i)))
+    if len(np.unique(degrees)) > 2:
+        return None
+    edge_class, node_class = _classes(pattern, degrees)
+    count = int(edge_class.max()) + 1
+    if count > MOST_CLASSES:
+        return None
+
+    # A mixture with unlike coefficients separates the eigenspaces that all classes share.
+    vectors = np.linalg.eigh(_laplacian(pattern, np.sqrt(2.0 + edge_class)))[1][:, 1:]
+    eigenvalues, class_degrees = np.empty((n - 1, count)), np.empty((n, count))
+    for c in range(count):
+        laplacian = _laplacian(pattern, (edge_class == c).astype(np.float64))
+        class_degrees[:, c] = laplacian.diagonal()
+        moved = laplacian @ vectors
+        eigenvalues[:, c] = (moved * vectors).sum(axis=0)
+        if np.abs(moved - vectors * eigenvalues[:, c]).max() > SAME * n:
+            return None
+
+    space = _alike(eigenvalues @ np.sqrt(2.0 + np.arange(count)))
+    weights, forces = _best_weights(_representatives(eigenvalues, space), class_degrees)
+    shares = (forces / np.bincount(space))[space]
+    y = (vectors * shares) @ vectors.T
+    return weights[edge_class], y, _node_values(pattern, y, edge_class, node_class)
+
+
+def _laplacian(pattern: Pattern, weights: Array) -> Array:
+    return pattern.dense(-weights, pattern.node_sums(weights))
+
+
+def _classes(pattern: Pattern, degrees: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the class of each edge and node; those with the same heat kernel are in one class."""
+    spectrum, vectors = np.linalg.eigh(_laplacian(pattern, np.ones(len(pattern.i))))
+    kernel = (vectors * np.exp(-spectrum / degrees.max())) @ vectors.T
+    i, j, own = pattern.i, pattern.j, kernel.diagonal()
+    return _alike(kernel[i, j] + np.sqrt(2) * (own[i] + own[j])), _alike(own)
+
+
+def _alike(values: Array) -> NDArray[np.int64]:
+    """Number the clusters of equal values, in ascending order."""
+    order = np.argsort(values)
+    steps = np.diff(values[order], prepend=values[order[0]]) > SAME
+    number = np.empty(len(values), dtype=np.int64)
+    number[order] = np.cumsum(steps)
+    return number
+
+
+def _representatives(rows: Array, number: NDArray[np.int64]) -> Array:
+    return rows[np.unique(number, return_index=True)[1]]
+
+
+def _best_weights(eigenvalues: Array, class_degrees: Array) -> tuple[Array, Array]:
+    """Minimise t over w >= 0 with -t <= 1 - eigenvalues w <= t and class_degrees w <= 1.
+
+    Returns w and the multipliers of the upper minus those of the lower bounds on each eigenvalue.
+    """
+    # Imported when it is needed, since it takes half as long as the whole package.
+    from scipy.optimize import linprog
+
+    k, count = eigenvalues.shape
+    degrees = np.unique(class_degrees, axis=0)
+    t = np.ones((k, 1))
+    program = linprog(
+        np.append(np.zeros(count), 1.0),
+        A_ub=np.block([[-eigenvalues, -t], [eigenvalues, -t], [degrees, 0 * degrees[:, :1]]]),
+        b_ub=np.concatenate([-t[:, 0], t[:, 0], np.ones(len(degrees))]),
+        method="highs",
+    )
+    marginals = program.ineqlin.marginals
+    return program.x[:count], marginals[k : 2 * k] - marginals[:k]
+
+
+def _node_values(
+    pattern: Pattern, y: Array, edge_class: NDArray[np.int64], node_class: NDArray[np.int64]
+) -> Array:
+    """Return the z of largest sum with z_i + z_j <= 2 Y_ij on edges and z_i <= Y_ii."""
+    from scipy.optimize import linprog
+
+    edges = np.unique(edge_class, return_index=True)[1]
+    ends = np.stack([node_class[pattern.i[edges]], node_class[pattern.j[edges]]])
+    sums = np.zeros((len(edges), node_class.max() + 1))
+    np.add.at(sums, (np.arange(len(edges)), ends), 1.0)
+    program = linprog(
+        -np.bincount(node_class).astype(np.float64),
+        A_ub=sums,
+        b_ub=2 * y[pattern.i[edges], pattern.j[edges]],
+        bounds=[(None, top) for top in _representatives(y.diagonal(), node_class)],
+        method="highs",
+    )
+    values: Array = program.x[node_class]
+    return values
+
+
+OVER_RELAXATION = 1.8
+SPARE, FORGOTTEN = 16, 1e-3
+SIZED_AT = (3, 5, 10, 20)
+SCALES_AT = (20, 40, 80, 160)
+MISSED_AT = (5, 10, 15, 20, 30, 40, 50, 60)
+LEAST_LEVERAGE = 0.5
+"""Of the mean leverage, what each node has besides, so that no step is boundless."""
+
+BALANCE = 1.0
+NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class SparseIterate:
+    """What the primal-dual method has found.
+
+    Attributes
+    ----------
+    weights : ndarray of float64, shape (m,)
+        Admissible weights, but for rounding.
+    vectors, values : ndarray of float64, shapes (n, r) and (r,)
+        The eigenvectors and eigenvalues of Y.
+    z : ndarray of float64, shape (n,)
+        Multipliers of the row sums.
+    estimate : float
+        An estimate of slem - lower_bound, usually too small.
+    """
+
+    weights: Array
+    vectors: Array
+    values: Array
+    z: Array
+    estimate: float
+
+
+def sparse_iterates(pattern: Pattern) -> Iterator[SparseIterate]:
+    """Yield the iterates of the primal-dual method, without end.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        Where weights may be, with self-loops.
+
+    Yields
+    ------
+    SparseIterate
+        The next iterate.
+    """
+    n, i, j = pattern.n, pattern.i, pattern.j
+    sparse = SparsePattern(pattern)
+    w = metropolis_hastings_weights(n, pattern.edges)
+    own = 1 - pattern.node_sums(w)
+    basis = _first_basis(sparse, w, own)
+    inner = np.zeros((basis.shape[1], basis.shape[1]))  # Y = basis inner basis'
+    y, y_own, multipliers = np.zeros(len(i)), np.zeros(n), np.zeros(n)
+    size, scales = 1.0, Scales(np.ones(len(i)), np.ones(n))
+    iteration = most = 0
+    while True:
+        iteration += 1
+        relaxed = OVER_RELAXATION if iteration > SCALES_AT[0] else 1.0
+        matrix = sparse.matrix(w, own)
+        image = _centred(matrix @ basis)
+        rest = _outside(basis, image)
+        block = np.hstack([basis, rest])
+        ritz = block.T @ np.hstack([image, _centred(matrix @ rest)])
+        ritz = (ritz + ritz.T) / 2
+        largest = float(np.abs(np.linalg.eigvalsh(ritz)).max())
+        moved_to = size * ritz
+        moved_to[: len(inner), : len(inner)] += inner
+        values, mixing = np.linalg.eigh(moved_to)
+        order = np.argsort(-np.abs(values), kind="stable")
+        count, level = _threshold(np.abs(values[order]))
+        most = count if iteration <= SIZED_AT[-1] else max(most, count)
+        kept = mixing[:, order[: most + most // 4 + SPARE]]
+        shrunk = values[order[:count]]
+        shrunk = shrunk - np.copysign(level, shrunk)
+        if relaxed > 1:
+            kept = np.hstack([kept, _left(kept, inner, FORGOTTEN * np.abs(shrunk).max())])
+        basis = block @ kept
+        kept = kept[: len(inner)]
+        old = kept.T @ inner @ kept
+        step = -old
+        step[np.arange(count), np.arange(count)] += shrunk
+        moved = float((step**2).sum())
+        active = basis[:, :count]
+        new_y, new_own = _on_pattern(pattern, active, shrunk)
+        turned = scales.norm(new_y - y, new_own - y_own)
+        if turned > moved > 0:
+            scales = scales.reduced(0.9 * moved / turned)
+        steps = scales.times(1 / size)
+        new_w, new_diagonal, multipliers = project_scaled(
+            w - steps.edges * (2 * new_y - y),
+            own - steps.loops * (2 * new_own - y_own),
+            sparse,
+            steps,
+            multipliers,
+        )
+        estimate = max(0.0, largest - level / size)
+        yield SparseIterate(new_w, active, shrunk, 2 * multipliers, estimate)
+        w, own = w + relaxed * (new_w - w), own + relaxed * (new_diagonal - own)
+        inner = old + relaxed * step
+        if relaxed > 1:
+            spectrum, turn = np.linalg.eigh(inner)
+            y, y_own = _on_pattern(pattern, basis @ turn, spectrum)
+        else:
+            y, y_own = new_y, new_own
+        if iteration in MISSED_AT or iteration % 20 == 0:
+            missed = _missed(sparse, w, own, basis, 0.9 * level / size)
+            basis = np.hstack([basis, missed])
+            inner = np.pad(inner, (0, missed.shape[1]))
+        if iteration in SIZED_AT and level > 0:
+            # At the solution of every graph tried, this balances the two residuals.
+            size /= count * level
+        if iteration in SCALES_AT:
+            leverage = (basis[:, : most + most // 4] ** 2).sum(axis=1)
+            leverage += LEAST_LEVERAGE * most / n
+            scales = Scales(1 / (leverage[i] + leverage[j]), 1 / (2 * leverage))
+            if iteration == SCALES_AT[0]:
+                size *= BALANCE * float(np.exp(np.log(scales.edges).mean() / 2))
+
+
+def _first_basis(sparse: SparsePattern, w: Array, own: Array) -> Array:
+    """Return vectors near the extreme eigenvectors of W - J."""
+    matrix = sparse.matrix(w, own)
+    columns = min(2 * SPARE, sparse.n - 1)
+    basis = np.random.default_rng(0).standard_normal((sparse.n, columns))
+    for _ in range(12):
+        basis, _ = np.linalg.qr(_centred(matrix @ basis))
+    return basis
+
+
+def _centred(block: Array) -> Array:
+    return block - block.mean(axis=0)
+
+
+def _outside(basis: Array, block: Array) -> Array:
+    """Return an orthonormal basis of what the block adds to the basis."""
+    block = block - basis @ (basis.T @ block)
+    squares, turned = np.linalg.eigh(block.T @ block)
+    # Smaller ones are rounding. Products of matrices cost a third of a QR decomposition.
+    added = squares > NOTHING * squares.max(initial=NOTHING)
+    block = block @ (turned[:, added] / np.sqrt(squares[added]))
+    block -= basis @ (basis.T @ block)
+    return block
+
+
+def _threshold(descending: Array) -> tuple[int, float]:
+    """Return how many values exceed the level above which they sum to one, and the level."""
+    excess = np.cumsum(descending) - 1
+    ranks = np.arange(1, len(descending) + 1)
+    count = int(np.count_nonzero(descending * ranks > excess))
+    return count, max(0.0, float(excess[count - 1] / count))
+
+
+def _on_pattern(pattern: Pattern, vectors: Array, values: Array) -> tuple[Array, Array]:
+    """Return the matrix with these eigenvectors and eigenvalues on edges and on the diagonal."""
+    scaled = vectors * values
+    on_edges: Array = np.einsum("ij,ij->i", scaled[pattern.i], vectors[pattern.j])
+    own: Array = vectors**2 @ values
+    return on_edges, own
+
+
+def _left(kept: Array, inner: Array, least: float) -> Array:
+    """Return what spans the last Y beyond the vectors kept, where it is more than ``least``."""
+    rest = np.zeros((len(kept), len(inner)))
+    rest[: len(inner)] = inner
+    rest -= kept @ (kept.T @ rest)
+    spanning, sizes, _ = np.linalg.svd(rest, full_matrices=False)
+    spanning = spanning[:, sizes > least]
+    added: Array = spanning - kept @ (kept.T @ spanning)
+    return added
+
+
+def _missed(sparse: SparsePattern, w: Array, own: Array, basis: Array, level: float) -> Array:
+    """Return eigenvectors of W - J orthogonal to the basis with eigenvalues beyond +-level."""
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    if basis.shape[1] + 2 > sparse.n:
+        return basis[:, :0]
+    matrix = sparse.matrix(w, own)
+
+    def image(x: Array) -> Array:
+        x = x - basis @ (basis.T @ x)
+        x = matrix @ x
+        x = x - x.mean()
+        moved: Array = x - basis @ (basis.T @ x)
+        return moved
+
+    n = sparse.n
+    operator = LinearOperator((n, n), matvec=image, dtype=np.float64)
+    start = np.sin(np.arange(1.0, n + 1))
+    values, vectors = eigsh(operator, k=min(24, n - 2), v0=start, tol=0.03, maxiter=1000)
+    return _outside(basis, vectors[:, np.abs(values) > level])
+
+
+FIRST_ITERATIONS = 60
+DENSE_OVER_RELAXATION = 1.9
+IMBALANCE = 1.5
+NEARLY, LARGE = 5.0, 500
+"""Within how many times the wanted gap, and from how many nodes on, a look between two checks is
+worth its eigenvalues: iterations cost more than they do.
+"""
+
+SPARSE_NODES, SPARSE_DENSITY = 500, 0.05
+"""From how many nodes on, and up to which share of all pairs as edges, sparse_mixing.py is used."""
+
+LIKELY, PATIENCE = 1.7, 10
+"""How many tolerances an estimated gap may be for a certificate to be tried, and how many times the
+iterations until the next one have been done by then.
+"""
+
+GAP_FLOOR = ROW_TOLERANCE
+"""The gap slem - lower_bound below which a certificate is rounding: rows of the weights sum to one
+within as much, so the SLEM is not known any better.
+"""
+
+
+@dataclass(frozen=True)
+class FmmcResult:
+    """Fastest mixing weights with their certificate.
+
+    Attributes
+    ----------
+    weights : ndarray of float64, shape (m,)
+        In the order of ``edge_array(graph)``.
+    slem : float
+        The second largest eigenvalue modulus of the matrix; 1 if the graph is disconnected.
+    lower_bound : float
+        A lower bound on the SLEM of all admissible matrices.
+    certified_gap : float
+        (slem - lower_bound) / slem, or 0 where slem is 0.
+    iterations : int
+        Iterations of the alternating direction or primal-dual method, summed over components.
+    status : str
+        "closed_form", "converged", "max_iterations", or "rounding" where the gap came to
+        ``GAP_FLOOR`` (1e-11), but not to a smaller tolerance.
+    seconds : float
+        CPU seconds.
+    """
+
+    weights: Array
+    slem: float
+    lower_bound: float
+    certified_gap: float
+    iterations: int
+    status: str
+    seconds: float
+
+
+def fmmc(
+    graph: nx.Graph,
+    tolerance: float = 1e-3,
+    *,
+    self_loops: bool = True,
+    max_iterations: int = 5000,
+) -> FmmcResult:
+    """Return the fastest mixing weights of a graph on 0 .. n-1, component by component.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph without self-loops.
+    tolerance : float, default 0.001
+        The certified relative gap at which to stop; where mixing is slow, also a tenth of the
+        relative gap to the best spectral gap 1 - slem. The first iterations, which gain most, aim
+        for a tenth of it. A gap of ``GAP_FLOOR`` ends the search in any case.
+    self_loops : bool, default True
+        Whether nodes may have self-weights. Without them (as in the published D-FedEM code) the
+        diagonal is zero, mixing is slower, and bipartite graphs do not mix at all.
+    max_iterations : int, default 5000
+        The iterations after which to return the best weights found, with their certificate.
+
+    Returns
+    -------
+    FmmcResult
+        The weights and the certificate.
+
+    Raises
+    ------
+    TopologyError
+        If ``self_loops`` is false and the graph admits no such weights.
+
+    Examples
+    --------
+    >>> result = fmmc(nx.cycle_graph(4))
+    >>> round(result.slem, 6), result.status
+    (0.333333, 'closed_form')
+    """
+    start = cpu_seconds()
+    edges = edge_array(graph)
+    weights = np.zeros(len(edges))
+    parts = []
+    for component in nx.connected_components(graph):
+        nodes = np.array(sorted(component))
+        inside = np.isin(edges[:, 0], nodes)
+        within = np.searchsorted(nodes, edges[inside])
+        with one_thread():
+            part = _solve(Pattern(len(nodes), within, self_loops), tolerance, max_iterations)
+        weights[inside] = part.weights
+        parts.append(part)
+    # Several components never agree with each other, whatever the weights.
+    slem, bound = (parts[0].slem, parts[0].bound) if len(parts) == 1 else (1.0, 1.0)
+    return FmmcResult(
+        weights,
+        slem,
+        bound,
+        _relative(slem, bound),
+        sum(part.iterations for part in parts),
+        max(
+            (part.status for part in parts),
+            key=("closed_form", "converged", "rounding", "max_iterations").index,
+        ),
+        cpu_seconds() - start,
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    weights: Array
+    slem: float
+    bound: float
+    iterations: int
+    status: str
+
+
+@dataclass
+class _Certified:
+    """The best weights that were tried, and the largest lower bound of the SLEM of any."""
+
+    pattern: Pattern
+    rules: list[tuple[float, Array]]
+    weights: Array
+    slem: float = np.inf
+    bound: float = 0.0
+
+    def improve(self, weights: Array, y: Array, z: Array) -> None:
+        """Try weights, and a dual point of the bound."""
+        candidate = at_most_one(self.pattern.n, self.pattern.edges, weights)
+        slem = slem_of(self.pattern, candidate)
+        if slem < self.slem:
+            self.slem, self.weights = slem, candidate
+        found = best_of(self.pattern, self.slem, self.weights, self.rules)
+        self.slem, self.weights, self.rules = found
+        self.bound = min(max(self.bound, feasible_bound(self.pattern, y, z)), self.slem)
+
+    @property
+    def gap(self) -> float:
+        return self.slem - self.bound
+
+    def wanted(self, target: float) -> float:
+        """Return the gap at which to stop."""
+        return max(GAP_FLOOR, target * min(self.slem, 10 * (1 - self.bound)))
+
+    def part(self, iterations: int, tolerance: float) -> _Part:
+        """Return what was found, where the gap is small enough."""
+        status = "converged" if self.gap <= tolerance * self.slem else "rounding"
+        return _Part(self.weights, self.slem, self.bound, iterations, status)
+
+    def unfinished(self, iterations: int) -> _Part:
+        return _Part(self.weights, self.slem, self.bound, iterations, "max_iterations")
+
+
+def _solve(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
+    if pattern.self_loops:
+        found = symmetric_solution(pattern)
+        if found is not None:
+            weights, y, z = found
+            weights = at_most_one(pattern.n, pattern.edges, weights)
+            slem = slem_of(pattern, weights)
+            bound = min(feasible_bound(pattern, y, z), slem)
+            if _relative(slem, bound) < 1e-9:
+                return _Part(weights, slem, bound, 0, "closed_form")
+        if pattern.n >= SPARSE_NODES and 2 * len(pattern.i) <= SPARSE_DENSITY * pattern.n**2:
+            return _sparse(pattern, tolerance, max_iterations)
+    else:
+        _check_zero_diagonal(pattern)
+    return _alternate(pattern, tolerance, max_iterations)
+
+
+def _check_zero_diagonal(pattern: Pattern) -> None:
+    """Refuse a graph whose double cover has no perfect matching: only then are there no weights."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    n, rows, cols = pattern.n, np.append(pattern.i, pattern.j), np.append(pattern.j, pattern.i)
+    cover = csr_array((np.ones(len(rows), dtype=np.int8), (rows, cols)), shape=(n, n))
+    if not len(rows) or (maximum_bipartite_matching(cover) < 0).any():
+        raise TopologyError(
+            "fmmc without self-loops has no solution on this graph: no weights on its edges alone "
+            f"sum to one at every node of a component of {n}; self_loops=true always has one"
+        )
+
+
+def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
+    n = pattern.n
+    weights = metropolis_hastings_weights(n, pattern.edges)
+    rules = formula_rules(pattern) if pattern.self_loops else []
+    best, close = _Certified(pattern, rules, weights), False
+
+    z = pattern.dense(weights, 1 - pattern.node_sums(weights)) - 1 / n
+    u = np.zeros((n, n))
+    multipliers, threshold = Multipliers(np.zeros(n)), None
+    penalty = 1.0
+    for iteration in range(1, max_iterations + 1):
+        w, own, multipliers = project_admissible(z - u + 1 / n, pattern, multipliers)
+        deviation = pattern.dense(w, own) - 1 / n
+        relaxed = DENSE_OVER_RELAXATION * deviation + (1 - DENSE_OVER_RELAXATION) * z + u
+        checking = _is_check(iteration) or iteration == max_iterations
+        u, threshold = project_nuclear(relaxed, 1 / penalty, None if checking else threshold)
+        previous, z = z, relaxed - u
+        if checking or (close and n >= LARGE and _is_half_way(iteration)):
+            best.improve(w, penalty * u, 2 * penalty * multipliers.values)
+            wanted = best.wanted(tolerance / 10 if iteration < FIRST_ITERATIONS else tolerance)
+            close = best.gap <= NEARLY * wanted
+            if best.gap <= wanted:
+                return best.part(iteration, tolerance)
+        if iteration in (3, 5, 10, 20):
+            # At the solution of every graph tried, this balances the two residuals.
+            factor = 1 / (threshold.count * threshold.level or 1) / penalty
+        elif checking and iteration <= max_iterations // 2:
+            factor = _balance(deviation, z, previous, u)
+        else:
+            continue
+        penalty *= factor
+        u /= factor
+        multipliers = multipliers.scaled(1 / factor)
+    return best.unfinished(max_iterations)
+
+
+def _sparse(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
+    best = _Certified(pattern, formula_rules(pattern), np.zeros(len(pattern.edges)))
+    due, likely = 0, LIKELY * tolerance
+    for iteration, found in enumerate(islice(sparse_iterates(pattern), max_iterations), 1):
+        late = iteration == max_iterations or 0 < 2 * due <= iteration
+        # A certificate costs as much as a hundred iterations, so that few are tried.
+        if late or (iteration >= due and found.estimate <= likely):
+            best.improve(found.weights, (found.vectors * found.values) @ found.vectors.T, found.z)
+            wanted = best.wanted(tolerance)
+            if best.gap <= wanted:
+                return best.part(iteration, tolerance)
+            due = iteration + max(20, iteration // PATIENCE)
+            # The estimate falls with the gap, so that the next try waits for as much less of it.
+            likely = found.estimate * wanted / best.gap
+    return best.unfinished(max_iterations)
+
+
+def _is_check(iteration: int) -> bool:
+    return iteration % (10 if iteration <= FIRST_ITERATIONS else 20) == 0
+
+
+def _is_half_way(iteration: int) -> bool:
+    """Whether a solver that was close at the last check may look before the next one."""
+    return iteration % 10 == 5 if iteration <= FIRST_ITERATIONS else iteration % 20 == 10
+
+
+def _balance(deviation: Array, z: Array, previous: Array, u: Array) -> float:
+    """Return the factor on the penalty that balances the primal and the dual residual."""
+    primal = np.linalg.norm(deviation - z) * np.linalg.norm(u)
+    dual = np.linalg.norm(z - previous) * np.linalg.norm(deviation)
+    return 2.0 if primal > IMBALANCE * dual else 0.5 if dual > IMBALANCE * primal else 1.0
+
+
+def _relative(slem: float, bound: float) -> float:
+    return (slem - bound) / slem if slem > 0 else 0.0
